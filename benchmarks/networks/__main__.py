@@ -36,6 +36,7 @@ from benchmarks.networks.contenders import REMEDIES, Run, eager, other_contender
 from benchmarks.networks.figures import TOLERANCE, figures_of, largest_error, run_in_turn
 from benchmarks.networks.report import LONGEST, UNTUNED, WITHOUT, report
 from benchmarks.processor_peak import peak_gflops
+from records import open_store
 from tuner.backends.metaschedule.backend import MetaSchedule
 from tuner.backends.metaschedule.proposers import DRAFT, LANGUAGE, NEIGHBOUR
 from tuner.frontend import Model
@@ -45,6 +46,7 @@ from tuner.lowering.lower import build_module, lower_module
 from tuner.lowering.weight_binding import bound_arguments
 from tuner.targets.resolution import resolve_target
 from tuner.tuning.model_kernels import tune_model_kernels
+from tuner.tuning.own_kernels import OwnTrials, tune_model
 from tuner.tuning.partition_model import PartitionedModel, partition_model
 from tuner.tuning.partitioned_function import PartitionedFunction
 from tuner.tuning.session import Session, SessionSettings, TuningProgress, start_session
@@ -73,25 +75,26 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     session, result = _partitioned(model, backends, arguments)
     partition_s = time.perf_counter() - started
-    functions = {"mix": result.function}
+    functions = {"mix": (session, result.function)}
     tuning: dict[str, Any] = {}
     if arguments.trial_budget:
-        functions[UNTUNED] = result.function
-        database, tuning = _tuned(model, arguments)
-        tuned = backends and [*backends, MetaSchedule.name]
+        functions[UNTUNED] = session, result.function
+        tuned, database, tuning = _tuned(model, session, arguments)
         session, result = _partitioned(model, tuned, arguments, database=database)
-        functions["mix"] = result.function
-    functions |= result.alone
+        functions["mix"] = session, result.function
+    functions |= {name: (session, function) for name, function in result.alone.items()}
     others = [backend.reference for backend in session.backends if backend.name != LONGEST]
     if len(others) < len(session.backends):
         # Who takes the whole network at once decides the mix; what do the others make together?
-        functions[WITHOUT] = _partitioned(model, others, arguments)[1].function
+        without, found = _partitioned(model, others, arguments)
+        functions[WITHOUT] = without, found.function
     tensors = _arguments(model, inputs)
-    compiled: dict[str, Run] = {}
+    compiled: dict[tuple[str, ...], Run] = {}
     contenders: dict[str, Run] = {}
-    for label, function in functions.items():
-        if function.fingerprint not in compiled:
-            contenders[label] = compiled[function.fingerprint] = compiled_run(function, session, tensors)
+    for label, (built_by, function) in functions.items():
+        key = function.fingerprint, *(backend.reference for backend in built_by.backends)
+        if key not in compiled:
+            contenders[label] = compiled[key] = compiled_run(function, built_by, tensors)
     contenders |= rivals
     expected = eager(module, inputs)()
     errors = {label: largest_error(run(), expected) for label, run in contenders.items()}
@@ -101,31 +104,53 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     before = peak_gflops()
     samples = run_in_turn(contenders, repeats=arguments.repeats, seconds=arguments.seconds)
     peak = max(before, peak_gflops())
-    return figures_of(name, model, result, functions, errors, samples, partition_s, peak) | tuning
+    alone = {label: function for label, (_, function) in functions.items()}
+    return figures_of(name, model, result, alone, errors, samples, partition_s, peak) | tuning
 
 
-def _tuned(model: Model, arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Deal the budget of trials to a model's kernels; return the database and how long that took."""
-    backend = MetaSchedule(
-        trials=arguments.trial_budget,
-        database=str(Path(arguments.out).with_suffix(".tuned")),
-        records=arguments.trial_records,
-        proposer=arguments.proposer,
-        language_model=arguments.language_model,
-    )
-    builder, runner = builder_and_runner(1)
+def _tuned(
+    model: Model, session: Session, arguments: argparse.Namespace
+) -> tuple[list[str], str | None, dict[str, Any]]:
+    """Deal the budget of trials to a model's kernels, our own first.
+
+    Returns:
+        The backends that build what was found, MetaSchedule's database if there is one, and what it took.
+    """
+    target = resolve_target("cpu", num_threads=1)
     started = time.perf_counter()
-    found = tune_model_kernels(
-        model,
-        backend,
-        resolve_target("cpu", num_threads=1),
-        budget=arguments.trial_budget,
-        builder=builder,
-        runner=runner,
-    )
+    with open_store(arguments.trial_records) as store:
+        own = tune_model(
+            model,
+            session.backends,
+            OwnTrials(
+                budget=arguments.trial_budget,
+                proposer=arguments.proposer,
+                time_limit_s=arguments.tuning_seconds,
+            ),
+            store,
+            target,
+        )
+    references = [backend.reference for backend in own.backends]
+    num_trials, database = sum(kernel.trials for kernel in own.kernels), None
+    left = arguments.trial_budget - own.spent
+    if left > 0 and time.perf_counter() - started < arguments.tuning_seconds:
+        backend = MetaSchedule(
+            trials=arguments.trial_budget,
+            database=str(Path(arguments.out).with_suffix(".tuned")),
+            records=arguments.trial_records,
+            proposer=arguments.proposer,
+            language_model=arguments.language_model,
+        )
+        builder, runner = builder_and_runner(1)
+        found = tune_model_kernels(
+            model, backend, target, budget=left, builder=builder, runner=runner, without=own.covered
+        )
+        num_trials += sum(kernel.trials for kernel in found.kernels)
+        if any(kernel.trials for kernel in found.kernels):
+            database = str(found.database)
+            references.append(MetaSchedule.name)
     seconds = time.perf_counter() - started
-    num_trials = sum(kernel.trials for kernel in found.kernels)
-    return str(found.database), {"trials": num_trials, "tuning_s": seconds}
+    return references, database, {"trials": num_trials, "tuning_s": seconds, "spent": own.spent}
 
 
 def _partitioned(
@@ -209,6 +234,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--trial-records", default="sqlite:///out/proposers/training.db", help="to learn from"
+    )
+    parser.add_argument(
+        "--tuning-seconds", type=float, default=100.0, help="after which no trials of a network begin"
     )
     parser.add_argument("--proposer", default=DRAFT, choices=(LANGUAGE, DRAFT, NEIGHBOUR), help="of trials")
     parser.add_argument("--language-model", default="", help="folder of the one that proposes")

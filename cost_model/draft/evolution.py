@@ -3,7 +3,8 @@
 Everything happens on rows of numbers: a mutation exchanges one decision, or moves a prime factor between two
 parts of a tile; a crossover takes each decision from one of two parents. All of these are legal tiles by
 construction, those whose blocks a GPU cannot launch or that no packed kernel has are left out, and a
-generation is scored in one call. Checked in tests/cost_model/draft/test_evolution.py, against exhaustive search where a space is small.
+generation is scored in one call. Checked in tests/cost_model/draft/test_evolution.py, against exhaustive
+search where a space is small.
 """
 
 from __future__ import annotations

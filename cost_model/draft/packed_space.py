@@ -147,7 +147,7 @@ class PackedSpace:
         return {name: int(values[0]) for name, values in self.values_of(row[None]).items()}
 
     def nearest(self, decisions: Mapping[str, float]) -> npt.NDArray[np.int64]:
-        """Return the legal candidate with the nearest values, in octaves; names that are missing do not count."""
+        """Return the legal candidate with the nearest values, in octaves; other names do not count."""
         values = self.values_of(self.rows)
         away = np.zeros(len(self.rows))
         for name, wanted in decisions.items():
@@ -598,9 +598,7 @@ def _depthwise_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -
         "registers": registers,
         "loads_a_product": ((values["pixels"] - 1) * extents["stride"] + extents["window"])
         / (values["pixels"] * extents["window"]),
-        "repeated": np.log2(
-            _parts(extents["length"], values["pixels"]) * values["pixels"] / extents["length"]
-        ),
+        "repeated": np.log2(computed / extents["length"]),
         "multiplications": 1.0,
     }
 

@@ -88,8 +88,8 @@ TrialsOption = Annotated[
 TrialBudgetOption = Annotated[
     int | None,
     typer.Option(
-        help="Trials of all kernels of the model together, our own and MetaSchedule's, dealt in rounds to those "
-        "that gain most end to end; proposed by --proposer, `draft` if left out.",
+        help="Trials of all kernels of the model together, our own and MetaSchedule's, dealt in rounds to "
+        "those that gain most end to end; proposed by --proposer, `draft` if left out.",
         rich_help_panel=_TUNING,
     ),
 ]

@@ -16,6 +16,19 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from cost_model.register_tile import lanes_of
+from tuner.backends.cpu.kernels.clamp import RELU
+from tuner.backends.cpu.kernels.depthwise import DepthwiseShape
+from tuner.backends.cpu.kernels.direct import DirectShape
+from tuner.backends.cpu.kernels.packed_product import LANES, ProductShape
+from tuner.backends.cpu.kernels.winograd_shape import choose_shape
+from tuner.backends.cpu.tuned.families import (
+    DepthwiseKernel,
+    DirectKernel,
+    OwnKernel,
+    ProductKernel,
+    WinogradKernel,
+)
 from tuner.backends.metaschedule.backend import tuning_tasks
 from tuner.backends.tvm.native import fuse_as_tvm_does, fuse_function
 from tuner.errors import UnknownNameError
@@ -108,6 +121,11 @@ def parse_kernel(name: str) -> Kernel:
     return Kernel(match[1], tuple(map(int, match[2].split("x"))), match[3] or "")
 
 
+def is_kernel_name(name: str) -> bool:
+    """Say whether a name is one of `parse_kernel`'s, not a model's."""
+    return _KERNEL.fullmatch(name.strip()) is not None
+
+
 def random_kernel(family: str, rng: np.random.Generator) -> Kernel:
     """Return a kernel of a family with extents as networks have them, of 10⁶ to 2·10⁸ operations."""
     while True:
@@ -131,6 +149,53 @@ def kernel_module(kernel: Kernel) -> IRModule:
     return _convolution(channels, extent, outputs, size, stride, groups=1)
 
 
+def own_kernel(kernel: Kernel) -> OwnKernel | None:
+    """Return our own kernel that computes the same with packed weights; None where there is none.
+
+    Convolutions of three by three with stride 1 are Winograd's, as the `nhwc` backend has it.
+    """
+    match kernel.family:
+        case "dense":
+            rows, inner, columns = kernel.extents
+            if columns < LANES:
+                return None
+            return ProductKernel(
+                shape=ProductShape(rows=rows, depth=inner, columns=columns),
+                data_shape=(rows, inner),
+                result_shape=(rows, columns),
+                activation="relu" if kernel.activation == "relu" else "gelu" if kernel.activation else "",
+                bias_shape=(columns,),
+            )
+        case "depthwise":
+            channels, extent, size, stride = kernel.extents
+            if not lanes_of(channels):
+                return None
+            alone = DepthwiseShape(
+                data=(1, extent, extent, channels),
+                window=(size, size),
+                strides=(stride, stride),
+                padding=(size // 2, size // 2),
+            )
+            return DepthwiseKernel(shape=alone, bias_shape=None, activation=RELU)
+        case "convolution":
+            channels, extent, outputs, size, stride = kernel.extents
+            if not lanes_of(outputs):
+                return None
+            if size == 3 and stride == 1 and lanes_of(channels):
+                cut = choose_shape((1, channels, extent, extent), outputs, (1, 1))
+                return WinogradKernel(shape=cut, bias_shape=None, activation=RELU)
+            shape = DirectShape(
+                data=(1, extent, extent, channels),
+                filters=outputs,
+                window=(size, size),
+                strides=(stride, stride),
+                padding=(size // 2, size // 2),
+                is_planar=not lanes_of(channels),
+            )
+            return DirectKernel(shape=shape, bias_shape=None, activation=RELU)
+    return None
+
+
 def named_kernels(name: str) -> list[tuple[str, IRModule]]:
     """Return the kernels that a name stands for, each with a name of its own.
 
@@ -142,7 +207,7 @@ def named_kernels(name: str) -> list[tuple[str, IRModule]]:
         TunerError: there is no such family, model or kernel of it.
         ValueError: the extents do not fit the family.
     """
-    if _KERNEL.fullmatch(name.strip()):
+    if is_kernel_name(name):
         kernel = parse_kernel(name)
         return [(kernel.name, kernel_module(kernel))]
     model, mark, number = name.partition("#")

@@ -30,7 +30,6 @@ from tuner.plan import Figure
 from tuner.targets.target import Target
 from tuner.tuning.partition_model import prepared_module
 
-
 _NOTHING = NodeSet()
 
 

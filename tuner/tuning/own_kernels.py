@@ -402,7 +402,7 @@ class _Tuning:
         self.pending = []
 
     def finalists(self) -> list[Decisions]:
-        """Return the rule and the fastest candidates; none where the rule is the fastest or nothing is new."""
+        """Return the rule and the fastest candidates; none where the rule is fastest or nothing is new."""
         rule = [each.latency_us for each in self.trials if not each.decisions]
         if not rule or not self.num_new:
             return []

@@ -46,6 +46,9 @@ class CollectOptions:
     random: Annotated[int, typer.Option(help="Trials at random of each kernel.")] = 16
     rounds: Annotated[int, typer.Option(help="Rounds guided by the draft model after that.")] = 4
     batch: Annotated[int, typer.Option(help="Trials of each kernel in a guided round.")] = 9
+    own: Annotated[
+        int, typer.Option(help="Trials of each kernel of our own that computes the same; 0 for none.")
+    ] = 24
     seed: SeedOption = 0
     json: JsonOption = False
 
@@ -64,10 +67,11 @@ def collect(options: CollectOptions) -> None:
         ("--random", options.random, 1),
         ("--rounds", options.rounds, 0),
         ("--batch", options.batch, 1),
+        ("--own", options.own, 0),
         ("--threads", options.threads, 1),
     )
     check_writable_folder(options.out)
-    from tuner.language.collecting import CollectionPlan, collect_schedules, train_on_records
+    from tuner.language.collecting import CollectionPlan, collect_own, collect_schedules, train_on_records
     from tuner.language.trial_worker import builder_and_runner
 
     machine = find_machine(options.target, options.threads)
@@ -75,14 +79,22 @@ def collect(options: CollectOptions) -> None:
         random=options.random, rounds=options.rounds, batch=options.batch, seed=options.seed
     )
     builder, runner = builder_and_runner(options.threads)
+    kernels = _kernels(options)
     with console.progress_bar("starting") as update:
         found = collect_schedules(
-            _kernels(options),
+            kernels,
             plan,
             machine=machine,
             records_url=options.records,
             builder=builder,
             runner=runner,
+            on_progress=update,
+        )
+        collect_own(
+            [name for name, _ in kernels],
+            options.own,
+            machine=machine,
+            records_url=options.records,
             on_progress=update,
         )
         model = train_on_records(options.records, machine, seed=options.seed)

@@ -52,6 +52,7 @@ _POOLS: Mapping[str, Callable[..., Expression]] = {
 }
 
 _RULES = ChosenTiles()
+"""No decisions: every kernel takes those of its rule."""
 
 _MAX_PARTS = 64
 """Tensors that a kernel joins as it reads them, at most."""
@@ -68,7 +69,7 @@ _ELEMENTWISE = frozenset(
 )  # fmt: skip
 
 
-def with_channels_last(function: RelaxFunction, target: Target, chooser: Chooser = ChosenTiles()) -> IRModule:
+def with_channels_last(function: RelaxFunction, target: Target, chooser: Chooser = _RULES) -> IRModule:
     """Return a module whose `main` does what the function does, with finished kernels of its convolutions.
 
     Parameters and results stay as they are, channels first. Operators that are no convolutions are left to

@@ -317,7 +317,7 @@ def tile_rows_of_row(shape: DirectShape) -> int:
 def _emit_blocks(
     tiles: _Tiles, tile: DirectTile, operands: Operands, prepare: Prepare | None, emit: Callable[..., None]
 ) -> None:
-    """Compute results block by block, of each all panels; the last block may repeat some of the one before."""
+    """Compute results block by block, of each all panels; the last may repeat some of the one before."""
     num_panels, channels = tiles.shape.packed_shape[0], tiles.shape.data[3]
     size = min(tile.block_tiles, tiles.count)
     num_blocks = -(-tiles.count // size)

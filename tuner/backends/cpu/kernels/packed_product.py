@@ -286,7 +286,7 @@ def _emit_tiles(shape: ProductShape, source: Any, weights: Any, epilogue: _Epilo
 def _emit_blocks(
     shape: ProductShape, tile: ProductTile, source: Any, weights: Any, epilogue: _Epilogue
 ) -> None:
-    """Compute results block by block: all panels of its rows for some steps of the sum, then the next steps."""
+    """Compute results block by block: all panels for some steps of the sum, then the next steps."""
     rows, depth, columns, panel = shape.rows, shape.depth, shape.columns, shape.panel
     num_panels, num_tiles = shape.packed_shape[0], -(-shape.rows // shape.tile_rows)
     num_blocks = -(-num_tiles // shape.block_tiles)

@@ -1,8 +1,8 @@
 """What a backend builds its kernels with: decisions by kernel, as text that travels with its reference.
 
 A backend that is told decisions passes every kernel that it writes through `ChosenTiles.applied`; who wants
-to know which kernels a program has passes a `KernelList` in its place, so that both see the same ones. Checked
-in tests/tuner/backends/cpu/tuned/test_chosen_tiles.py.
+to know which kernels a program has passes a `KernelList` in its place, so that both see the same ones.
+Checked in tests/tuner/backends/cpu/tuned/test_chosen_tiles.py.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A kernel has a name that says its family and all numbers that legal decisions depend on, but not what is done
 with its results: bias, activation and what is added change little about which tile is fastest. Trials are
-kept by name, so a name is enough to know the space of its trials (`space_of`). Without decisions a kernel takes
-those of its own rule. Checked in tests/tuner/backends/cpu/tuned/test_families.py.
+kept by name, so a name is enough to know the space of its trials (`space_of`). Without decisions a kernel
+takes those of its own rule. Checked in tests/tuner/backends/cpu/tuned/test_families.py.
 """
 
 from __future__ import annotations
