@@ -88,7 +88,7 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         # Who takes the whole network at once decides the mix; what do the others make together?
         without, found = _partitioned(model, others, arguments)
         functions[WITHOUT] = without, found.function
-    tensors = _arguments(model, inputs)
+    tensors = program_arguments(model, inputs)
     compiled: dict[tuple[str, ...], Run] = {}
     contenders: dict[str, Run] = {}
     for label, (built_by, function) in functions.items():
@@ -192,7 +192,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     )
 
 
-def _arguments(model: Model, inputs: Sequence[torch.Tensor]) -> list[Any]:
+def program_arguments(model: Model, inputs: Sequence[torch.Tensor]) -> list[Any]:
     """Return a program's arguments; weights are shared with the torch module where they lie well."""
     weights = [torch.from_numpy(model.parameters[name]).contiguous() for name in model.parameter_names]
     return [tvm.runtime.from_dlpack(tensor) for tensor in (*inputs, *weights)]
@@ -202,10 +202,10 @@ def compiled_run(function: PartitionedFunction, session: Session, tensors: Seque
     lowered = lower_module(function.module, session.backends, session.target)
     machine = relax.VirtualMachine(build_module(lowered, session.target), tvm.cpu())
     main, arguments = machine["main"], bound_arguments(machine, tensors)
-    return lambda: _first_array(main(*arguments))
+    return lambda: first_array(main(*arguments))
 
 
-def _first_array(result: Any) -> np.ndarray:
+def first_array(result: Any) -> np.ndarray:
     """Return a program's first result where it lies, as torch's `numpy()` does: a copy would take 0.2 ms."""
     while not hasattr(result, "__dlpack__"):
         result = result[0]

@@ -153,7 +153,8 @@ class PackedSpace:
         for name, wanted in decisions.items():
             if name in values:
                 away += np.abs(np.log2(values[name] + 1.0) - np.log2(wanted + 1.0))
-        return self.rows[int(np.argmin(away))]
+        found: npt.NDArray[np.int64] = self.rows[int(np.argmin(away))]
+        return found
 
     def guessed(self, count: int, rng: np.random.Generator) -> Rows:
         """Return candidates that a rule of thumb favours, for when nothing is known of such kernels.
@@ -451,8 +452,8 @@ def _divisors(number: int) -> list[int]:
     return [each for each in range(1, number + 1) if not number % each]
 
 
-def _parts(extent: int | Array, tile: Array) -> Array:
-    return np.ceil(extent / tile)
+def _parts(extent: int | Array, tile: Array | npt.NDArray[np.int64]) -> Array:
+    return np.asarray(np.ceil(extent / tile), dtype=np.float64)
 
 
 def _is_tile(values: Values, rows: int, columns: int, prefix: str = "") -> npt.NDArray[np.bool_]:

@@ -89,6 +89,8 @@ def near_best(trials: DraftTrials, best_us: float) -> Taught | None:
         trials: of the kernel in one space.
         best_us: of the kernel in any space.
     """
+    if not isinstance(trials.space, DecisionSpace):
+        return None
     slowdowns = np.asarray(trials.latencies_us) / best_us
     order = np.argsort(slowdowns, kind="stable")
     good = [index for index in order if slowdowns[index] <= NEAR_BEST][:ANSWERS]

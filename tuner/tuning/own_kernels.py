@@ -50,6 +50,7 @@ from tuner.graph.relax_types import PARTITION_ATTRIBUTE
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.outline import extract_module
 from tuner.measuring.kernel_process import KernelProcess
+from tuner.partition.candidate import CandidatePartition
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.plan import Figure
 from tuner.targets.target import Target
@@ -92,10 +93,12 @@ class OwnKernels:
     Attributes:
         kernels: each once, those with the most operations first.
         covered: nodes of the graph that they compute.
+        cover: the parts of the whole graph that they were found in, those of other backends included.
     """
 
     kernels: tuple[WeightedOwnKernel, ...]
     covered: NodeSet
+    cover: tuple[CandidatePartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +125,18 @@ def find_own_kernels(graph: DataflowGraph, backends: Iterable[Backend], target: 
 
     Args:
         graph: of a model's function.
-        backends: those that write kernels of our own count.
+        backends: those that take part; where all of them write kernels of our own, `tvm` does the rest.
         target: what is built for.
 
     Raises:
         UnpriceableError: nobody can run an operator; names it.
     """
+    backends = tuple(backends)
     own = {each.name: each for each in backends if isinstance(each, TunedKernels)}
     if not own:
-        return OwnKernels((), NodeSet())
-    found = find_candidates(graph, gather_specs((*own.values(), TvmNative()), target))
+        return OwnKernels((), NodeSet(), ())
+    others = [each for each in backends if each.name not in own] or [TvmNative()]
+    found = find_candidates(graph, gather_specs((*own.values(), *others), target))
     partition = find_partition(
         graph,
         found.candidates,
@@ -159,7 +164,7 @@ def find_own_kernels(graph: DataflowGraph, backends: Iterable[Backend], target: 
                 kernel if known is None else known.kernel, 1 if known is None else known.count + 1
             )
     ranked = sorted(kernels.values(), key=lambda each: -each.count * each.kernel.operations)
-    return OwnKernels(tuple(ranked), covered)
+    return OwnKernels(tuple(ranked), covered, partition.chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,10 +384,10 @@ class _Tuning:
                 caches_of_this_machine(target.num_threads),
             )
             self.proposer = new_proposer(proposer, kernel.name, candidates, knowledge, seed=_SEED)
-            known = getattr(self.proposer, "known", set())
+            known: set[object] = getattr(self.proposer, "known", set())
             space = candidates.spaces[0]
-            for each in self.trials:
-                row = space.row_of(each.decisions)
+            for trial in self.trials:
+                row = space.row_of(trial.decisions)
                 if row is not None:
                     known.add((0, row.tobytes()))
         self.pending = self.proposer.propose(size - len(found)) if size > len(found) else []

@@ -1,0 +1,146 @@
+"""A model's own kernels are found before anything is priced, tuned with their rule beside, and then built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records import RecordStore, open_store
+from tuner.backends.cpu.nhwc import Nhwc
+from tuner.backends.cpu.packed_matmul import PackedMatmul
+from tuner.backends.tvm.native import TvmNative
+from tuner.frontend import load_model
+from tuner.graph import DataflowGraph
+from tuner.graph.node_set import NodeSet
+from tuner.targets.resolution import resolve_target
+from tuner.tuning import own_kernels
+from tuner.tuning.own_kernels import (
+    OwnKernels,
+    OwnTrials,
+    chosen_tiles,
+    find_own_kernels,
+    tune_model,
+    tune_own_kernels,
+)
+from tuner.tuning.partition_model import partition_model, prepared_module
+from tuner.tuning.session import SessionSettings, start_session
+
+pytestmark = pytest.mark.tvm
+
+CPU = resolve_target("cpu", num_threads=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RecordStore]:
+    with open_store(f"sqlite:///{tmp_path}/records.db") as opened:
+        yield opened
+
+
+def kernels_of(name: str) -> OwnKernels:
+    graph = DataflowGraph.from_function(prepared_module(load_model(name)))
+    return find_own_kernels(graph, (PackedMatmul(), Nhwc(), TvmNative()), CPU)
+
+
+class SimulatedProcess:
+    """Takes no time: the rule takes 10 us, and a candidate the longer the more rows its tile has."""
+
+    calls = 0
+
+    def __init__(self, target: Any) -> None:
+        self.batches: list[int] = []
+
+    def __enter__(self) -> SimulatedProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def time(self, kernels: Sequence[Any], *, rounds: int) -> list[tuple[float, ...] | str]:
+        SimulatedProcess.calls += 1
+        return [(10.0 + index - 5.0 * (index == 1),) * rounds for index in range(len(kernels))]
+
+
+def test_layers_that_are_alike_are_one_kernel_with_a_count() -> None:
+    found = kernels_of("gpt2:tiny")
+    assert sorted(each.count for each in found.kernels) == [1, 4, 4, 4, 4]
+    assert all(each.kernel.name.startswith("product:") for each in found.kernels)
+    work = [each.count * each.kernel.operations for each in found.kernels]
+    assert work == sorted(work, reverse=True)
+    assert found.covered
+
+
+def test_who_takes_no_part_has_no_kernels() -> None:
+    graph = DataflowGraph.from_function(prepared_module(load_model("gpt2:tiny")))
+    assert find_own_kernels(graph, (TvmNative(), Nhwc()), CPU).kernels == ()
+    assert find_own_kernels(graph, (TvmNative(),), CPU) == OwnKernels((), NodeSet(), ())
+
+
+def test_a_budget_is_kept_and_what_the_records_hold_is_part_of_it(
+    store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_kernels, "KernelProcess", SimulatedProcess)
+    kernels = kernels_of("gpt2:tiny").kernels
+    told: list[int] = []
+    first = tune_own_kernels(kernels, OwnTrials(budget=14), store, CPU, on_batch=told.append)
+    assert sum(each.trials for each in first) == 14
+    assert told == [4, 8, 12, 14]
+    assert [each.trials for each in first] == [4, 4, 4, 2, 0], "those with the most operations first"
+    second = tune_own_kernels(kernels, OwnTrials(budget=20), store, CPU)
+    assert sum(each.trials for each in second) == 6
+    assert sum(each.trials for each in tune_own_kernels(kernels, OwnTrials(budget=20), store, CPU)) == 0
+
+
+def test_each_kernel_gets_its_trials(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_kernels, "KernelProcess", SimulatedProcess)
+    kernels = kernels_of("mlp:tiny").kernels
+    found = tune_own_kernels(kernels, OwnTrials(each=6, proposer="random"), store, CPU)
+    assert {each.trials for each in found} == {6}
+
+
+def test_what_was_faster_in_turn_is_chosen(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_kernels, "KernelProcess", SimulatedProcess)
+    kernels = kernels_of("mlp:tiny").kernels
+    found = tune_own_kernels(kernels, OwnTrials(each=4), store, CPU)
+    tiles = chosen_tiles(store, kernels, CPU)
+    assert set(tiles.decisions) == {each.kernel.name for each in kernels}
+    assert all((each.rule_us, each.best_us) == (10.0, 6.0) for each in found)
+    assert tune_own_kernels(kernels, OwnTrials(each=4), store, CPU)[0].best_us < math.inf
+
+
+def test_a_time_limit_ends_trials(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_kernels, "KernelProcess", SimulatedProcess)
+    found = tune_own_kernels(
+        kernels_of("mlp:tiny").kernels, OwnTrials(budget=100, time_limit_s=-1.0), store, CPU
+    )
+    assert sum(each.trials for each in found) == 0
+
+
+@pytest.mark.parametrize("proposer", ["draft", "neighbour", "random", "language"])
+def test_everybody_proposes_candidates(
+    proposer: str, store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_kernels, "KernelProcess", SimulatedProcess)
+    kernels = kernels_of("mlp:tiny").kernels[:1]
+    (found,) = tune_own_kernels(kernels, OwnTrials(each=40, proposer=proposer), store, CPU)
+    assert found.trials == 40
+
+
+def test_a_model_is_built_with_what_was_found_and_stays_right(tmp_path: Path) -> None:
+    model = load_model("mlp:tiny")
+    records = f"sqlite:///{tmp_path}/records.db"
+    with open_store(records) as store:
+        untouched = tune_model(model, (PackedMatmul(), TvmNative()), None, store, CPU)
+        assert [each.reference for each in untouched.backends] == ["packed_matmul", "tvm"]
+        found = tune_model(model, (PackedMatmul(), TvmNative()), OwnTrials(each=6), store, CPU)
+        again = tune_model(model, (PackedMatmul(), TvmNative()), None, store, CPU)
+    assert found.chosen == again.chosen, "the records alone say what is built"
+    assert {each.trials for each in found.kernels} == {6}
+    settings = SessionSettings(backend_names=[each.reference for each in found.backends], num_threads=1)
+    with start_session("cpu", settings, records_url=records) as session:
+        result = partition_model(model, session)
+    assert result.max_relative_error is not None
+    assert result.max_relative_error < 1e-5
