@@ -294,6 +294,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             from the one before it.
         cut_positions: bindings of the model at which each stage but the first begins, where no names of
             layers say so.
+        tiles: decisions that tuned kernels of our own are built with, as text; empty where all take their
+            rules'.
     """
 
     model: str
@@ -328,6 +330,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     replicas: int = 1
     stages_before: tuple[tuple[int, ...], ...] = ()
     cut_positions: tuple[int, ...] = ()
+    tiles: str = ""
 
     def __post_init__(self) -> None:
         for field in ("end_to_end", "ratio_to_mix"):

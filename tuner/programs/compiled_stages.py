@@ -19,6 +19,8 @@ import numpy as np
 import torch
 import torch.distributed
 
+from tuner.backends.cpu.tuned.chosen_tiles import ChosenTiles
+from tuner.backends.cpu.tuned.tuned_backend import with_chosen_tiles
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends
 from tuner.errors import TunerError
@@ -141,7 +143,11 @@ def _who_runs(plan: ModelPlan, on_torch: str | None) -> tuple[str, Callable[[Sta
     if on_torch is not None:
         return on_torch, lambda function: TorchMachine(function, on_torch)
     target = _target_of(plan)
-    backends = available_backends(target)
+    try:
+        chosen = ChosenTiles.parse(plan.tiles)
+    except ValueError as error:
+        raise TunerError(f"the plan's kernels cannot be built: {error}") from error
+    backends = with_chosen_tiles(available_backends(target), chosen)
     return target.kind, lambda function: _compile(function, plan, backends, target)
 
 

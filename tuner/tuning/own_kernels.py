@@ -308,7 +308,7 @@ def tune_own_kernels(
     return tuple(state.summary(chosen) for state in states)
 
 
-class _OwnCandidates:
+class OwnCandidates:
     """The candidates of one of our own kernels, as proposers ask for them."""
 
     is_gpu = False
@@ -377,7 +377,7 @@ class _Tuning:
         found: list[tuple[Decisions, OwnKernel]] = []
         if not any(not each.decisions for each in self.trials):
             found.append(({}, kernel.with_decisions({})))
-        candidates = _OwnCandidates(kernel)
+        candidates = OwnCandidates(kernel)
         if self.proposer is None:
             knowledge = Knowledge(
                 draft_trials(learnt, families=(family_of(kernel.name),)),

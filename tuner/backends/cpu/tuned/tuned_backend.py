@@ -64,6 +64,18 @@ class TunedKernels(CpuKernels, ABC):
         return tuple(seen.kernels)
 
 
+def tiles_of(backends: Sequence[Backend]) -> ChosenTiles:
+    """Return the decisions that some backends take, all together."""
+    return ChosenTiles(
+        {
+            name: decisions
+            for each in backends
+            if isinstance(each, TunedKernels)
+            for name, decisions in each.chosen.decisions.items()
+        }
+    )
+
+
 def with_chosen_tiles(backends: Sequence[Backend], chosen: ChosenTiles) -> tuple[Backend, ...]:
     """Return the backends, of which those with kernels of our own take decisions; others are as they were."""
     if not chosen:
