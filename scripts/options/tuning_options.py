@@ -285,7 +285,9 @@ def spend_trials(options: _Options, model: Model, budget: int | None) -> _Option
         return options if budget is None else _spend_on_metaschedule(options, model, budget, None)
     own = _tune_own_kernels(options, model, budget)
     options = replace(options, backends=own.backends)
-    return options if budget is None else _spend_on_metaschedule(options, model, budget - own.spent, own)
+    if budget is None or not own.has_metaschedule:
+        return options
+    return _spend_on_metaschedule(options, model, budget - own.spent, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,11 +298,13 @@ class _Own:
         backends: what `--backends` is from then on.
         spent: trials of the budget that these kernels have had.
         covered: nodes of the model's graph that they compute.
+        has_metaschedule: whether that backend takes part, if it has trials or a database.
     """
 
     backends: str | None
     spent: int
     covered: NodeSet
+    has_metaschedule: bool
 
 
 def _tune_own_kernels(options: _Options, model: Model, budget: int | None) -> _Own:
@@ -331,14 +335,15 @@ def _tune_own_kernels(options: _Options, model: Model, budget: int | None) -> _O
                 f"{each.name} runs {each.count} times: {each.trials} trials, {each.rule_us:.1f} us by its "
                 f"rule, {each.best_us:.1f} us now"
             )
-    if not found.chosen:
-        return _Own(options.backends, found.spent, found.covered)
-    references = [each.reference for each in found.backends if each.name != "metaschedule"]
-    if "metaschedule" in ([name.partition("?")[0] for name in names or ()]) or (
-        names is None and (options.trials or options.database is not None or budget)
-    ):
-        references.append("metaschedule")
-    return _Own(",".join(references), found.spent, found.covered)
+    takes_part = names is None or any(name.partition("?")[0] == "metaschedule" for name in names)
+    text = options.backends
+    if found.chosen:
+        references = [each.reference for each in found.backends if each.name != "metaschedule"]
+        is_asked_for = names is not None or options.trials or options.database is not None or budget
+        if takes_part and is_asked_for:
+            references.append("metaschedule")
+        text = ",".join(references)
+    return _Own(text, found.spent, found.covered, takes_part)
 
 
 def _spend_on_metaschedule(options: _Options, model: Model, budget: int, own: _Own | None) -> _Options:

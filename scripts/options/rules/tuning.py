@@ -11,6 +11,7 @@ from scripts.options.rules.measuring import (
     JOBS,
     MEASURED,
     MEASURING,
+    NO_TUNED_KERNEL,
     NO_TUNER,
     PREDICTED,
 )
@@ -22,7 +23,7 @@ _TRIALS = Condition(
 )
 _DEALT = given("--trial-budget")
 _TRIAL_BUDGET = (
-    NO_TUNER,
+    NO_TUNED_KERNEL,
     MEASURED,
     Rule(excludes=given("--trials"), why="that gives every kernel trials of its own"),
     Rule(excludes=given("--fleet"), why="kernels of a model share trials on this machine alone"),
@@ -37,7 +38,7 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
     **MEASURING,
     "--fleet": (MEASURED,),
     "--jobs": (JOBS, HERE),
-    "--trials": (NO_TUNER,),
+    "--trials": (NO_TUNED_KERNEL,),
     "--budget": (ACTIVE,),
     "--regret": (ACTIVE,),
     "--cost-model": (PREDICTED,),
@@ -53,7 +54,7 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
         MEASURED,
     ),
     "--proposer": (
-        NO_TUNER,
+        NO_TUNED_KERNEL,
         Rule(needs=(_TRIALS, *_DEALT), why="it proposes trials, and there is none", remedy="add --trials"),
         MEASURED,
     ),
