@@ -284,7 +284,8 @@ def spend_trials(options: _Options, model: Model, budget: int | None) -> _Option
     if not is_here:
         return options if budget is None else _spend_on_metaschedule(options, model, budget, None)
     own = _tune_own_kernels(options, model, budget)
-    options = replace(options, backends=own.backends)
+    if own.backends != options.backends:
+        options = replace(options, backends=own.backends)
     if budget is None or not own.has_metaschedule:
         return options
     return _spend_on_metaschedule(options, model, budget - own.spent, own)

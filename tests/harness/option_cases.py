@@ -104,6 +104,9 @@ SESSION = {
     "tuner.frontend.load_model": SimpleNamespace(cuts=(), notes=()),
     "tuner.tuning.session.start_session": contextmanager(lambda: iter(["session"])),
     "tuner.tuning.model_kernels.tune_model_kernels": SimpleNamespace(database=Path("tuned"), kernels=()),
+    "tuner.tuning.own_kernels.tune_model": SimpleNamespace(
+        backends=(), chosen={}, kernels=(), covered=frozenset(), spent=0
+    ),
     "cost_model.load_kernel_model": "kernel model",
 }
 

@@ -92,6 +92,12 @@ def test_a_backend_that_is_not_here_is_named(plan: ModelPlan) -> None:
         load_programs(ProgramSpec(plan=other, trust_model=True), [0])
 
 
+def test_tiles_of_a_plan_that_no_kernel_has_are_refused(plan: ModelPlan) -> None:
+    other = msgspec.structs.replace(plan, tiles='{"product:8x16x32":{"rows":99}}')
+    with pytest.raises(TunerError, match="the plan's kernels cannot be built: .* is no candidate of kernel"):
+        load_programs(ProgramSpec(plan=other, trust_model=True), [0])
+
+
 def test_a_plan_for_another_gpu_than_this_machines_is_refused(
     plan: ModelPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
