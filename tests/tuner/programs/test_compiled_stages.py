@@ -94,7 +94,7 @@ def test_a_backend_that_is_not_here_is_named(plan: ModelPlan) -> None:
 
 def test_tiles_of_a_plan_that_no_kernel_has_are_refused(plan: ModelPlan) -> None:
     other = msgspec.structs.replace(plan, tiles='{"product:8x16x32":{"rows":99}}')
-    with pytest.raises(TunerError, match="the plan's kernels cannot be built: .* is no candidate of kernel"):
+    with pytest.raises(TunerError, match=r"kernels cannot be built: .* is no candidate"):
         load_programs(ProgramSpec(plan=other, trust_model=True), [0])
 
 
