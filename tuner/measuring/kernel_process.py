@@ -2,9 +2,9 @@
 
 Kernels of one call are timed in turn, round by round, so that what others do on the machine meets all of them
 alike. With one thread a sample is the processor time of that thread, which does not count while others have
-the core; with several it is time on the wall. A kernel that crashes or takes too long ends the process, and
-counts as failed with the others of its call; the next call starts another process. Checked in
-tests/tuner/measuring/test_kernel_process.py.
+the core; with several it is time on the wall. A kernel that crashes or takes too long ends the process; those
+of its call are then timed one by one, each crash ending another process, so that one kernel alone fails.
+Checked in tests/tuner/measuring/test_kernel_process.py.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class KernelProcess:
         try:
             found: list[Samples | str] = self._worker.recv()
         except Exception as error:  # whatever TVM raises in the process, or its crash, or its timeout
-            return [f"{type(error).__name__}: {str(error)[-300:]}"] * len(kernels)
+            if len(kernels) > 1:
+                return [self.time([kernel], rounds=rounds)[0] for kernel in kernels]
+            return [f"{type(error).__name__}: {str(error)[-300:]}"]
         return found
 
 
