@@ -41,6 +41,7 @@ from tuner.graph.relax_types import PrimFunc
 from tuner.language.kernels import Kernel, kernel_module, own_kernel, parse_kernel
 from tuner.measuring.kernel_process import KernelProcess
 from tuner.targets.resolution import resolve_target
+from tuner.targets.vector_registers import vector_registers
 from tuner.tuning.own_kernels import OwnCandidates
 
 PROPOSERS = ("draft", "neighbour", "random")
@@ -62,9 +63,10 @@ UNEVEN = (
 def measure_kernel(name: str, known: Sequence[DraftTrials], arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the trials of every proposer on a kernel, and the untuned backends beside the winner."""
     kernel = parse_kernel(name)
-    own = own_kernel(kernel)
-    assert own is not None, "only kernels that one of ours computes"
     target = resolve_target("cpu", num_threads=1)
+    registers = vector_registers(target)
+    own = own_kernel(kernel, registers)
+    assert own is not None, "only kernels that one of ours computes"
     others = tuple(each for each in known if each.task != own.name)
     knowledge = Knowledge(others, caches_of_this_machine(1))
     runs: list[dict[str, Any]] = []
@@ -87,7 +89,7 @@ def measure_kernel(name: str, known: Sequence[DraftTrials], arguments: argparse.
             for proposer in PROPOSERS
         }
         functions: dict[str, PrimFunc] = {"rule": own.with_decisions({}).function()}
-        scheduled = cpu_schedule_of(kernel_module(kernel)["main"])
+        scheduled = cpu_schedule_of(kernel_module(kernel)["main"], registers)
         if scheduled is not None:
             functions["tvm"] = vectorise_math(scheduled.mod["main"])
         functions |= {
@@ -237,18 +239,19 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     entries: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    target = resolve_target("cpu", num_threads=1)
+    registers = vector_registers(target)
     names = arguments.kernels or [
-        name for name in (*KERNELS, *UNEVEN) if own_kernel(parse_kernel(name)) is not None
+        name for name in (*KERNELS, *UNEVEN) if own_kernel(parse_kernel(name), registers) is not None
     ]
     deadline = time.monotonic() + arguments.time_limit
     if not arguments.report:
-        target = resolve_target("cpu", num_threads=1)
         with open_store(arguments.records) as store:
             kept = load_kernel_trials(store, target, environment_of(target))
         for name in names:
             if name in entries or time.monotonic() > deadline:
                 continue
-            own = own_kernel(parse_kernel(name))
+            own = own_kernel(parse_kernel(name), registers)
             assert own is not None, "listed so"
             known = draft_trials(kept, families=(family_of(own.name),))
             entries[name] = measure_kernel(name, known, arguments)

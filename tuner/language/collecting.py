@@ -32,6 +32,7 @@ from tuner.language.kernels import is_kernel_name, kernel_module, own_kernel, pa
 from tuner.language.knowledge import draft_model_of, knowledge_of
 from tuner.language.machine import Machine
 from tuner.language.trials import measure_schedules
+from tuner.targets.vector_registers import vector_registers
 from tuner.tuning.own_kernels import OwnTrials, WeightedOwnKernel, tune_own_kernels
 
 FAMILIES = ("dense", "product", "convolution", "depthwise")
@@ -204,9 +205,9 @@ def collect_own(
     Raises:
         RecordError: the records cannot be read or written.
     """
-    found = {}
+    found, registers = {}, vector_registers(machine.target)
     for name in names:
-        own = own_kernel(parse_kernel(name)) if is_kernel_name(name) else None
+        own = own_kernel(parse_kernel(name), registers) if is_kernel_name(name) else None
         if own is not None:
             found[own.name] = WeightedOwnKernel(own, 1)
     total = trials * len(found)

@@ -149,10 +149,14 @@ def kernel_module(kernel: Kernel) -> IRModule:
     return _convolution(channels, extent, outputs, size, stride, groups=1)
 
 
-def own_kernel(kernel: Kernel) -> OwnKernel | None:
+def own_kernel(kernel: Kernel, registers: int) -> OwnKernel | None:
     """Return our own kernel that computes the same with packed weights; None where there is none.
 
     Convolutions of three by three with stride 1 are Winograd's, as the `nhwc` backend has it.
+
+    Args:
+        kernel: what is computed.
+        registers: vectors of 16 that all registers hold, which the kernel's rule cuts for.
     """
     match kernel.family:
         case "dense":
@@ -160,7 +164,7 @@ def own_kernel(kernel: Kernel) -> OwnKernel | None:
             if columns < LANES:
                 return None
             return ProductKernel(
-                shape=ProductShape(rows=rows, depth=inner, columns=columns),
+                shape=ProductShape(rows=rows, depth=inner, columns=columns, registers=registers),
                 data_shape=(rows, inner),
                 result_shape=(rows, columns),
                 activation="relu" if kernel.activation == "relu" else "gelu" if kernel.activation else "",
@@ -175,6 +179,7 @@ def own_kernel(kernel: Kernel) -> OwnKernel | None:
                 window=(size, size),
                 strides=(stride, stride),
                 padding=(size // 2, size // 2),
+                registers=registers,
             )
             return DepthwiseKernel(shape=alone, bias_shape=None, activation=RELU)
         case "convolution":
@@ -182,14 +187,15 @@ def own_kernel(kernel: Kernel) -> OwnKernel | None:
             if not lanes_of(outputs):
                 return None
             if size == 3 and stride == 1 and lanes_of(channels):
-                cut = choose_shape((1, channels, extent, extent), outputs, (1, 1))
-                return WinogradKernel(shape=cut, bias_shape=None, activation=RELU)
+                cut = choose_shape((1, channels, extent, extent), outputs, (1, 1), registers=registers)
+                return WinogradKernel(shape=cut, bias_shape=None, activation=RELU, registers=registers)
             shape = DirectShape(
                 data=(1, extent, extent, channels),
                 filters=outputs,
                 window=(size, size),
                 strides=(stride, stride),
                 padding=(size // 2, size // 2),
+                registers=registers,
                 is_planar=not lanes_of(channels),
             )
             return DirectKernel(shape=shape, bias_shape=None, activation=RELU)

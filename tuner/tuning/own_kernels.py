@@ -31,6 +31,7 @@ from tuner.backends.cpu.tuned.kernel_trials import (
     KeptTrial,
     KernelTrial,
     choose_tiles,
+    current_trials,
     draft_trials,
     keep_trials,
     load_kernel_trials,
@@ -221,7 +222,8 @@ def tune_model(
     if trials is not None:
         tuned = tune_own_kernels(found.kernels, trials, store, target, on_batch=on_batch)
     names = {each.kernel.name for each in found.kernels}
-    kept = load_kernel_trials(store, target, environment, kernels=names)
+    known = load_kernel_trials(store, target, environment, kernels=names)
+    kept = current_trials(known, _versions())
     chosen = chosen_tiles(store, found.kernels, target)
     return TunedOwnKernels(
         backends=with_chosen_tiles(backends, chosen),
@@ -236,8 +238,7 @@ def chosen_tiles(store: RecordStore, kernels: Sequence[WeightedOwnKernel], targe
     """Return the decisions that the records have for some kernels on this processor."""
     names = {each.kernel.name for each in kernels}
     kept = load_kernel_trials(store, target, environment_of(target), kernels=names)
-    versions = (make_backend(backend).versions() for backend in set(BACKEND_BY_FAMILY.values()))
-    return choose_tiles(kept, {name: text for each in versions for name, text in each})
+    return choose_tiles(kept, _versions())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,10 +278,12 @@ def tune_own_kernels(
     deadline = time.monotonic() + trials.time_limit_s
     environment = environment_of(target)
     kept = load_kernel_trials(store, target, environment)
+    current = current_trials(kept, _versions())
     states = [
-        _Tuning(each, [t.trial for t in kept if t.trial.kernel == each.kernel.name]) for each in kernels
+        _Tuning(each, [one.trial for one in current if one.trial.kernel == each.kernel.name])
+        for each in kernels
     ]
-    learnt = list(kept)
+    learnt = list(kept)  # what other versions' trials say of tiles holds
     spent = 0
     with KernelProcess(target) as process:
         while True:
@@ -464,6 +467,12 @@ def _confirm(process: KernelProcess, state: _Tuning, store: RecordStore, target:
     measured = _measure(process, kernel, batch, rounds=_CONFIRMING_ROUNDS)
     keep_trials(store, kernel, measured, target=target, environment=_where(state, target))
     state.trials += measured
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of our own kernels, by the names that records have for them."""
+    found = (make_backend(backend).versions() for backend in set(BACKEND_BY_FAMILY.values()))
+    return {name: text for each in found for name, text in each}
 
 
 def _where(state: _Tuning, target: Target) -> Environment:

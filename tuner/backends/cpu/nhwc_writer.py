@@ -41,6 +41,7 @@ from tuner.backends.library_call import shape_of
 from tuner.backends.tvm.schedule import as_finished
 from tuner.graph.relax_types import Expression, IRModule, PrimFunc, RelaxFunction
 from tuner.targets.target import Target
+from tuner.targets.vector_registers import vector_registers
 
 _LAST = (0, 2, 3, 1)
 _FIRST = (0, 3, 1, 2)
@@ -125,6 +126,7 @@ class _Writer:
         self.function = function
         self.target = target
         self.chooser = chooser
+        self.registers = vector_registers(target)
         self.builder = relax.BlockBuilder()
         self.first: dict[Expression, Expression] = {}
         self.last: dict[Expression, Expression] = {}
@@ -265,18 +267,25 @@ class _Writer:
         kernel: WinogradKernel | DepthwiseKernel | DirectKernel
         if is_winograd(chain.call):
             padding = (int(chain.call.attrs.padding[0]), int(chain.call.attrs.padding[1]))
-            cut = choose_shape(shape_of(data), filters_of(chain.call), padding, self.target.num_threads)
+            cut = choose_shape(
+                shape_of(data),
+                filters_of(chain.call),
+                padding,
+                self.target.num_threads,
+                registers=self.registers,
+            )
             kernel = self.chooser.applied(
                 WinogradKernel(
                     shape=cut,
                     bias_shape=bias_shape,
                     activation=chain.activation,
                     num_threads=self.target.num_threads,
+                    registers=self.registers,
                 )
             )
             pack = winograd.weights_kernel(kernel.shape)
         elif is_depthwise(chain.call):
-            alone = DepthwiseShape(**place_of(chain.call))
+            alone = DepthwiseShape(**place_of(chain.call), registers=self.registers)
             kernel = self.chooser.applied(
                 DepthwiseKernel(shape=alone, bias_shape=bias_shape, activation=chain.activation)
             )
@@ -306,7 +315,10 @@ class _Writer:
     def _block(self, chains: Sequence[Chain]) -> Expression:
         """Return the call of the kernel that computes convolutions row by row, as `find_blocks` found."""
         wide, between, *narrow = chains
-        shape, alone = self._direct_shape(wide), DepthwiseShape(**place_of(between.call))
+        shape, alone = (
+            self._direct_shape(wide),
+            DepthwiseShape(**place_of(between.call), registers=self.registers),
+        )
         shapes: list[DirectShape | DepthwiseShape] = [shape, alone]
         shapes += [self._direct_shape(chain) for chain in narrow]
         stages = [
@@ -340,7 +352,12 @@ class _Writer:
         data = chain.call.args[0]
         # Few channels, as an image's colours, would be slow to turn and make no vectors.
         is_planar = not self._is_last(data) and not lanes_of(shape_of(data)[1])
-        return DirectShape(**place_of(chain.call), filters=filters_of(chain.call), is_planar=is_planar)
+        return DirectShape(
+            **place_of(chain.call),
+            filters=filters_of(chain.call),
+            is_planar=is_planar,
+            registers=self.registers,
+        )
 
     def _weights_and_bias(
         self, chain: Chain, pack: PrimFunc, packed_shape: Sequence[int]

@@ -30,6 +30,7 @@ from tuner.rules.protocol import Rule
 from tuner.rules.segments import WithPackedWeights
 from tuner.rules.styles import library_rule
 from tuner.targets.target import Target
+from tuner.targets.vector_registers import vector_registers
 
 _ACTIVATIONS = ("", "nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh")
 
@@ -38,7 +39,7 @@ class PackedMatmul(TunedKernels):
     """Runs products with packed weights, and what follows them."""
 
     name = "packed_matmul"
-    kernels_version = 2
+    kernels_version = 3
     packs_weights = True
 
     def rule(self, target: Target) -> Rule:
@@ -61,11 +62,12 @@ class PackedMatmul(TunedKernels):
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as two kernels, the first of which reads weights alone."""
         for name in functions:
-            module = replace_function(module, name, _kernels(module[name], self.chooser))
+            kernels = _kernels(module[name], self.chooser, vector_registers(target))
+            module = replace_function(module, name, kernels)
         return module
 
 
-def _kernels(function: RelaxFunction, chooser: Chooser) -> IRModule:
+def _kernels(function: RelaxFunction, chooser: Chooser, registers: int) -> IRModule:
     found = recognise_product(function)
     if found is None:
         raise ValueError("the function is not one product; ask `refusal` before lowering")
@@ -73,9 +75,10 @@ def _kernels(function: RelaxFunction, chooser: Chooser) -> IRModule:
     data, matrix, *rest = (fresh.get(operand, operand) for operand in found.operands)
     *outer, depth = shape_of(data)
     result_shape = shape_of(function.body.body)
+    shape = ProductShape(rows=math.prod(outer), depth=depth, columns=result_shape[-1], registers=registers)
     kernel = chooser.applied(
         ProductKernel(
-            shape=ProductShape(rows=math.prod(outer), depth=depth, columns=result_shape[-1]),
+            shape=shape,
             data_shape=shape_of(data),
             result_shape=result_shape,
             activation=found.linear.activation,

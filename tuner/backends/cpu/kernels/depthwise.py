@@ -4,8 +4,7 @@ One kernel packs the weights: for each vector of channels, its weights place by 
 keeps some results of a row, of one vector of channels, in registers while the sum over the window runs; bias
 and activation are added as they leave. There is no copy with padding: rows outside the window are
 left out by the bounds of a loop, columns when the kernel is written, since tiles at the edges have code of
-their own. Registers are counted for AVX-512, and fewer cost time, not correctness. A shape may carry another
-tile, which trials found faster (`tuner.backends.cpu.tuned`). Checked in
+their own. A shape may carry another tile, which trials found faster (`tuner.backends.cpu.tuned`). Checked in
 tests/tuner/backends/cpu/kernels/test_depthwise.py and tests/tuner/backends/cpu/tuned/test_families.py.
 """
 
@@ -25,8 +24,9 @@ from tuner.backends.cpu.kernels.clamp import Bounds
 from tuner.backends.cpu.kernels.memory import Operands, flat
 from tuner.graph.relax_types import PrimFunc
 
-_PIXELS = 14
-"""Results of a tile at most: with the weights of a window's row they fit 32 registers."""
+_PIXELS = {32: 14, 8: 4, 4: 2}
+"""Results of a tile at most, by how many vectors of 16 all registers hold: with the weights of a window's row
+they fit."""
 
 _MIN_TASKS = 32
 """Parts that threads can share, where there are channels enough. Channels are parted no further: all of a
@@ -61,6 +61,7 @@ class DepthwiseShape:
         window: rows and columns.
         strides: along rows and columns.
         padding: rows of zeros above and below, columns left and right.
+        registers: vectors of 16 that all registers hold (`tuner.targets.vector_registers`).
         tile: how it is cut; by this module's rule if None.
     """
 
@@ -68,6 +69,7 @@ class DepthwiseShape:
     window: tuple[int, int]
     strides: tuple[int, int]
     padding: tuple[int, int]
+    registers: int = 32
     tile: DepthwiseTile | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +95,9 @@ class DepthwiseShape:
     @property
     def pixels(self) -> int:
         """Results of a tile."""
-        return _pixels_of(self.result[2]) if self.tile is None else self.tile.pixels
+        if self.tile is not None:
+            return self.tile.pixels
+        return _pixels_of(self.result[2], _PIXELS[self.registers])
 
     @property
     def packed_shape(self) -> tuple[int, int, int]:
@@ -213,9 +217,9 @@ def emit_row(
             emit(column=inner[0] + index * pixels, vector=vectors[0] + member, is_edge=False)
 
 
-def _pixels_of(columns: int) -> int:
+def _pixels_of(columns: int, most: int) -> int:
     """Return how many results a tile has: what leaves least to compute twice, and of equals the most."""
-    choices = range(min(columns, _PIXELS // 2 + 1), min(columns, _PIXELS) + 1)
+    choices = range(min(columns, most // 2 + 1), min(columns, most) + 1)
     return min(choices, key=lambda pixels: (-(-columns // pixels) * pixels, -pixels))
 
 

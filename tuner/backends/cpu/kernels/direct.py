@@ -3,9 +3,8 @@
 One kernel packs the weights: for each panel of filters, window by window and channel by channel, its filters.
 The other keeps a tile of results, some pixels by a panel, in vector registers while the sum over the window
 and the channels runs, and adds the bias, another tensor and the activation as the tile leaves them. A 1 x 1
-convolution is so one product of pixels x channels by channels x filters. Registers are counted for AVX-512,
-and fewer cost time, not correctness. A shape may carry another tile, which trials found faster
-(`tuner.backends.cpu.tuned`). Checked in tests/tuner/backends/cpu/test_nhwc.py and
+convolution is so one product of pixels x channels by channels x filters. A shape may carry another tile,
+which trials found faster (`tuner.backends.cpu.tuned`). Checked in tests/tuner/backends/cpu/test_nhwc.py and
 tests/tuner/backends/cpu/tuned/test_families.py.
 """
 
@@ -23,7 +22,7 @@ from tvm.tirx.script.builder import ir as script
 
 from cost_model.register_tile import lanes_of
 from tuner.backends.cpu.kernels import fused_concat_input as joined_data
-from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows
+from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows, tile_vectors
 from tuner.backends.cpu.kernels.clamp import Bounds
 from tuner.backends.cpu.kernels.fused_concat_input import JoinedShape
 from tuner.backends.cpu.kernels.memory import Operands, flat, prefetch
@@ -82,6 +81,7 @@ class DirectShape:
         window: rows and columns.
         strides: along rows and columns.
         padding: rows of zeros above and below, columns left and right.
+        registers: vectors of 16 that all registers hold (`tuner.targets.vector_registers`).
         tile: how it is cut; by this module's rule if None.
     """
 
@@ -91,6 +91,7 @@ class DirectShape:
     strides: tuple[int, int]
     padding: tuple[int, int]
     is_planar: bool = False
+    registers: int = 32
     tile: DirectTile | None = None
 
     def __post_init__(self) -> None:
@@ -134,7 +135,8 @@ class DirectShape:
         if self.tile is not None:
             return self.tile.vectors
         fitting = [count for count in (2, 3) if self.filters % (count * self.lanes) == 0]
-        return fitting[0] if fitting else min(2, self.filters // self.lanes)
+        wanted = fitting[0] if fitting else min(2, self.filters // self.lanes)
+        return tile_vectors(wanted, self.lanes, self.registers)
 
     @property
     def panel(self) -> int:
@@ -163,7 +165,9 @@ class DirectShape:
     @property
     def tile_rows(self) -> int:
         """Pixels of a tile, of which the last of a line may repeat some."""
-        return tile_rows(self.lines[1], _BEST_ROWS) if self.tile is None else self.tile.rows
+        if self.tile is not None:
+            return self.tile.rows
+        return tile_rows(self.lines[1], _BEST_ROWS, self.registers)
 
 
 def weights_kernel(shape: DirectShape) -> PrimFunc:
@@ -311,7 +315,9 @@ def takes_panels_first(shape: DirectShape, num_tiles: int) -> bool:
 def tile_rows_of_row(shape: DirectShape) -> int:
     """Return how many pixels a tile has where results are computed row by row."""
     length = shape.result[2]
-    return tile_rows(length, _BEST_ROWS) if shape.tile is None else min(shape.tile.rows, length)
+    if shape.tile is not None:
+        return min(shape.tile.rows, length)
+    return tile_rows(length, _BEST_ROWS, shape.registers)
 
 
 def _emit_blocks(

@@ -3,10 +3,10 @@
 One kernel packs the weights: for each panel of columns, row by row, its columns. The other keeps a tile of
 results, some rows by a panel, in vector registers while the sum runs, and does the rest as the tile leaves
 them: bias, activation, and the sum or product with another tensor. All rows pass a panel before the next, so
-that the panel is read from the cache; where all rows are too many for the cache, a block of them. Registers
-are counted for AVX-512, and fewer cost time, not correctness. A shape may carry another tile, which trials
-found faster (`tuner.backends.cpu.tuned`); how its loops are nested is part of it. Checked in
-tests/tuner/backends/cpu/test_packed_matmul.py and tests/tuner/backends/cpu/tuned/test_families.py.
+that the panel is read from the cache; where all rows are too many for the cache, a block of them. A shape
+may carry another tile, which trials found faster (`tuner.backends.cpu.tuned`); how its loops are nested is
+part of it. Checked in tests/tuner/backends/cpu/test_packed_matmul.py and
+tests/tuner/backends/cpu/tuned/test_families.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows
+from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows, tile_vectors
 from tuner.backends.cpu.kernels.memory import flat
 from tuner.backends.library_call import Activation, Then
 from tuner.backends.tvm.vector_math import vectorise_math
@@ -83,15 +83,17 @@ class ProductShape:
     """A product of rows x depth by depth x columns; at least `LANES` columns.
 
     Attributes:
-        rows: of data and result.
+        rows: of the left operand.
         depth: terms of each sum.
-        columns: of the matrix and the result.
+        columns: of the right operand.
+        registers: vectors of `LANES` that all registers hold (`tuner.targets.vector_registers`).
         tile: how it is cut; by this module's rule if None.
     """
 
     rows: int
     depth: int
     columns: int
+    registers: int = 32
     tile: ProductTile | None = None
 
     def __post_init__(self) -> None:
@@ -106,7 +108,9 @@ class ProductShape:
     @property
     def tile_rows(self) -> int:
         """Rows of a tile."""
-        return tile_rows(self.rows, _BEST_ROWS) if self.tile is None else self.tile.rows
+        if self.tile is not None:
+            return self.tile.rows
+        return tile_rows(self.rows, _BEST_ROWS, self.registers)
 
     @property
     def lanes(self) -> int:
@@ -118,7 +122,8 @@ class ProductShape:
         """Vectors of a row of a tile."""
         if self.tile is not None:
             return self.tile.vectors
-        return max(1, min(max(2, _ACCUMULATORS // self.tile_rows), self.columns // LANES))
+        wanted = max(1, min(max(2, _ACCUMULATORS // self.tile_rows), self.columns // LANES))
+        return tile_vectors(wanted, LANES, self.registers)
 
     @property
     def panel(self) -> int:

@@ -34,6 +34,7 @@ from tuner.backends.cpu.kernels.packed_product import ProductShape, ProductTile
 from tuner.backends.cpu.kernels.winograd_shape import WinogradShape, choose_shape
 from tuner.backends.library_call import Activation, Then
 from tuner.graph.relax_types import PrimFunc
+from tuner.targets.vector_registers import WIDE
 
 Decisions = Mapping[str, int]
 """The value of each decision by its name; those of the kernel's own rule if empty."""
@@ -270,12 +271,14 @@ class WinogradKernel:
         bias_shape: of a bias with one element per filter, or None.
         activation: what is done to the results.
         num_threads: that the rule cuts for.
+        registers: likewise.
     """
 
     shape: WinogradShape
     bias_shape: tuple[int, ...] | None
     activation: Bounds
     num_threads: int = 1
+    registers: int = WIDE
 
     @property
     def name(self) -> str:
@@ -327,7 +330,7 @@ class WinogradKernel:
     def _by_rule(self) -> WinogradShape:
         shape = self.shape
         data = (shape.batch, shape.channels, shape.height, shape.width)
-        return choose_shape(data, shape.filters, shape.padding, self.num_threads)
+        return choose_shape(data, shape.filters, shape.padding, self.num_threads, registers=self.registers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,12 +491,13 @@ def space_of(name: str) -> PackedSpace:
     )
 
 
-def kernel_of(name: str, activation: Bounds) -> OwnKernel:
+def kernel_of(name: str, activation: Bounds, registers: int = WIDE) -> OwnKernel:
     """Return the kernel of a name, without a bias; what a `joined` one reads is in memory here.
 
     Args:
         name: of a kernel.
         activation: what a convolution does to its results.
+        registers: vectors of 16 that all registers hold, which the kernel's rule cuts for.
 
     Raises:
         ValueError: there is no such kernel.
@@ -502,22 +506,29 @@ def kernel_of(name: str, activation: Bounds) -> OwnKernel:
     match family:
         case PackedFamily.PRODUCT:
             rows, depth, columns = numbers
-            shape = ProductShape(rows=rows, depth=depth, columns=columns)
+            shape = ProductShape(rows=rows, depth=depth, columns=columns, registers=registers)
             return ProductKernel(shape=shape, data_shape=(rows, depth), result_shape=(rows, columns))
         case PackedFamily.DIRECT:
-            return DirectKernel(shape=_direct_of(name), bias_shape=None, activation=activation)
+            return DirectKernel(shape=_direct_of(name, registers), bias_shape=None, activation=activation)
         case PackedFamily.DEPTHWISE:
-            return DepthwiseKernel(shape=_depthwise_of(numbers), bias_shape=None, activation=activation)
+            return DepthwiseKernel(
+                shape=_depthwise_of(numbers, registers), bias_shape=None, activation=activation
+            )
         case PackedFamily.WINOGRAD:
             batch, channels, height, width, filters, above, left = numbers
-            cut = choose_shape((batch, channels, height, width), filters, (above, left))
-            return WinogradKernel(shape=cut, bias_shape=None, activation=activation)
-    wide = _direct_of(name)
-    between = _depthwise_of((*wide.result, *numbers[11:17]))
+            cut = choose_shape((batch, channels, height, width), filters, (above, left), registers=registers)
+            return WinogradKernel(shape=cut, bias_shape=None, activation=activation, registers=registers)
+    wide = _direct_of(name, registers)
+    between = _depthwise_of((*wide.result, *numbers[11:17]), registers)
     narrow = None
     if numbers[17]:
         last = DirectShape(
-            data=between.result, filters=numbers[17], window=(1, 1), strides=(1, 1), padding=(0, 0)
+            data=between.result,
+            filters=numbers[17],
+            window=(1, 1),
+            strides=(1, 1),
+            padding=(0, 0),
+            registers=registers,
         )
         narrow = Stage(shape=last, bias_shape=None, activation=activation)
     block = Block(
@@ -549,7 +560,7 @@ def _parsed(name: str) -> tuple[PackedFamily, tuple[int, ...], tuple[str, ...]]:
     return family, numbers, tuple(each for each in match[3].split(",") if each)
 
 
-def _direct_of(name: str) -> DirectShape:
+def _direct_of(name: str, registers: int = WIDE) -> DirectShape:
     _, numbers, flags = _parsed(name)
     batch, height, width, channels, filters, *rest = numbers[:11]
     return DirectShape(
@@ -559,16 +570,18 @@ def _direct_of(name: str) -> DirectShape:
         strides=(rest[2], rest[3]),
         padding=(rest[4], rest[5]),
         is_planar="planar" in flags,
+        registers=registers,
     )
 
 
-def _depthwise_of(numbers: Sequence[int]) -> DepthwiseShape:
+def _depthwise_of(numbers: Sequence[int], registers: int = WIDE) -> DepthwiseShape:
     batch, height, width, channels, *rest = numbers
     return DepthwiseShape(
         data=(batch, height, width, channels),
         window=(rest[0], rest[1]),
         strides=(rest[2], rest[3]),
         padding=(rest[4], rest[5]),
+        registers=registers,
     )
 
 

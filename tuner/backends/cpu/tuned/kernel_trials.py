@@ -189,6 +189,21 @@ def draft_trials(
     )
 
 
+def current_trials(kept: Iterable[KeptTrial], versions: Mapping[str, str]) -> tuple[KeptTrial, ...]:
+    """Return the trials that were measured with some versions of the kernels.
+
+    Args:
+        kept: trials of this processor.
+        versions: of the kernels of each backend, by the name that its records have for them.
+    """
+    found = []
+    for each in kept:
+        entry = f"{BACKEND_BY_FAMILY[family_of(each.trial.kernel)]}-kernels"
+        if dict(each.versions).get(entry) == versions.get(entry):
+            found.append(each)
+    return tuple(found)
+
+
 def choose_tiles(kept: Iterable[KeptTrial], versions: Mapping[str, str]) -> ChosenTiles:
     """Return the decisions that trials say are faster than the kernels' rules.
 
@@ -198,9 +213,8 @@ def choose_tiles(kept: Iterable[KeptTrial], versions: Mapping[str, str]) -> Chos
             versions do not count.
     """
     samples: dict[str, dict[str, list[tuple[float, ...]]]] = {}
-    for each in kept:
-        entry = f"{BACKEND_BY_FAMILY[family_of(each.trial.kernel)]}-kernels"
-        if dict(each.versions).get(entry) != versions.get(entry) or not each.trial.samples_us:
+    for each in current_trials(kept, versions):
+        if not each.trial.samples_us:
             continue
         settings = msgspec.json.encode(each.trial.decisions, order="sorted").decode()
         found = samples.setdefault(each.trial.kernel, {})
