@@ -83,7 +83,7 @@ PROGRAMS: dict[str, tuple[str, PackedFamily, Sequence[Sequence[int]], Body]] = {
     "row by row": (
         "nhwc",
         PackedFamily.ROWWISE,
-        [(1, 16, 12, 10), (48, 16, 1, 1), (48, 1, 3, 3), (16, 48, 1, 1)],
+        [(1, 16, 20, 10), (48, 16, 1, 1), (48, 1, 3, 3), (16, 48, 1, 1)],
         _residual,
     ),
 }
