@@ -4,8 +4,8 @@ A trial is a record of role `task`: its workload is named by the kernel, its set
 ones for the kernel's own rule. Kernels of several networks, sessions and machines so share one store, and
 `tessel records export` and `import` carry them. Which decisions a kernel is built with follows from records
 alone: candidates that were measured at least twice on this processor with these kernels, of which the last
-time was in turn with the rule; the fastest if it is faster than the rule, otherwise the rule. Checked in
-tests/tuner/backends/cpu/tuned/test_kernel_trials.py.
+time was in turn with the rule; the fastest of those that were clearly faster round by round, or else the
+rule. Checked in tests/tuner/backends/cpu/tuned/test_kernel_trials.py.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ _MESSAGE_CHARACTERS = 300
 
 _MIN_TIMES = 2
 """Measurements of a candidate before it may be chosen: one alone may be a lucky one."""
+
+_MAX_RATIO = 0.97
+"""Of a candidate's time over the rule's, the median of rounds in turn; measurements scatter by less."""
+
+_MIN_SHARE = 0.75
+"""Rounds in which a candidate is faster than the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,19 +227,28 @@ def choose_tiles(kept: Iterable[KeptTrial], versions: Mapping[str, str]) -> Chos
         found.setdefault(settings, []).append(each.trial.samples_us)
     chosen: dict[str, Decisions] = {}
     for kernel, by_settings in samples.items():
-        # The last measurement is the one in turn with the others.
-        latest = {
-            settings: statistics.median(found[-1])
-            for settings, found in by_settings.items()
-            if len(found) >= _MIN_TIMES
-        }
-        if not latest or "{}" not in latest:
+        # The last measurement of each is the one in turn with the others.
+        latest = {settings: found[-1] for settings, found in by_settings.items() if len(found) >= _MIN_TIMES}
+        rule = latest.pop("{}", None)
+        if rule is None:
             continue
-        best = min(latest, key=lambda settings: (latest[settings], settings))
+        ratios = {settings: _clear_ratio(found, rule) for settings, found in latest.items()}
+        better = {settings: ratio for settings, ratio in ratios.items() if ratio is not None}
+        if not better:
+            continue
+        best = min(better, key=lambda settings: (better[settings], settings))
         decisions = msgspec.json.decode(best, type=dict[str, int])
         if decisions and space_of(kernel).row_of(decisions) is not None:
             chosen[kernel] = decisions
     return ChosenTiles(chosen)
+
+
+def _clear_ratio(samples: Sequence[float], rule: Sequence[float]) -> float | None:
+    """Return a candidate's time over the rule's, round by round; None where it is not clearly faster."""
+    rounds = [one / other for one, other in zip(samples, rule, strict=False)]
+    ratio = statistics.median(rounds)
+    is_clear = sum(each < 1 for each in rounds) >= _MIN_SHARE * len(rounds)
+    return ratio if ratio <= _MAX_RATIO and is_clear else None
 
 
 def _trial_of(record: Record) -> KernelTrial | None:

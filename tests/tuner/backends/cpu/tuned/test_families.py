@@ -21,6 +21,7 @@ from tuner.backends.cpu.tuned.families import family_of, kernel_of, space_of
 from tuner.lowering.lower import build_module, build_reference, lower_module
 from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
+from tuner.targets.vector_registers import vector_registers
 
 pytestmark = pytest.mark.tvm
 
@@ -115,7 +116,7 @@ def test_a_kernel_is_made_again_from_its_name(name: str) -> None:
     backend, _, shapes, body = PROGRAMS[name]
     target = resolve_target("cpu", num_threads=1)
     for kernel in MAKERS[backend]().kernels_of(partition_module(backend, shapes, body), ["part"], target):
-        made = kernel_of(kernel.name, RELU)
+        made = kernel_of(kernel.name, RELU, vector_registers(target))
         assert made.operations == kernel.operations
         assert made.name == kernel.name.removesuffix(",joined")
         assert set(kernel.rule) == {kind.name for kind in space_of(kernel.name).kinds}

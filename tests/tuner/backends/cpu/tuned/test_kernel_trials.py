@@ -73,6 +73,17 @@ def test_the_rule_stays_where_nothing_is_faster_in_turn(store: RecordStore) -> N
     assert chosen(store) == {}, "the first measurement of it was a lucky one"
 
 
+def test_what_is_hardly_faster_or_seldom_is_not_chosen(store: RecordStore) -> None:
+    keep(store, ({}, 10.0), (FAST, 5.0), ({}, 10.0), (FAST, 9.8))
+    assert chosen(store) == {}, "two percent are what measurements scatter"
+    target = resolve_target("cpu", num_threads=1)
+    where = environment_of(target, make_backend("packed_matmul"))
+    rounds = {(): (10.0, 10.0, 10.0, 10.0, 10.0), tuple(FAST.items()): (6.0, 6.0, 6.0, 11.0, 11.0)}
+    trials = [KernelTrial(NAME, dict(key), samples) for key, samples in rounds.items()]
+    keep_trials(store, kernel_of(NAME, RELU), trials, target=target, environment=where)
+    assert chosen(store) == {}, "it was faster in three rounds of five"
+
+
 def test_failures_and_other_versions_are_not_chosen(store: RecordStore) -> None:
     keep(store, ({}, 10.0), ({}, 10.0), (FAST, math.inf), (FAST, math.inf))
     assert chosen(store) == {}
