@@ -134,11 +134,7 @@ def _torch_us(kernel: Kernel) -> float:
     packed = PackedCall(call, shape, weights)
     data = torch.rand(shape)
     with torch.inference_mode():
-        result = (
-            torch.nn.functional.conv2d(data, *weights, None, *_geometry(call))
-            if isinstance(call, Convolution)
-            else torch.nn.functional.linear(data, *weights)
-        )
+        result = _result_for(call, data, weights[0])
         samples = []
         for _ in range(9):
             started = time.thread_time_ns()
@@ -150,8 +146,13 @@ def _torch_us(kernel: Kernel) -> float:
     return statistics.median(samples)
 
 
-def _geometry(call: Convolution) -> tuple[Any, ...]:
-    return call.strides, call.padding, call.dilation, call.groups
+def _result_for(call: Linear | Convolution, data: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return memory of the shape of a call's result."""
+    if isinstance(call, Linear):
+        return torch.empty(data.shape[0], weight.shape[0])
+    return torch.empty_like(
+        torch.nn.functional.conv2d(data, weight, None, call.strides, call.padding, call.dilation, call.groups)
+    )
 
 
 def _torch_call(kernel: Kernel) -> tuple[Linear | Convolution, list[int], list[torch.Tensor]]:
