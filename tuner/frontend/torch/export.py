@@ -25,8 +25,23 @@ _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 def export_module(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.export.ExportedProgram:
     """Return the export of a module in the mode that it is in; torch raises what it happens to raise."""
     examples = pytree.tree_map(_own_memory, tuple(inputs))
-    with checkpoints_inlined():
+    with checkpoints_inlined(), without_fast_path():
         return torch.export.export(module, examples, strict=False)
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Let encoders and attention of torch.nn compute in eval mode what they compute while training.
+
+    Without gradients torch gives them kernels of its own, which ignore autocast, leave padding at zero, and cut
+    off what is padding in every example: an export, which keeps gradients, holds none of that.
+    """
+    was_enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was_enabled)
 
 
 @contextmanager

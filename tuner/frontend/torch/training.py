@@ -20,6 +20,8 @@ from torch.nn.modules._functions import BackwardHookFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from tuner.frontend.torch.export import without_fast_path
+
 _TRAINING_ARGUMENTS = ("training", "train", "use_input_stats")
 """What functions of torch call the argument that says that they are to act as for training."""
 
@@ -121,7 +123,7 @@ def in_mode(
     try:
         if training is not None:
             module.train(training)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), without_fast_path():
             torch.manual_seed(0)
             yield call
     finally:
