@@ -33,8 +33,10 @@ _POSITIONAL = {
     "native_dropout": ("input", "p", "train"),
     "batch_norm": ("input", "weight", "bias", "running_mean", "running_var", "training"),
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p"),
-    "lstm": ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train"),
-    "gru": ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train"),
+    **dict.fromkeys(
+        ("lstm", "gru", "rnn_tanh", "rnn_relu"),
+        ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train"),
+    ),
 }
 """Arguments, in order, of functions written in C++, which have no signature."""
 

@@ -206,7 +206,11 @@ value = 7
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        ("branch", UnsupportedOperatorError, r"torch\.export cannot trace"),
+        (
+            "branch",
+            UnsupportedOperatorError,
+            r"torch\.export cannot trace .*`return x if x\.sum\(\) > 0 else -x` at .*program\.py:6: ",
+        ),
         ("rare", UnsupportedOperatorError, r"unique"),
         ("nothing", ModelFileError, "returned int"),
         ("fails", ModelFileError, "KeyError.*no such key"),
