@@ -31,7 +31,7 @@ from tuner.frontend.torch.export import argument_names, export_module, quiet_exp
 from tuner.frontend.torch.exported.exported_program import load_program
 from tuner.frontend.torch.importer import import_program
 from tuner.frontend.torch.reference import TorchReference
-from tuner.frontend.torch.source import raised_at
+from tuner.frontend.torch.untraceable import explain
 
 _UNCOMPARED = "the program takes inputs by keyword, so its import is not compared with torch"
 
@@ -186,10 +186,8 @@ def import_module(
         with quiet_export():
             program = export_module(module.eval(), inputs)
     except Exception as error:  # foreign code: torch traces the module by running it
-        place = raised_at(error)
         raise UnsupportedOperatorError(
-            f"torch.export cannot trace {name} ({f'{place}: ' if place else ''}{_first_line(error)}); see that "
-            "its control flow does not depend on values of tensors"
+            f"torch.export cannot trace {name}: {explain(module, inputs, error)}"
         ) from error
     finally:
         module.train(was_training)

@@ -194,7 +194,19 @@ class Rare(torch.nn.Module):
     def forward(self, x):
         return torch.unique(x)
 
+class Listed(torch.nn.Module):
+    def forward(self, x):
+        return torch.tensor(x.tolist()) + torch.from_numpy(x.numpy() * 2)
+
 def branch(): return Branch(), (torch.randn(3),)
+def listed(): return Listed(), (torch.randn(3),)
+def scripted(): return torch.jit.script(torch.nn.ReLU()), (torch.randn(3),)
+def lazy(): return torch.nn.LazyLinear(3), (torch.randn(2, 3),)
+def empty(): return torch.nn.Linear(3, 3, device="meta"), (torch.randn(3),)
+def misfit(): return torch.nn.Linear(3, 3), (torch.randn(2, 4),)
+def quantised():
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    return torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}), (torch.randn(2, 3),)
 def rare(): return Rare(), (torch.randn(3),)
 def nothing(): return 5
 def fails(): raise KeyError("no such key")
@@ -209,8 +221,14 @@ value = 7
         (
             "branch",
             UnsupportedOperatorError,
-            r"torch\.export cannot trace .*`return x if x\.sum\(\) > 0 else -x` at .*program\.py:6: ",
+            r"torch\.export cannot trace .*`return x if x\.sum\(\) > 0 else -x` at .*program\.py:6: .*control flow",
         ),
+        ("scripted", UnsupportedOperatorError, "the module itself, .* TorchScript; give the module that was"),
+        ("quantised", UnsupportedOperatorError, "0, a Linear, holds packed, quantised weights; give the module"),
+        ("lazy", UnsupportedOperatorError, "weight has no shape yet, .*; run the module once on its inputs first"),
+        ("empty", UnsupportedOperatorError, "weight is on the device meta, without values; load"),
+        ("misfit", UnsupportedOperatorError, "mat1 and mat2 .*on its example inputs; give inputs"),
+        ("listed", UnsupportedOperatorError, r"program\.py:14: .*write that line otherwise"),
         ("rare", UnsupportedOperatorError, r"unique"),
         ("nothing", ModelFileError, "returned int"),
         ("fails", ModelFileError, "KeyError.*no such key"),
