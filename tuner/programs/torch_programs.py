@@ -116,7 +116,7 @@ def reference_step(
     losses: dict[int, float] = {}
     for micro_batch in range(num_micro_batches):
         rng = _rng(spec, micro_batch)
-        drawn = [_drawn_like(example, rng, as_it_is=takes_examples).to(spec.device) for example in examples]
+        drawn = _drawn(examples, rng, spec.device, as_it_is=takes_examples)
         loss = _loss(pytree.tree_leaves(module(*drawn)), rng)
         torch.autograd.backward(loss / num_micro_batches)
         losses[micro_batch] = float(loss.detach())
@@ -185,7 +185,8 @@ def _own_module(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, 
     module, examples = build_torch_module(location, function, seed=spec.seed)
     if plan.training and observe_training(module, examples).differences:
         return None
-    return module.eval().to(spec.device), tuple(example.to(spec.device) for example in examples)
+    on_device = pytree.tree_map_only(torch.Tensor, lambda example: example.to(spec.device), tuple(examples))
+    return module.eval().to(spec.device), on_device
 
 
 def _rng(spec: TorchProgramSpec, micro_batch: int) -> np.random.Generator:
@@ -198,10 +199,21 @@ def _takes_examples(spec: TorchProgramSpec, module: nn.Module, examples: Sequenc
     def run() -> list[np.ndarray]:
         rng = _rng(spec, 0)
         with torch.no_grad():
-            found = module(*(_drawn_like(example, rng).to(spec.device) for example in examples))
+            found = module(*_drawn(examples, rng, spec.device))
         return [_array(each) for each in pytree.tree_leaves(found) if isinstance(each, torch.Tensor)]
 
-    return any(not example.is_floating_point() for example in examples) and bool(why_refused(run))
+    tensors = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
+    return any(not tensor.is_floating_point() for tensor in tensors) and bool(why_refused(run))
+
+
+def _drawn(
+    examples: Sequence[Any], rng: np.random.Generator, device: str, *, as_it_is: bool = False
+) -> tuple[Any, ...]:
+    """Return arguments like the examples, with each tensor drawn in its place."""
+    drawn: tuple[Any, ...] = pytree.tree_map_only(
+        torch.Tensor, lambda each: _drawn_like(each, rng, as_it_is=as_it_is).to(device), tuple(examples)
+    )
+    return drawn
 
 
 def _drawn_like(example: torch.Tensor, rng: np.random.Generator, *, as_it_is: bool = False) -> torch.Tensor:
@@ -215,8 +227,12 @@ def _drawn_like(example: torch.Tensor, rng: np.random.Generator, *, as_it_is: bo
 
 
 def _loss(outputs: Sequence[torch.Tensor], rng: np.random.Generator) -> torch.Tensor:
-    """Return the loss that the tuner put on the module: its only scalar, or the cross-entropy of logits."""
-    (output,) = outputs
+    """Return the loss that the tuner put on the module: the sum of its scalars, or the cross-entropy of logits."""
+    found = [each for each in outputs if isinstance(each, torch.Tensor)]
+    if len(found) > 1:
+        scalars = [each for each in found if each.is_floating_point() and not each.shape]
+        return torch.stack([each for each in scalars if each.dtype is scalars[0].dtype]).sum()
+    (output,) = found
     if not output.shape:
         return output
     num_classes = output.shape[-1]
@@ -244,7 +260,9 @@ class _Draws:
 
     def inputs(self, micro_batch: int) -> Tensors:
         """Return the user's inputs by name."""
-        return dict(zip(self._input_names, self._drawn(_rng(self._spec, micro_batch)), strict=True))
+        drawn = pytree.tree_leaves(self._drawn(_rng(self._spec, micro_batch)))
+        tensors = [leaf for leaf in drawn if isinstance(leaf, torch.Tensor)]
+        return dict(zip(self._input_names, tensors, strict=True))
 
     def loss(self, micro_batch: int, known: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the loss of what the last stage made."""
@@ -252,8 +270,5 @@ class _Draws:
         self._drawn(rng)  # Labels are drawn after the inputs, as in `reference_step`.
         return _loss([known[name] for name in self._output_names], rng)
 
-    def _drawn(self, rng: np.random.Generator) -> list[torch.Tensor]:
-        return [
-            _drawn_like(example, rng, as_it_is=self._takes_examples).to(self._spec.device)
-            for example in self._examples
-        ]
+    def _drawn(self, rng: np.random.Generator) -> tuple[Any, ...]:
+        return _drawn(self._examples, rng, self._spec.device, as_it_is=self._takes_examples)

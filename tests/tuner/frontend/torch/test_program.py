@@ -246,6 +246,64 @@ def test_function_that_gives_no_model_is_refused(
         load_model(f"{path}:{function}")
 
 
+ANSWERS = """
+import torch
+from dataclasses import dataclass
+
+class Cache: pass
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    cache: Cache
+
+class Answering(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x, mask=None, scale=2.0, bias=None, *, more=None, **options):
+        x = x if mask is None else x * mask
+        return Answer(self.layer(x) * scale + (0 if bias is None else bias), [Cache()])
+
+def named(): return Answering(), {"bias": torch.ones(3), "x": torch.randn(2, 4)}
+def one(): return Answering(), torch.randn(2, 4)
+def unknown(): return Answering(), {"x": torch.randn(2, 4), "more": torch.ones(3)}
+def missing(): return Answering(), {"mask": torch.ones(4)}
+def text(): return Answering(), "x"
+"""
+
+
+@pytest.mark.parametrize(("function", "names"), [("named", ["x", "bias"]), ("one", ["x"])])
+def test_inputs_may_be_named_and_results_may_be_a_librarys(
+    function: str, names: list[str], tmp_path: Path, run_model, assert_close
+) -> None:
+    path = tmp_path / "answers.py"
+    path.write_text(ANSWERS)
+    model = load_model(f"{path}:{function}")
+    assert [spec.name for spec in model.inputs] == names
+    assert any("results of type Cache are left out" in note for note in model.notes)
+    inputs, (expected,) = model.reference.draw(model.inputs, 0)
+    (found,) = run_model(model, list(inputs.values()), model.parameters)
+    assert_close(found, expected)
+    assert [spec.name for spec in load_model(f"{path}:{function}", training=True).inputs] == [*names, "labels"]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("unknown", "no position for 'more'; name those of x, mask, scale, bias"),
+        ("missing", "without 'x', which the module needs; add it"),
+        ("text", "of type str, but a module takes tensors"),
+    ],
+)
+def test_inputs_that_fit_no_forward_are_refused(function: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "answers.py"
+    path.write_text(ANSWERS)
+    with pytest.raises(ModelFileError, match=message):
+        load_model(f"{path}:{function}")
+
+
 @pytest.mark.parametrize("location", ["program.py", "program", "./program.py"])
 def test_function_may_import_what_lies_beside_it(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
