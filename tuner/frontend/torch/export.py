@@ -15,6 +15,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
+from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from tuner.frontend.torch.blocked_gradients import checkpoints_inlined
@@ -77,23 +78,32 @@ def with_plain_results(module: torch.nn.Module) -> PlainResults:
         if isinstance(hook, PlainResults):
             return hook
     hook = PlainResults()
-    module.register_forward_hook(hook)
+    if not isinstance(module, torch.jit.ScriptModule):  # takes no hooks, and is not exported
+        module.register_forward_hook(hook)
     return hook
 
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
-    """Let encoders and attention of torch.nn compute in eval mode what they compute while training.
+    """Let encoders, decoders and attention of torch.nn compute in eval mode what they compute while training.
 
     Without gradients torch gives them kernels of its own, which ignore autocast, leave padding at zero, and cut
-    off what is padding in every example: an export, which keeps gradients, holds none of that.
+    off what is padding in every example: an export, which keeps gradients, holds none of that. Nor do they look
+    at a mask's values to see whether it is causal, which no export can.
     """
     was_enabled = torch.backends.mha.get_fastpath_enabled()
+    looks = transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
+    transformer._detect_is_causal_mask = _is_said_to_be_causal
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(was_enabled)
+        transformer._detect_is_causal_mask = looks
+
+
+def _is_said_to_be_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    return is_causal is True
 
 
 @contextmanager
