@@ -106,7 +106,7 @@ def samples(operator: Any, dtype: str, count: int) -> Iterator[tuple[int, Applie
 
 
 def chosen_numbers(num_drawn: int, count: int) -> list[int]:
-    """Return so many numbers of samples, evenly spread from the first to the last; all where there are fewer."""
+    """Return so many numbers of samples, spread from the first to the last; all where there are fewer."""
     wanted = min(num_drawn, count)
     return [round(index * (num_drawn - 1) / max(wanted - 1, 1)) for index in range(wanted)]
 

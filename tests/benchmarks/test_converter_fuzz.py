@@ -59,7 +59,9 @@ def test_samples_side_by_side_are_compared_each(monkeypatch) -> None:
     finding = check("mul", "float32", 0, side_by_side)
     assert finding is not None
     assert finding.outcome == "equal", finding
-    monkeypatch.setattr("benchmarks.converter_fuzz.check.run", lambda *_: [side_by_side.tensors[0].numpy() * 2] * 2)
+    monkeypatch.setattr(
+        "benchmarks.converter_fuzz.check.run", lambda *_: [side_by_side.tensors[0].numpy() * 2] * 2
+    )
     finding = check("mul", "float32", 0, side_by_side)
     assert finding is not None
     assert finding.outcome == "wrong"

@@ -154,7 +154,9 @@ class Answering(nn.Module):
     ) -> Answer:
         x = self.second(self.first(words)).tanh() * scale
         logits = self.third(x if mask is None else x * mask)
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), words.flatten() if labels is None else labels)
+        loss = nn.functional.cross_entropy(
+            logits.flatten(0, 1), words.flatten() if labels is None else labels
+        )
         return Answer(loss, logits.square().mean(), logits, None, Cache())
 
 

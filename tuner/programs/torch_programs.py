@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -170,7 +170,7 @@ def _of_operators(spec: TorchProgramSpec) -> ProgramSpec:
     return ProgramSpec(plan=spec.plan, seed=spec.seed, trust_model=spec.trust_model)
 
 
-def _own_module(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, ...]] | None:
+def _own_module(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[Any, ...]] | None:
     """Return the user's module in its mode for inference, and one micro-batch of inputs.
 
     None where its own code cannot be cut as planned, or does other things while it trains.
@@ -193,7 +193,7 @@ def _rng(spec: TorchProgramSpec, micro_batch: int) -> np.random.Generator:
     return np.random.default_rng([spec.seed, 1, micro_batch])
 
 
-def _takes_examples(spec: TorchProgramSpec, module: nn.Module, examples: Sequence[torch.Tensor]) -> bool:
+def _takes_examples(spec: TorchProgramSpec, module: nn.Module, examples: Sequence[Any]) -> bool:
     """Say whether a module takes its examples' whole numbers alone; see `tuner.programs.inputs`."""
 
     def run() -> list[np.ndarray]:
@@ -227,7 +227,7 @@ def _drawn_like(example: torch.Tensor, rng: np.random.Generator, *, as_it_is: bo
 
 
 def _loss(outputs: Sequence[torch.Tensor], rng: np.random.Generator) -> torch.Tensor:
-    """Return the loss that the tuner put on the module: the sum of its scalars, or the cross-entropy of logits."""
+    """Return the loss that the tuner put on the module: its scalars' sum, or the cross-entropy of logits."""
     found = [each for each in outputs if isinstance(each, torch.Tensor)]
     if len(found) > 1:
         scalars = [each for each in found if each.is_floating_point() and not each.shape]
@@ -247,7 +247,7 @@ class _Draws:
     def __init__(
         self,
         spec: TorchProgramSpec,
-        examples: Sequence[torch.Tensor],
+        examples: Sequence[Any],
         pipeline: TorchPipeline,
         *,
         takes_examples: bool,

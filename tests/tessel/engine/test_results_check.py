@@ -11,7 +11,9 @@ TRUTH = {"w": np.array([1.0, 2.0], np.float32)}
 
 def checked(error: float, **given):
     """Compare one rank's gradient and loss, which are off by an error, with the truth."""
-    found = RankResult(rank=0, events={}, losses={"searched": {0: 3.0 * (1 + error)}}, gradient_types=("float32",))
+    found = RankResult(
+        rank=0, events={}, losses={"searched": {0: 3.0 * (1 + error)}}, gradient_types=("float32",)
+    )
     expected = ExpectedResults(reference=lambda _: ({0: 3.0}, TRUTH), **given)
     results = {"searched": ([found], {("w", 0): [(0, TRUTH["w"] * np.float32(1 + error))]})}
     return check_results(results, expected, micro_batches=1, last_stage=0, is_trained=True)

@@ -48,7 +48,9 @@ def plan_of_the_zoo() -> ModelPlan:
     return plan_on_tvm("mlp:tiny", [layer.name for layer in layers_of(load_model("mlp:tiny"))][:2])
 
 
-@pytest.mark.parametrize("name", ["plan", "plan_of_views", "plan_of_a_dataclass", "plan_with_dropout", "plan_of_the_zoo"])
+@pytest.mark.parametrize(
+    "name", ["plan", "plan_of_views", "plan_of_a_dataclass", "plan_with_dropout", "plan_of_the_zoo"]
+)
 def test_losses_and_gradients_are_the_uncut_modules(name: str, request: pytest.FixtureRequest) -> None:
     plan = request.getfixturevalue(name)
     spec = TorchProgramSpec(plan=plan, trust_model=True)

@@ -1,6 +1,7 @@
 """Orders and counts: sorts, the largest few, medians, bins.
 
-NaN is above all numbers, as torch has it; beside positive infinities it stands in the order of places. Checked against torch in tests/tuner/frontend/converters/test_reductions.py.
+NaN is above all numbers, as torch has it; beside positive infinities it stands in the order of places.
+Checked against torch in tests/tuner/frontend/converters/test_reductions.py.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _median_of_axis(call: Call) -> list[Expr]:
 
 
 def _middle(call: Call, x: Expr, axis: int) -> list[Expr]:
-    """Return the lower of the middle values of an axis and its place; NaN and its place where there is one."""
+    """Return the lower of the middle values of an axis and its place; those of NaN where there is one."""
     value, place = _at_rank(call, x, axis, (shape_of(x)[axis] - 1) // 2)
     if "float" not in dtype_of(x):
         return [value, place]

@@ -7,7 +7,8 @@ Attention with dropout is written as matrix products and a softmax, between whic
 
 Covered are `dropout`, `dropout1d` to `dropout3d` of batches, attention, multi-head attention, and LSTM, GRU
 and RNN between their layers, whatever module calls them. Checkpoints, which would draw again in their
-backward, are what they run. A module that draws in any other way, as stochastic depth does, is left as it is. Checked in tests/tuner/frontend/torch/test_dropout.py.
+backward, are what they run. A module that draws in any other way, as stochastic depth does, is left as it is.
+Checked in tests/tuner/frontend/torch/test_dropout.py.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class _Drops(TorchFunctionMode):
         if func is _ATTENTION:
             return self._attention(*args, **kwargs)
         if getattr(func, "__name__", "") in _RECURRENT and _drops_between_layers(args):
-            return self._recurrent(func, *args)
+            return self._recurrent(func, args)
         if func is _MULTI_HEAD:
             with self._inside_multi_head():
                 return func(*args, **kwargs)
@@ -236,23 +237,12 @@ class _Drops(TorchFunctionMode):
         mask = self._mask((*input.shape[:2], *[1] * (input.dim() - 2)), input, p)
         return input.mul_(mask) if inplace else input * mask
 
-    def _recurrent(
-        self,
-        function: Any,
-        input: torch.Tensor,
-        hx: torch.Tensor | Sequence[torch.Tensor],
-        params: Sequence[torch.Tensor],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> tuple[torch.Tensor, ...]:
+    def _recurrent(self, function: Any, args: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """Run layer after layer, and drop between them, in torch's order of axes."""
+        given, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first = args
         states = [hx] if isinstance(hx, torch.Tensor) else list(hx)
         directions, each = 2 if bidirectional else 1, len(params) // num_layers
-        x = input.transpose(0, 1) if batch_first else input
+        x = given.transpose(0, 1) if batch_first else given
         lasts = []
         for layer in range(num_layers):
             x = self._dropout(x, dropout) if layer else x

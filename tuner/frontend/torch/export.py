@@ -87,9 +87,9 @@ def with_plain_results(module: torch.nn.Module) -> PlainResults:
 def without_fast_path() -> Iterator[None]:
     """Let encoders, decoders and attention of torch.nn compute in eval mode what they compute while training.
 
-    Without gradients torch gives them kernels of its own, which ignore autocast, leave padding at zero, and cut
-    off what is padding in every example: an export, which keeps gradients, holds none of that. Nor do they look
-    at a mask's values to see whether it is causal, which no export can.
+    Without gradients torch gives them kernels of its own, which ignore autocast, leave padding at zero, and
+    cut off what is padding in every example: an export, which keeps gradients, holds none of that. Nor do
+    they look at a mask's values to see whether it is causal, which no export can.
     """
     was_enabled = torch.backends.mha.get_fastpath_enabled()
     looks = transformer._detect_is_causal_mask

@@ -193,12 +193,14 @@ def _by_position(module: torch.nn.Module, given: Any, name: str) -> tuple[Any, .
     unknown = [str(key) for key in given if key not in known]
     names = list(known)[: max([list(known).index(key) + 1 for key in given if key in known], default=0)]
     missing = [each for each in names if each not in given and known[each] is inspect.Parameter.empty]
-    if unknown or missing:
+    if unknown:
         raise ModelFileError(
             f"{name} returned example inputs by name, but the module's forward has no position for "
             f"{unknown[0]!r}; name those of {', '.join(known)}"
-            if unknown
-            else f"{name} returned example inputs by name without {missing[0]!r}, which the module needs; add it"
+        )
+    if missing:
+        raise ModelFileError(
+            f"{name} returned example inputs by name without {missing[0]!r}, which the module needs; add it"
         )
     return tuple(given.get(each, known[each]) for each in names)
 

@@ -1,7 +1,7 @@
 """Say why torch cannot trace a module, and what helps.
 
-Reasons are sought in the module first, since what torch says of a scripted, quantised or empty module is about
-torch's own parts. Checked in tests/tuner/frontend/torch/test_program.py.
+Reasons are sought in the module first: what torch says of a scripted, quantised or empty module is about its
+own parts. Checked in tests/tuner/frontend/torch/test_program.py.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ def explain(module: torch.nn.Module, inputs: Sequence[Any], error: Exception) ->
             return f"{name} is on the device meta, without values; load its weights first"
     failure = _failure(module, inputs)
     if failure is not None:
-        return (
-            f"{_located(failure)}, as when the module runs on its example inputs; give inputs that it works for"
-        )
+        at_once = "as when the module runs on its example inputs"
+        return f"{_located(failure)}, {at_once}; give inputs that it works for"
     if type(error).__name__ in _VALUES:
         return f"{_located(error)}; see that its control flow does not depend on values of tensors"
     return f"{_located(error)}; write that line otherwise, or give an ONNX file"
