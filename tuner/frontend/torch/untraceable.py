@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from tuner.frontend.torch.source import raised_at
 from tuner.frontend.torch.training import in_mode
@@ -33,7 +34,7 @@ def explain(module: torch.nn.Module, inputs: Sequence[Any], error: Exception) ->
         if ".quantized" in type(each).__module__:
             return f"{what} holds packed, quantised weights; give the module as it was before"
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             return f"{name} has no shape yet, as in a lazy module; run the module once on its inputs first"
         if tensor.is_meta:
             return f"{name} is on the device meta, without values; load its weights first"
