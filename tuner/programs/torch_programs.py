@@ -260,9 +260,9 @@ class _Draws:
 
     def inputs(self, micro_batch: int) -> Tensors:
         """Return the user's inputs by name."""
-        drawn = pytree.tree_leaves(self._drawn(_rng(self._spec, micro_batch)))
-        tensors = [leaf for leaf in drawn if isinstance(leaf, torch.Tensor)]
-        return dict(zip(self._input_names, tensors, strict=True))
+        leaves = pytree.tree_leaves(self._drawn(_rng(self._spec, micro_batch)))
+        named = zip(self._input_names, leaves, strict=True)
+        return {name: leaf for name, leaf in named if isinstance(leaf, torch.Tensor)}
 
     def loss(self, micro_batch: int, known: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the loss of what the last stage made."""
