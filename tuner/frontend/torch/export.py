@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 
 from tuner.frontend.torch.blocked_gradients import checkpoints_inlined
 
-_PLAIN = (torch.Tensor, bool, int, float, complex, str, type(None))
-"""Types of results that an export takes."""
+_PLAIN = (torch.Tensor, bool, int, float, complex, str)
+"""Types of results that an export takes, beside None, which is nothing."""
 
 _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 """Loggers that repeat, over many lines, what an export that fails raises."""
@@ -61,7 +61,7 @@ class PlainResults:
             fields = value if isinstance(value, Mapping) else fields_of(value)
             found = {str(key): self._plain(item) for key, item in fields.items()}
             return {key: plain for key, plain in found.items() if plain is not None}
-        if all(isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(value)):
+        if all(leaf is None or isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(value)):
             return value
         self.left_out.add(type(value).__name__)
         return None
