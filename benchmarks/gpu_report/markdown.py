@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,12 +89,14 @@ def _ranks(result: Mapping[str, Any]) -> list[str]:
 
 
 def _networks(found: Found) -> list[str]:
-    rows, notes = [], []
+    rows: list[list[str]] = []
+    notes, states = [], {}
     for name, outcome in found.items():
         if "failure" in outcome:
             notes.append(f"- {name.removeprefix('network-')} did not run: {outcome['failure']}")
             continue
         result = outcome["result"]
+        states[name.removeprefix("network-")] = result
         for label, latency in result["latency_us"].items():
             shares = [result[of].get(label) for of in ("share_of_ceiling", "share_of_copy")]
             shown = ["–" if share is None else f"{share:.1%}" for share in shares]
@@ -105,17 +108,23 @@ def _networks(found: Found) -> list[str]:
         ]
     columns = ["network", "program", "latency, us"]
     columns += ["of the product's ceiling", "of the copy's, by its least traffic", "error against eager"]
-    return [*_table(columns, rows), "", *notes]
+    return [*_table(columns, rows), *_state(states), "", *notes]
 
 
 def _state(result: Mapping[str, Any]) -> list[str]:
-    state = result.get("state", {})
-    if not state.get("before"):
-        return []
-    words = [
-        f"{name} {state['before'][name]:g} → {state['after'].get(name, 0):g}" for name in state["before"]
+    """Return what the device's clocks and temperature were, of each part where a step timed several."""
+    timed = [("", result)] if "state" in result else [(f", {name}", each) for name, each in result.items()]
+    lines = [
+        f"Device before → after{name}: {_changes(each['state'])}."
+        for name, each in timed
+        if isinstance(each, Mapping) and each.get("state", {}).get("before")
     ]
-    return ["", f"Device before → after: {', '.join(words)}."]
+    return ["", *lines] if lines else []
+
+
+def _changes(state: Mapping[str, Mapping[str, float]]) -> str:
+    before, after = state["before"], state["after"]
+    return ", ".join(f"{name} {value:g} → {after.get(name, math.nan):g}" for name, value in before.items())
 
 
 def _latency(each: Mapping[str, float]) -> str:
