@@ -1,12 +1,13 @@
 """Products that were measured in another state are told from the others."""
 
 import logging
+import math
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu_cost_model.samples import read_samples
-from cost_model.gpu.consistency import MOST_APART, devices_in_another_state
+from cost_model.gpu.consistency import MOST_APART, devices_in_another_state, width_between_tables
 from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.features import bound_us
 from cost_model.gpu.kernel_model import GpuQuery
@@ -48,6 +49,17 @@ def test_what_all_devices_do_or_one_does_in_both_families_is_believed() -> None:
     assert not devices_in_another_state(products({("linear", "P4"): 0.9 * MOST_APART}))
     two = [each for each in products({("linear", "P4"): 3.0}) if each[0].device.name in ("P4", "T4")]
     assert not devices_in_another_state(two)
+
+
+def test_the_width_between_tables_is_what_a_table_of_two_is_off_by() -> None:
+    """One device of four is apart by a factor: that of its two tables, by the root of the mean square."""
+    assert width_between_tables(products({}), 0.9) == pytest.approx(0, abs=1e-9)
+    apart = math.log(1.5)
+    expected = 1.6449 * apart / math.sqrt(4) / math.sqrt(2)
+    assert width_between_tables(products({("linear", "T4"): 1.5}), 0.9) == pytest.approx(expected, rel=1e-3)
+    assert width_between_tables(products({("bmm", "T4"): 1.5}), 0.9) == pytest.approx(expected, rel=1e-3)
+    two = [each for each in products({("linear", "T4"): 1.5}) if each[0].device.name in ("P4", "T4")]
+    assert width_between_tables(two, 0.9) == 0
 
 
 def test_measured_devices_are_believed() -> None:
