@@ -13,7 +13,12 @@ def report(configuration: Mapping[str, str], found: Found) -> str:
     """Return the report of all steps, those that failed included."""
     lines = [f"# What was measured on {configuration['device']}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in configuration.items()]
-    lines += ["", "Medians of executions in turn, caches flushed before each; quartiles in brackets.", ""]
+    lines += [
+        "",
+        "Medians of executions in turn, after warm-up, on random inputs, the second-level cache overwritten "
+        "before each; quartiles in brackets. Clocks and temperature are as they were found.",
+        "",
+    ]
     for name, title, body in (
         ("ceilings", "What the device reaches at best", _ceilings),
         ("launches", "What one more kernel costs", _launches),
@@ -34,13 +39,13 @@ def report(configuration: Mapping[str, str], found: Found) -> str:
 
 def _section(outcome: Mapping[str, Any], body: Any) -> list[str]:
     if "failure" in outcome:
-        return [f"Did not run: {outcome['failure']}."]
+        return [f"No figures: {outcome['failure']}."]
     return [*body(outcome["result"]), *_state(outcome["result"])]
 
 
 def _ceilings(result: Mapping[str, Any]) -> list[str]:
-    rows = [[f"product, {label}", f"{rate:.2f} TFLOP/s"] for label, rate in result["tflops"].items()]
-    return _table(["", "rate"], [*rows, ["copy, bytes read and written", f"{result['copy_gb_s']:.1f} GB/s"]])
+    rows = [[f"product, {label}", f"{rate:.3g} TFLOP/s"] for label, rate in result["tflops"].items()]
+    return _table(["", "rate"], [*rows, ["copy, bytes read and written", f"{result['copy_gb_s']:.3g} GB/s"]])
 
 
 def _launches(result: Mapping[str, Any]) -> list[str]:
@@ -54,8 +59,8 @@ def _training(result: Mapping[str, Any]) -> list[str]:
         [
             dtype,
             *(_latency(each["latency_us"][name]) for name in names),
-            f"{each['saved_bytes'] / 2**20:.1f}",
-            f"{each['peak_bytes'] / 2**20:.1f}",
+            f"{each['saved_bytes'] / 2**20:.3g}",
+            f"{each['peak_bytes'] / 2**20:.3g}",
         ]
         for dtype, each in result.items()
     ]
@@ -64,8 +69,8 @@ def _training(result: Mapping[str, Any]) -> list[str]:
 
 def _hops(result: Mapping[str, Any]) -> list[str]:
     return [
-        f"{result['bytes'] / 2**20:.2f} MiB take {_latency(result['latency_us']['round trip'])} us, "
-        f"{result['gb_s']:.1f} GB/s."
+        f"{result['bytes'] / 2**20:.3g} MiB take {_latency(result['latency_us']['round trip'])} us, "
+        f"{result['gb_s']:.3g} GB/s."
     ]
 
 
@@ -102,6 +107,8 @@ def _networks(found: Found) -> list[str]:
             shown = ["–" if share is None else f"{share:.1%}" for share in shares]
             error = f"{result['errors'][label]:.1e}"
             rows.append([name.removeprefix("network-"), label, _latency(latency), *shown, error])
+        if "parts" in result:
+            notes.append(f"- {name.removeprefix('network-')}, tuner: {_choice(result)}")
         notes += [
             f"- {name.removeprefix('network-')}, {label}: {reason}"
             for label, reason in result["notes"].items()
@@ -109,6 +116,18 @@ def _networks(found: Found) -> list[str]:
     columns = ["network", "program", "latency, us"]
     columns += ["of the product's ceiling", "of the copy's, by its least traffic", "error against eager"]
     return [*_table(columns, rows), *_state(states), "", *notes]
+
+
+def _choice(result: Mapping[str, Any]) -> str:
+    """Return who runs how many parts of a network, and what the tuner measured of each backend alone."""
+    parts = ", ".join(f"{backend} {count}" for backend, count in sorted(result["parts"].items()))
+    alone = ", ".join(
+        f"{backend} {latency_us:.1f}" for backend, latency_us in sorted(result["single_backends_us"].items())
+    )
+    return (
+        f"parts of {parts}; whole programs, as it measured them, us: {alone or 'none'}; each launch costs "
+        f"{result['launch_penalty_us']:.2f} us more; {result['new_measurements']} measurements"
+    )
 
 
 def _state(result: Mapping[str, Any]) -> list[str]:

@@ -186,7 +186,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def test_clocks_and_temperatures_stand_beside_every_timing() -> None:
+def test_clocks_temperatures_and_who_runs_what_stand_beside_timings() -> None:
     timed = {
         "latency_us": {"torch eager": {"median": 2.0, "low": 1.0, "high": 3.0}},
         "state": {"before": {"temperature_c": 40.0}, "after": {"temperature_c": 48.0}},
@@ -194,6 +194,10 @@ def test_clocks_and_temperatures_stand_beside_every_timing() -> None:
         "share_of_copy": {},
         "errors": {"torch eager": 0.0},
         "notes": {},
+        "parts": {"tvm": 3, "torch": 2},
+        "single_backends_us": {"tvm": 7.0},
+        "launch_penalty_us": 1.5,
+        "new_measurements": 11,
     }
     latency_us = dict.fromkeys(
         ("forward", "backward", "backward_input", "backward_weight"), timed["latency_us"]["torch eager"]
@@ -205,6 +209,10 @@ def test_clocks_and_temperatures_stand_beside_every_timing() -> None:
     )
     assert "Device before → after, gpt2-float32: temperature_c 40 → 48." in text
     assert "Device before → after, bfloat16: temperature_c 40 → 48." in text
+    assert (
+        "gpt2-float32, tuner: parts of torch 2, tvm 3; whole programs, as it measured them, us: tvm 7.0"
+        in text
+    )
 
 
 def test_results_of_another_device_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
