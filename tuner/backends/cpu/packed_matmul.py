@@ -28,6 +28,7 @@ from tuner.rules.protocol import Rule
 from tuner.rules.segments import WithPackedWeights
 from tuner.rules.styles import library_rule
 from tuner.targets.target import Target
+from tuner.targets.vector_registers import vector_registers
 
 _ACTIVATIONS = ("", "nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh")
 
@@ -36,7 +37,7 @@ class PackedMatmul(CpuKernels):
     """Runs products with packed weights, and what follows them."""
 
     name = "packed_matmul"
-    kernels_version = 2
+    kernels_version = 3
     reference = "packed_matmul"
     packs_weights = True
 
@@ -60,11 +61,11 @@ class PackedMatmul(CpuKernels):
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as two kernels, the first of which reads weights alone."""
         for name in functions:
-            module = replace_function(module, name, _kernels(module[name]))
+            module = replace_function(module, name, _kernels(module[name], vector_registers(target)))
         return module
 
 
-def _kernels(function: RelaxFunction) -> IRModule:
+def _kernels(function: RelaxFunction, registers: int) -> IRModule:
     found = recognise_product(function)
     if found is None:
         raise ValueError("the function is not one product; ask `refusal` before lowering")
@@ -72,7 +73,9 @@ def _kernels(function: RelaxFunction) -> IRModule:
     data, matrix, *rest = (fresh.get(operand, operand) for operand in found.operands)
     *outer, depth = shape_of(data)
     result_shape = shape_of(function.body.body)
-    shape = ProductShape(rows=math.prod(outer), depth=depth, columns=result_shape[-1])
+    shape = ProductShape(
+        rows=math.prod(outer), depth=depth, columns=result_shape[-1], registers=registers
+    )
     kernel = product_kernel(
         shape,
         (shape_of(data), result_shape),
