@@ -49,7 +49,7 @@ _PARAMETERS = {
     "tree_method": "hist",
 }
 _ROUNDS = 120
-"""Several such forests, averaged, were as good on new extents as one of 400 rounds that learn slowlier."""
+"""Several such forests, averaged, were as good on new extents as one of 400 rounds at a lower rate."""
 _QUICK_ROUNDS, _QUICK_SAMPLES = 100, 12_000
 """For forests that calibrate widths, or of which the median counts."""
 
