@@ -68,7 +68,8 @@ def width_between_tables(measured: Iterable[tuple[GpuQuery, float]], coverage: f
     """Return half the width, a logarithm, that a table of products keeps within of another of its device.
 
     Two tables of each device are compared, so that one of them is off by the square root of a half of what
-    they are apart. What sets a device apart for other reasons counts too, so the width is too large rather than too small.
+    they are apart. What sets a device apart for other reasons counts too, so the width is too large rather
+    than too small.
 
     Args:
         measured: kernels of any family with their latencies in microseconds, of devices that are believed.

@@ -74,3 +74,15 @@ def test_a_table_in_another_state_is_not_learnt_from() -> None:
     families = train_gpu_model(samples, num_threads=1).manifest.families
     assert sorted(families[Family.LINEAR].overheads_us) == sorted(set(DEVICES) - {"T4"})
     assert sorted(families[Family.BATCHED_PRODUCT].overheads_us) == sorted(DEVICES)
+
+
+def test_known_devices_products_have_at_least_the_width_between_tables() -> None:
+    """Kernels that all follow one law are predicted almost exactly; another table of theirs is not."""
+    measured = products({("linear", "T4"): 1.5})
+    samples = [GpuSample(query, latency_us, number) for number, (query, latency_us) in enumerate(measured)]
+    families = train_gpu_model(samples, num_threads=1).manifest.families
+    between = width_between_tables(measured, 0.9)
+    widths = [width for found in families.values() for width in found.known_widths.values()]
+    assert len(widths) == 2 * len(DEVICES)
+    assert min(widths) >= between
+    assert min(widths) == pytest.approx(between, rel=0.2)

@@ -97,25 +97,6 @@ def test_row_wise_families_share_their_widening_and_element_wise_errors_level_of
     assert set(growth.values()) == {1.0}
 
 
-def test_widths_on_known_devices_know_what_tables_measured_apart_differ_by(samples) -> None:
-    """Products of one device that all took longer in one table: others of that device may, too."""
-
-    def widths(factor: float) -> dict[Family, float]:
-        changed = [
-            sample._replace(latency_us=factor * sample.latency_us)
-            if (sample.query.device.name, sample.query.kernel.family) == ("T4", Family.LINEAR)
-            else sample
-            for sample in samples
-        ]
-        families = train_gpu_model(changed, num_threads=1).manifest.families
-        return {name: found.known_widths["V100 PCIe"] for name, found in families.items()}
-
-    before, after = widths(1.0), widths(1.5)
-    for family in (Family.LINEAR, Family.BATCHED_PRODUCT):
-        assert after[family] > 1.1 * before[family]
-    assert after[Family.SOFTMAX] == before[Family.SOFTMAX]
-
-
 def test_the_mean_of_the_forests_counts(samples, model) -> None:
     kernels = [s.query for s in samples if s.query.kernel.family is Family.LINEAR][:5]
     assert {len(several) for several in model.forests.values()} == {NUM_FORESTS}
