@@ -164,7 +164,9 @@ def every_row(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def markdown(rows: Sequence[Row], *, date: str, command: str, commit: str, machine: str) -> Iterator[str]:
+def markdown(
+    rows: Sequence[Row], *, date: str, command: str, commit: str, machine: str, costs: str, link: str
+) -> Iterator[str]:
     """Yield the report.
 
     Args:
@@ -173,12 +175,14 @@ def markdown(rows: Sequence[Row], *, date: str, command: str, commit: str, machi
         command: that makes the rows.
         commit: that was checked out.
         machine: processor and versions.
+        costs: where those of layers come from.
+        link: bandwidth and latency between devices.
     """
     yield f"# Whole plans beside hand-written ways, {date}"
     yield ""
     yield f"Command: `{command}`, commit `{commit}`. Machine: {machine}. Layers, divided ones"
-    yield "included, are *measured* on one thread; hops and collectives are *given*: 10 GB/s and 5 us. Steps"
-    yield "are *simulated* from these. Seconds of planning are wall-clock, under any load that there was."
+    yield f"included, are {costs}; hops and collectives are *given*: {link}. Steps are"
+    yield "*simulated* from these. Seconds of planning are wall-clock, under any load that there was."
     yield ""
     yield "Ratios are steps over the plan's: above 1, the plan is faster; in brackets, the number of cases in"
     yield "which the way fits at all. A way alone is a pipeline over all devices, or data or tensor"

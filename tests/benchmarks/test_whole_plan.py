@@ -38,6 +38,32 @@ def light_weights() -> LayersPlan:
     return msgspec.structs.replace(layers, tensor_parallel={2: layers.layers})
 
 
+def test_published_sizes_are_predicted_from_the_measured_profile_and_planned(tmp_path: Path) -> None:
+    assert main(["published", "--folder", str(tmp_path), "--link", "100GB/s"]) == 0
+    found = {
+        path.stem: msgspec.json.decode(path.read_bytes(), type=LayersPlan) for path in tmp_path.glob("*.json")
+    }
+    words = [f"gpt3-6.7b-words_{count}" for count in ("50k", "256k", "1m")]
+    assert sorted(found) == sorted([*words, "mt5-xl", "mt5-xxl", "flava"])
+    billions = {name: sum(layer.weight_bytes for layer in each.layers) / 4e9 for name, each in found.items()}
+    # As published, where a tied table is counted once: 6.7 (0.2 of it words), 3.7 and 13.
+    assert billions[words[0]] - 0.2 == pytest.approx(6.7, rel=0.05)
+    assert billions["mt5-xl"] - 0.5 == pytest.approx(3.7, rel=0.05)
+    assert billions["mt5-xxl"] - 1.0 == pytest.approx(13, rel=0.05)
+    for layers in found.values():
+        sources = {stage.forward.source for stage in (*layers.layers, *layers.tensor_parallel[8])}
+        assert sources == {"predicted"}
+    million = found[words[2]]
+    block, head = million.layers[1], million.layers[-1]
+    assert head.forward.latency_us > 3 * block.forward.latency_us
+    assert million.shards[8][1].forward.latency_us < head.forward.latency_us / 7
+    request = LayoutRequest(devices=8, micro_batches=16, link=LINK)
+    chosen = choose_layout(million, request, budget=SearchBudget(work_limit=0.1))
+    steps = {row.name: row.step_ms for row in chosen.rows if row.step_ms is not None}
+    assert steps["plan"] <= min(steps.values())
+    assert steps["plan"] < steps["gpipe"]
+
+
 def test_cases_are_planned_and_none_is_slower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layers, kept, report = tmp_path / "layers.json", tmp_path / "rows.jsonl", tmp_path / "report.md"
     layers.write_bytes(msgspec.json.encode(light_weights()))
