@@ -23,7 +23,7 @@ from benchmarks.whole_plan.confirm import (
     over_every_device,
     replay,
 )
-from benchmarks.whole_plan.report import goals, means
+from benchmarks.whole_plan.report import goals, longer_with_more_memory, means
 from tessel.search import SearchBudget
 from tessel.tuned_model.layout_choice import LayoutRequest, choose_layout
 from tests.samples.measured_layers import heavy_head
@@ -108,6 +108,19 @@ def test_a_plan_that_loses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "| gpt2 | 4 | 0.900 (1) | 0.900 (1) | - | - | - | 25.0% | 25.0% |" in list(means([losing]))
     wanted, *_ = (line for line in goals([losing]) if line.startswith("| GPT-2 small"))
     assert wanted.endswith("| 1.220 | 0.900 (1) | **no** | 1.125 (1) |")
+
+
+def test_a_step_that_more_memory_makes_longer_is_counted() -> None:
+    tight = Row(
+        model="made", devices=4, share=0.6, micro_batches=8, memory_bytes=2**29, plan="a", step_ms=2.0
+    )
+    loose, other = (
+        msgspec.structs.replace(tight, share=1.02, memory_bytes=2**30, step_ms=2.1, **change)
+        for change in ({}, {"micro_batches": 16})
+    )
+    assert longer_with_more_memory([tight, loose, other]) == (1, 1)
+    assert longer_with_more_memory([tight, msgspec.structs.replace(loose, step_ms=2.0)]) == (1, 0)
+    assert longer_with_more_memory([msgspec.structs.replace(tight, plan=""), loose]) == (0, 0)
 
 
 def test_ranks_that_name_another_winner_are_said() -> None:

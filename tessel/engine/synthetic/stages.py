@@ -1,8 +1,10 @@
 """Synthetic stages that sleep for their stated duration: the cost of a schedule's orders without any model.
 
 A sleeping rank uses hardly any processor time, so there may be more ranks than cores. One small tensor
-crosses each edge between stages. A stage on several ranks waits for all of them before it starts, as a
-tensor-parallel module would. Checked in tests/tessel/engine/synthetic/test_overheads.py.
+crosses each edge between stages. A stage on several ranks waits for all of them, as a tensor-parallel module
+would, and sleeps from when the last of them came: its stated duration contains its collectives, and what this
+machine's messages take to bring the ranks together is no further part of it. Checked in
+tests/tessel/engine/synthetic/test_overheads.py.
 """
 
 from __future__ import annotations
@@ -61,9 +63,8 @@ class SleepingStage:
 
     def run(self, action: Action, given: Mapping[str, torch.Tensor]) -> Tensors:
         """Sleep; return what other stages wait for."""
-        if self._group is not None:
-            dist.barrier(self._group)
-        time.sleep(self._seconds[action.kind])
+        begun = time.time() if self._group is None else _last_arrival(self._group)
+        time.sleep(max(0.0, begun + self._seconds[action.kind] - time.time()))
         made = self.sent if action.kind == "F" else self.sent_gradients
         return {info.name: self._tensor for info in made}
 
@@ -74,6 +75,18 @@ class SleepingStage:
     def losses(self) -> dict[int, float]:
         """Return none: nothing is computed."""
         return {}
+
+
+def _last_arrival(group: dist.ProcessGroup) -> float:
+    """Wait for all ranks of a group, and return when the last of them came, by the clock of the day.
+
+    Clocks of several machines may differ; what is returned is never before this rank came, or after it heard
+    of all.
+    """
+    arrived = time.time()
+    last = torch.tensor(arrived, dtype=torch.float64)
+    dist.all_reduce(last, op=dist.ReduceOp.MAX, group=group)
+    return min(max(arrived, last.item()), time.time())
 
 
 def _waiting_for_gradients(spec: SleepSpec) -> list[bool]:
