@@ -1,10 +1,10 @@
 """Synthetic stages that sleep for their stated duration: the cost of a schedule's orders without any model.
 
 A sleeping rank uses hardly any processor time, so there may be more ranks than cores. One small tensor
-crosses each edge between stages. A stage on several ranks waits for all of them, as a tensor-parallel module
-would, and sleeps from when the last of them came: its stated duration contains its collectives, and what this
-machine's messages take to bring the ranks together is no further part of it. Checked in
-tests/tessel/engine/synthetic/test_overheads.py.
+crosses each edge between stages. A stage on several ranks waits for all of them before it starts, as a
+tensor-parallel module would. Where its stated duration contains its collectives, it sleeps from when the last
+rank came, so that what this machine's messages take to bring them together is no further part of it. Checked
+in tests/tessel/engine/synthetic/test_overheads.py.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class SleepingStage:
     def __init__(self, spec: SleepSpec, number: int, group: dist.ProcessGroup | None) -> None:
         self._seconds = spec.seconds[number]
         self._group = group
+        self._holds_collectives = spec.holds_collectives
         self._tensor = torch.zeros(_SIZE, device=spec.device)
         after = [later for later, earlier in enumerate(spec.before) if number in earlier]
         waiting = _waiting_for_gradients(spec)
@@ -63,8 +64,13 @@ class SleepingStage:
 
     def run(self, action: Action, given: Mapping[str, torch.Tensor]) -> Tensors:
         """Sleep; return what other stages wait for."""
-        begun = time.time() if self._group is None else _last_arrival(self._group)
-        time.sleep(max(0.0, begun + self._seconds[action.kind] - time.time()))
+        if self._group is not None and self._holds_collectives:
+            ends = _last_arrival(self._group) + self._seconds[action.kind]
+            time.sleep(max(0.0, ends - time.time()))
+        else:
+            if self._group is not None:
+                dist.barrier(self._group)
+            time.sleep(self._seconds[action.kind])
         made = self.sent if action.kind == "F" else self.sent_gradients
         return {info.name: self._tensor for info in made}
 
