@@ -32,7 +32,14 @@ import msgspec
 
 from benchmarks.simulator.provenance import commit, processor
 from benchmarks.whole_plan.cases import LINK, Row, plan_cases
-from benchmarks.whole_plan.confirm import Confirmed, confirm_case, confirmation
+from benchmarks.whole_plan.confirm import (
+    BEST_OTHER,
+    PLAN,
+    V_1F1B,
+    Confirmed,
+    confirm_case,
+    confirmation,
+)
 from benchmarks.whole_plan.published import published_models
 from benchmarks.whole_plan.report import every_row, goals, markdown, means
 from scripts.options.arguments import parse_bandwidth
@@ -68,6 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     confirming.add_argument("--rounds", type=int, default=2, help="in which the ways take turns")
     confirming.add_argument("--repeats", type=int, default=2, help="counted steps of a way in each round")
     confirming.add_argument("--slower", type=float, default=1.0, help="times the pace of each case")
+    confirming.add_argument(
+        "--best-alone",
+        action="store_true",
+        help="leave V-1F1B out, which takes longest where blocks are slow",
+    )
     confirming.add_argument("--out", type=Path, help="file of cases, read first and added to")
     confirming.add_argument("--report", type=Path, help="file of the report, in Markdown")
     publishing = commands.add_parser("published")
@@ -167,6 +179,7 @@ def _confirm(options: argparse.Namespace) -> int:
                 rounds=options.rounds,
                 repeats=options.repeats,
                 slower=options.slower,
+                roles=(PLAN, BEST_OTHER) if options.best_alone else (PLAN, V_1F1B, BEST_OTHER),
             )
             cases.append(case)
             line = msgspec.json.encode(case)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -196,8 +196,9 @@ def confirm_case(
     rounds: int,
     repeats: int,
     slower: float = 1.0,
+    roles: Collection[str] = (PLAN, V_1F1B, BEST_OTHER),
 ) -> Confirmed:
-    """Plan a case, and replay its ways, so many times slower than `choose_pace` has it.
+    """Plan a case, and replay its ways of these roles, so many times slower than `choose_pace` has it.
 
     Raises:
         ScheduleError: nothing fits.
@@ -205,6 +206,7 @@ def confirm_case(
     before = os.getloadavg()[0]
     ways = find_ways(layers, devices, micro_batches, work=work)
     pace = slower * choose_pace(ways)
+    ways = tuple(way for way in ways if way.role in roles)
     real, refused = replay(ways, pace=pace, rounds=rounds, repeats=repeats)
     return Confirmed(
         model=layers.model,
