@@ -17,7 +17,7 @@ from tuner.frontend.model import Model
 from tuner.measuring.communication.transfer import BACKEND as TRANSFER_BACKEND
 from tuner.measuring.communication.transfer import measure_transfers, transfer_workload
 from tuner.plan import ModelPlan, StagePlan
-from tuner.stages import with_all_gradients
+from tuner.stages import cut_between, layers_of, with_all_gradients
 from tuner.stages.placed_stages import PlacedStages
 from tuner.targets.remote import is_remote
 from tuner.tuning.cut_model import require_memory
@@ -40,6 +40,7 @@ class TuningSettings:
         cuts: names of modules after which a stage ends; found if None.
         layer_cuts: in their place, the layers at which each stage but the first begins, by number, those that
             are divided included.
+        in_parts: whether these count the parts that layers can be divided into.
         memory_limit_bytes: memory of one device; None for no limit.
         hop_us: latency of one hop between devices, to which a link adds its time for the bytes; measured if
             None.
@@ -56,6 +57,7 @@ class TuningSettings:
     stage_devices: tuple[int, ...] = ()
     cuts: Sequence[str] | None = None
     layer_cuts: tuple[int, ...] | None = None
+    in_parts: bool = False
     memory_limit_bytes: int | None = None
     hop_us: float | None = None
     graph_level_search: int = 0
@@ -181,7 +183,9 @@ def _plan_stages(
         session,
         num_stages=settings.num_stages,
         cuts=settings.cuts,
-        layer_cuts=settings.layer_cuts,
+        positions=None
+        if settings.layer_cuts is None
+        else cut_between(layers_of(model, in_parts=settings.in_parts), settings.layer_cuts),
         memory_limit_bytes=settings.memory_limit_bytes,
         collectives=_collectives(session, settings),
         placed=settings.placed,
@@ -213,7 +217,7 @@ def _plan_stages(
         tied_bytes=measured.tied_bytes,
         stage_devices=settings.devices_by_stage,
         stages_before=branches or (),
-        cut_positions=measured.cut_positions if branches is not None else (),
+        cut_positions=measured.cut_positions if branches is not None or settings.in_parts else (),
         hop_latency_us=hops,
         hop_source=hop_source,
         new_measurements=measurer.new_measurements,
