@@ -73,9 +73,7 @@ def _kernels(function: RelaxFunction, registers: int) -> IRModule:
     data, matrix, *rest = (fresh.get(operand, operand) for operand in found.operands)
     *outer, depth = shape_of(data)
     result_shape = shape_of(function.body.body)
-    shape = ProductShape(
-        rows=math.prod(outer), depth=depth, columns=result_shape[-1], registers=registers
-    )
+    shape = ProductShape(rows=math.prod(outer), depth=depth, columns=result_shape[-1], registers=registers)
     kernel = product_kernel(
         shape,
         (shape_of(data), result_shape),
