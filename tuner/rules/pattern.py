@@ -38,8 +38,8 @@ class PatternRule:
         name: shown in reports.
         pattern: ends in an operator call.
         accepts: says whether a match will do; every match if None.
-        given: a part of the pattern that must be a parameter, or be made of weights alone; not one that is only
-            transposed, which the pattern that spells the transposition out matches too.
+        given: a part of the pattern that must be a parameter, or be made of weights alone; not one that is
+            only transposed, which the pattern that spells the transposition out matches too.
     """
 
     name: str
