@@ -42,7 +42,17 @@ _CODE = "llvm"
 
 _CODE_OPTIONS = ("mcpu", "mattr", "num-cores")
 
-_TUNING = ("slow-", "fast-", "false-", "prefer-", "avoid-", "branchfusion", "macrofusion", "no-bypass", "ermsb")
+_TUNING = (
+    "slow-",
+    "fast-",
+    "false-",
+    "prefer-",
+    "avoid-",
+    "branchfusion",
+    "macrofusion",
+    "no-bypass",
+    "ermsb",
+)
 """How features of LLVM begin that are no instructions, but say what is quick on a processor."""
 
 _BRANDS = frozenset(("nvidia", "tesla", "quadro", "geforce"))
