@@ -42,7 +42,17 @@ _CODE = "llvm"
 
 _CODE_OPTIONS = ("mcpu", "mattr", "num-cores")
 
-_TUNING = ("slow-", "fast-", "false-", "prefer-", "avoid-", "branchfusion", "macrofusion", "no-bypass", "ermsb")
+_TUNING = (
+    "slow-",
+    "fast-",
+    "false-",
+    "prefer-",
+    "avoid-",
+    "branchfusion",
+    "macrofusion",
+    "no-bypass",
+    "ermsb",
+)
 """How features of LLVM begin that are no instructions, but say what is quick on a processor."""
 
 _BRANDS = frozenset(("nvidia", "tesla", "quadro", "geforce"))
@@ -86,9 +96,9 @@ def refuse_remote(text: str) -> None:
     """
     if is_remote(text):
         raise ValueError(
-            f"target {text!r} is behind an RPC tracker, and only `tessel partition` measures there; for "
-            "anything else start `tessel fleet worker` on a machine that drives the device, and give --fleet "
-            "with --target cpu or cuda"
+            f"target {text!r} is behind an RPC tracker, and only `tessel partition`, `stages` and `tune` "
+            "measure there; for anything else start `tessel fleet worker` on a machine that drives the "
+            "device, and give --fleet with --target cpu or cuda"
         )
 
 

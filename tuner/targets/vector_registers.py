@@ -2,8 +2,8 @@
 
 Kernels are written for vectors of 16 elements of float32, which are one register of AVX-512, two of AVX2 and
 four of SSE or NEON. A tile with more partial results than registers is right but spends its time on moving
-them to memory and back: an 8 x 32 tile reaches a quarter of what 6 x 16 does on a processor with AVX2. Checked
-in tests/tuner/targets/test_vector_registers.py.
+them to memory and back: an 8 x 32 tile reaches a quarter of what 6 x 16 does on a processor with AVX2.
+Checked in tests/tuner/targets/test_vector_registers.py.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ _WIDE = 32
 """Vectors of 16 lanes that the registers of AVX-512 hold."""
 
 _NARROW_ROWS = {8: range(4, 7), 4: range(1, 3)}
-"""Rows of a tile of one vector by how many vectors all registers hold: with AVX2, the halves of six vectors are
-twelve of sixteen registers, and with fewer than four multiplications wait for each other."""
+"""Rows of a tile of one vector by how many vectors all registers hold: with AVX2, the halves of six vectors
+are twelve of sixteen registers, and with fewer than four multiplications wait for each other."""
 
 _LOADS = 1.5
-"""What loading a step's vector costs a tile of one vector, in rows: products reach 71 to 87 GFLOP/s with 6 x 16
-and 62 to 68 with 4 x 16, rows of 28 pixels 84 and 63 (a core of an EPYC with AVX2)."""
+"""What loading a step's vector costs a tile of one vector, in rows: products reach 71 to 87 GFLOP/s with
+6 x 16 and 62 to 68 with 4 x 16, rows of 28 pixels 84 and 63 (a core of an EPYC with AVX2)."""
 
 
 def tile_rows(rows: int, best: int, registers: int = _WIDE) -> int:
