@@ -23,6 +23,13 @@ NUM_ACCUMULATORS = 24
 _MOST_ACCUMULATORS = 26
 """Of a tile of many rows, whose other operand is read from memory: two vectors of 13 rows."""
 
+NARROW_ACCUMULATORS = {8: 6, 4: 2}
+"""Vectors of 16 for partial results by how many all registers hold, where those are fewer: with AVX2 (8), six
+are twelve of sixteen registers. With SSE or NEON a vector of 16 is four registers."""
+
+_WIDE = 32
+"""Vectors of 16 that the registers of AVX-512 hold."""
+
 _MIN_ACCUMULATORS = 8
 """Two multiplications a cycle, of which each result can be added to after four."""
 
@@ -99,12 +106,13 @@ class RegisterTile(NamedTuple):
     packs: bool
 
 
-def choose_tile(axes: Sequence[TileAxis], *, packs: bool) -> RegisterTile | None:
+def choose_tile(axes: Sequence[TileAxis], *, packs: bool, registers: int = _WIDE) -> RegisterTile | None:
     """Return the tile with the widest vectors; of equals, one without packing, then the last axis.
 
     Args:
         axes: the axes of the results.
         packs: whether the operands' elements are read often enough to pay for packing.
+        registers: vectors of 16 that all registers hold: 32 with AVX-512.
 
     Returns:
         The tile, or None where no axis fills a vector.
@@ -122,12 +130,16 @@ def choose_tile(axes: Sequence[TileAxis], *, packs: bool) -> RegisterTile | None
     lanes, packing, vector_axis = max(choices)
     row_axis = _row_axis(axes, vector_axis)
     row_extent = 1 if row_axis is None else axes[row_axis].extent
-    rows, vectors = _rows_and_vectors(row_extent, axes[vector_axis].extent // lanes)
+    num_vectors = axes[vector_axis].extent // lanes
+    if registers < _WIDE:
+        rows, vectors = _narrow_rows_and_vectors(row_extent, num_vectors, lanes, registers)
+    else:
+        rows, vectors = _rows_and_vectors(row_extent, num_vectors)
     return RegisterTile(vector_axis, lanes, vectors, row_axis, rows, packs=packing < 0)
 
 
 def choose_padding(
-    axes: Sequence[TileAxis], operands: Sequence[int], *, packs: bool
+    axes: Sequence[TileAxis], operands: Sequence[int], *, packs: bool, registers: int = _WIDE
 ) -> tuple[int, ...] | None:
     """Return the extents to pad the axes to before `choose_tile`; None where they are best as they are.
 
@@ -135,6 +147,7 @@ def choose_padding(
         axes: the axes of the results; no operand is read by a sum of several of them.
         operands: elements of each operand; large ones are not copied.
         packs: as in `choose_tile`; without it nothing is padded.
+        registers: as in `choose_tile`.
     """
     if not packs:
         return None
@@ -159,7 +172,7 @@ def choose_padding(
     _, vector_axis, extents[vector_axis] = max(choices)
     row_axis = _row_axis(axes, vector_axis)
     if row_axis is not None:
-        extents[row_axis] = padded(axes[row_axis], padded_for_rows(extents[row_axis]))
+        extents[row_axis] = padded(axes[row_axis], padded_for_rows(extents[row_axis], registers))
     return None if extents == [axis.extent for axis in axes] else tuple(extents)
 
 
@@ -173,8 +186,13 @@ def padded_for_vectors(extent: int) -> int:
     return lanes * count if extent >= today * count * _PADDING_GAIN else extent
 
 
-def padded_for_rows(extent: int) -> int:
+def padded_for_rows(extent: int, registers: int = _WIDE) -> int:
     """Return the extent that tiles of several rows divide: the least, or as it is where some do."""
+    if registers < _WIDE:
+        most = NARROW_ACCUMULATORS[registers]
+        if extent <= most or largest_divisor(extent, most) >= min(most, _MIN_ROWS):
+            return extent
+        return min(rows * -(-extent // rows) for rows in range(most // 2 + 1, most + 1))
     if extent <= NUM_ACCUMULATORS or rows_of(extent) >= _MIN_ROWS:
         return extent
     return min(rows * -(-extent // rows) for rows in range(4, _MAX_ROWS + 1))
@@ -207,6 +225,24 @@ def _rows_and_vectors(row_extent: int, num_vectors: int) -> tuple[int, int]:
         if row_extent % size == 0
     ]
     return max([(rows, vectors), *choices], key=lambda tile: _throughput(*tile))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _narrow_rows_and_vectors(
+    row_extent: int, num_vectors: int, lanes: int, registers: int
+) -> tuple[int, int]:
+    """Return the rows of a tile and the vectors in one, where a vector may be several registers.
+
+    Of tiles with the highest throughput that with most rows, which loads the least from the other operand.
+    """
+    most = NARROW_ACCUMULATORS[registers] * _LANES[0] // lanes
+    parts = max(1, lanes // registers)  # a register has as many elements as 16 hold vectors of 16
+    choices = [
+        (rows, largest_divisor(num_vectors, min(_MAX_VECTORS, most // rows)))
+        for rows in range(1, min(row_extent, most) + 1)
+        if row_extent % rows == 0
+    ]
+    return max(choices, key=lambda tile: (_throughput(tile[0], tile[1] * parts), tile[0]))
 
 
 def _most_vectors(rows: int, num_vectors: int) -> int:

@@ -22,6 +22,7 @@ from scripts.options.tuning_options import (
     GraphLevelSearchOption,
     JsonOption,
     ModelArgument,
+    RemoteTargetOption,
     TrialBudgetOption,
     TuningOptions,
 )
@@ -85,6 +86,7 @@ def _check_placement(name: str) -> str:
 class TuneOptions(TuningOptions):
     """How a model is priced, cut into stages and scheduled, and where the plan goes."""
 
+    target: RemoteTargetOption = "cpu"
     devices: Annotated[int, typer.Option(help="Devices of the pipeline, one stage each.")] = 4
     micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = 16
     memory: Annotated[
@@ -514,6 +516,11 @@ def _check(options: TuneOptions) -> None:
     check_choice("--optimizer", options.optimizer, OPTIMIZERS)
     if options.hop_us is not None and not 0 <= options.hop_us < 1e9:
         raise typer.BadParameter(f"--hop-us is {options.hop_us}; a latency is a number of microseconds >= 0")
+    if options.devices > 1 and options.hop_us is None and options.target.startswith("rpc://"):
+        raise typer.BadParameter(
+            f"--target {options.target} is behind an RPC tracker, and what a tensor takes from one of its "
+            "devices to another is not measured from here; give --hop-us, and --link where stages are divided"
+        )
 
 
 def _document(plan: Plan, path: Path, stopped_by: StoppedBy) -> Tuned:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_model.register_tile import (
+    NARROW_ACCUMULATORS,
     OperandStep,
     TileAxis,
     choose_padding,
@@ -77,6 +78,25 @@ def test_padding_is_little_and_leaves_a_better_tile(rows: int, columns: int) -> 
     assert all(extent <= axis.extent + 15 for axis, extent in zip(axes, padded, strict=True))
     if before is not None and before.vector_axis == after.vector_axis:
         assert (after.lanes, after.rows) > (before.lanes, before.rows) or after.lanes > before.lanes
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from((8, 4)))
+def test_a_tile_for_fewer_registers_fits_them_and_divides_its_axes(
+    rows: int, columns: int, registers: int
+) -> None:
+    axes = product_axes(rows, columns)
+    padded = choose_padding(axes, (1000, 1000), packs=True, registers=registers) or (rows, columns)
+    axes = tuple(axis._replace(extent=extent) for axis, extent in zip(axes, padded, strict=True))
+    tile = choose_tile(axes, packs=True, registers=registers)
+    if tile is not None:
+        assert tile.rows * tile.vectors * tile.lanes <= 16 * NARROW_ACCUMULATORS[registers]
+        assert axes[tile.vector_axis].extent % (tile.lanes * tile.vectors) == 0
+        assert tile.row_axis is None or axes[tile.row_axis].extent % tile.rows == 0
+
+
+def test_a_tile_for_avx2_is_six_rows_of_two_registers_where_they_divide() -> None:
+    assert choose_tile(product_axes(66, 512), packs=True, registers=8) == (1, 16, 1, 0, 6, False)
+    assert choose_padding(product_axes(77, 512), (1000, 1000), packs=True, registers=8) == (78, 512)
 
 
 @given(st.integers(1, 10_000))

@@ -301,6 +301,12 @@ def _steps_of_reference(
     }
 
 
+def computed_types(spec: ProgramSpec) -> frozenset[str]:
+    """Return the data types of all that the model's program takes and makes, on its way as well."""
+    module = load_planned_model(spec).module
+    return frozenset(tensor.dtype for tensor in workload_of(module["main"], "model", module=module).values)
+
+
 def exact_gradients(spec: ProgramSpec, num_micro_batches: int) -> dict[str, np.ndarray] | None:
     """Return mean gradients of the model's own program in double precision; None where it has none.
 

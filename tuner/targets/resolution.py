@@ -42,7 +42,17 @@ _CODE = "llvm"
 
 _CODE_OPTIONS = ("mcpu", "mattr", "num-cores")
 
-_TUNING = ("slow-", "fast-", "false-", "prefer-", "avoid-", "branchfusion", "macrofusion", "no-bypass")
+_TUNING = (
+    "slow-",
+    "fast-",
+    "false-",
+    "prefer-",
+    "avoid-",
+    "branchfusion",
+    "macrofusion",
+    "no-bypass",
+    "ermsb",
+)
 """How features of LLVM begin that are no instructions, but say what is quick on a processor."""
 
 _BRANDS = frozenset(("nvidia", "tesla", "quadro", "geforce"))
@@ -86,9 +96,9 @@ def refuse_remote(text: str) -> None:
     """
     if is_remote(text):
         raise ValueError(
-            f"target {text!r} is behind an RPC tracker, and only `tessel partition` measures there; for "
-            "anything else start `tessel fleet worker` on a machine that drives the device, and give --fleet "
-            "with --target cpu or cuda"
+            f"target {text!r} is behind an RPC tracker, and only `tessel partition`, `stages` and `tune` "
+            "measure there; for anything else start `tessel fleet worker` on a machine that drives the "
+            "device, and give --fleet with --target cpu or cuda"
         )
 
 
@@ -267,17 +277,18 @@ def _code_attributes(text: str) -> dict[str, Any]:
 
 def _code_obstacle(wanted: Mapping[str, Any]) -> str | None:
     """Return what this machine's processor lacks for the code of a target; None where it runs it."""
-    lacking = sorted(
-        feature
-        for feature in _features(wanted) - _features(_host_attributes())
-        if not feature.startswith(_TUNING)
-    )
+    lacking = _lacking(_features(wanted), _features(_host_attributes()))
     if lacking:
         return f"its code uses {', '.join(lacking[:4])}, which this machine's processor lacks"
     cores = num_physical_cores()
     if wanted["num-cores"] != cores:
         return f"its number of cores is {wanted['num-cores']}, this machine's is {cores}"
     return None
+
+
+def _lacking(wanted: frozenset[str], here: frozenset[str]) -> list[str]:
+    """Return the instruction sets that are wanted and not here."""
+    return sorted(feature for feature in wanted - here if not feature.startswith(_TUNING))
 
 
 def _features(attributes: Mapping[str, Any]) -> frozenset[str]:

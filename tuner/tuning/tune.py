@@ -19,6 +19,7 @@ from tuner.measuring.communication.transfer import measure_transfers, transfer_w
 from tuner.plan import ModelPlan, StagePlan
 from tuner.stages import cut_between, layers_of, with_all_gradients
 from tuner.stages.placed_stages import PlacedStages
+from tuner.targets.remote import is_remote
 from tuner.tuning.cut_model import require_memory
 from tuner.tuning.import_check import admit_import
 from tuner.tuning.measure_shards import Collectives, Link, MeasuredCollectives
@@ -258,7 +259,16 @@ def _hop_latencies(
 
 
 def hop_latencies(session: Session, sizes: Sequence[int]) -> dict[int, float]:
-    """Return microseconds of a hop between processes of this machine, by its bytes, measured once each."""
+    """Return microseconds of a hop between processes of this machine, by its bytes, measured once each.
+
+    Raises:
+        TunerError: the target is behind an RPC tracker: its hops are none of this machine's.
+    """
+    if is_remote(session.target.name):
+        raise TunerError(
+            f"hops between devices of {session.target.name} cannot be measured on this machine; give their "
+            "latency with --hop-us"
+        )
     measurer = session.measurer
     environment = measurer.environment(TRANSFER_BACKEND)
     found = {size: measurer.find(transfer_workload(size), TRANSFER_BACKEND) for size in sorted(set(sizes))}

@@ -12,6 +12,7 @@ import tvm
 from tuner.backends.environment import environment_of
 from tuner.backends.registry import make_backend
 from tuner.errors import TunerError, UnknownNameError
+from tuner.targets import resolution
 from tuner.targets.resolution import (
     check_measurable,
     cpu_difference,
@@ -63,7 +64,9 @@ def test_the_h200_is_an_h100_to_the_compiler() -> None:
     "text", ["rpc://farm:9190/gpu?target=nvidia/nvidia-a100", "rpc://farm:9190/gpu?target=cpu", "rpc://farm"]
 )
 def test_a_remote_target_is_refused_with_what_to_do(text: str) -> None:
-    with pytest.raises(ValueError, match=r"only `tessel partition` measures there; for anything else start"):
+    with pytest.raises(
+        ValueError, match=r"only `tessel partition`, `stages` and `tune` measure there; for anything"
+    ):
         resolve_target(text)
 
 
@@ -79,6 +82,12 @@ def test_code_for_an_older_processor_runs_here() -> None:
     assert str(tvm_target(older).attrs["mcpu"]) == "x86-64"
     cores = json.loads(here.tvm_json)["num-cores"] + 1
     assert "number of cores" in str(measuring_obstacle(resolve_target(f"llvm -num-cores={cores}")))
+
+
+def test_what_is_only_quick_on_another_processor_is_no_obstacle() -> None:
+    found = resolution._lacking(frozenset(("avx2", "ermsb", "slow-3ops-lea")), frozenset(("avx2",)))
+    assert found == []
+    assert resolution._lacking(frozenset(("avx2", "fma")), frozenset(("avx2",))) == ["fma"]
 
 
 def test_code_that_the_processor_cannot_run_is_not_measured() -> None:

@@ -9,7 +9,7 @@ tests/tuner/backends/cpu/test_attention.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import relax
@@ -27,6 +27,7 @@ from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule
 from tuner.targets.target import Target
+from tuner.targets.vector_registers import vector_registers
 
 _HEADS_FIRST = (0, 2, 1, 3)
 """Turns (batch, position, head, feature) into (batch, head, position, feature), and back."""
@@ -36,7 +37,7 @@ class Attention(CpuKernels):
     """Runs attention of several heads, with what cuts rows into heads and puts them together."""
 
     name = "attention"
-    kernels_version = 2
+    kernels_version = 3
     reference = "attention"
 
     def rule(self, target: Target) -> Rule:
@@ -55,7 +56,7 @@ class Attention(CpuKernels):
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as one kernel."""
         for name in functions:
-            module = replace_function(module, name, _kernel(module[name]))
+            module = replace_function(module, name, _kernel(module[name], vector_registers(target)))
         return module
 
 
@@ -65,13 +66,14 @@ class _Found:
     operands: tuple[Any, ...]
 
 
-def _kernel(function: RelaxFunction) -> IRModule:
+def _kernel(function: RelaxFunction, registers: int) -> IRModule:
     found = _recognise(function)
     if found is None:
         raise ValueError("the function is not attention; ask `refusal` before lowering")
     fresh = {parameter: relax.Var(parameter.name, parameter.ty) for parameter in function.params}
     builder = relax.BlockBuilder()
-    attend = builder.add_func(as_finished(attention_kernel(found.shape)), "attention")
+    kernel = attention_kernel(replace(found.shape, registers=registers))
+    attend = builder.add_func(as_finished(kernel), "attention")
     with builder.function("main", list(fresh.values())):
         with builder.dataflow():
             operands = [fresh.get(operand, operand) for operand in found.operands]

@@ -31,7 +31,7 @@ class Nhwc(CpuKernels):
     """Runs sub-graphs of convolutional networks in channels-last layout, 3 x 3 by Winograd's method."""
 
     name = "nhwc"
-    kernels_version = 3
+    kernels_version = 4
     reference = "nhwc"
     packs_weights = True
     takes_contiguous_subgraphs = True

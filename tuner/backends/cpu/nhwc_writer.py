@@ -39,6 +39,7 @@ from tuner.backends.library_call import shape_of
 from tuner.backends.tvm.schedule import as_finished
 from tuner.graph.relax_types import Expression, IRModule, PrimFunc, RelaxFunction
 from tuner.targets.target import Target
+from tuner.targets.vector_registers import vector_registers
 
 _LAST = (0, 2, 3, 1)
 _FIRST = (0, 3, 1, 2)
@@ -118,6 +119,7 @@ class _Writer:
     def __init__(self, function: RelaxFunction, target: Target) -> None:
         self.function = function
         self.target = target
+        self.registers = vector_registers(target)
         self.builder = relax.BlockBuilder()
         self.first: dict[Expression, Expression] = {}
         self.last: dict[Expression, Expression] = {}
@@ -257,12 +259,18 @@ class _Writer:
         is_planar, joined = False, None
         if is_winograd(chain.call):
             padding = (int(chain.call.attrs.padding[0]), int(chain.call.attrs.padding[1]))
-            cut = choose_shape(shape_of(data), filters_of(chain.call), padding, self.target.num_threads)
+            cut = choose_shape(
+                shape_of(data),
+                filters_of(chain.call),
+                padding,
+                self.target.num_threads,
+                registers=self.registers,
+            )
             pack = winograd.weights_kernel(cut)
             kernel = winograd.convolution_kernel(cut, bias_shape, chain.activation)
             packed_shape: Sequence[int] = cut.packed_shape
         elif is_depthwise(chain.call):
-            alone = DepthwiseShape(**place_of(chain.call))
+            alone = DepthwiseShape(**place_of(chain.call), registers=self.registers)
             pack = depthwise.weights_kernel(alone)
             kernel = depthwise.convolution_kernel(alone, bias_shape, chain.activation)
             packed_shape = alone.packed_shape
@@ -291,7 +299,8 @@ class _Writer:
     def _block(self, chains: Sequence[Chain]) -> Expression:
         """Return the call of the kernel that computes convolutions row by row, as `find_blocks` found."""
         wide, between, *narrow = chains
-        shape, alone = self._direct_shape(wide), DepthwiseShape(**place_of(between.call))
+        shape = self._direct_shape(wide)
+        alone = DepthwiseShape(**place_of(between.call), registers=self.registers)
         shapes: list[DirectShape | DepthwiseShape] = [shape, alone]
         shapes += [self._direct_shape(chain) for chain in narrow]
         stages = [
@@ -323,7 +332,12 @@ class _Writer:
         data = chain.call.args[0]
         # Few channels, as an image's colours, would be slow to turn and make no vectors.
         is_planar = not self._is_last(data) and not lanes_of(shape_of(data)[1])
-        return DirectShape(**place_of(chain.call), filters=filters_of(chain.call), is_planar=is_planar)
+        return DirectShape(
+            **place_of(chain.call),
+            filters=filters_of(chain.call),
+            is_planar=is_planar,
+            registers=self.registers,
+        )
 
     def _weights_and_bias(
         self, chain: Chain, pack: PrimFunc, packed_shape: Sequence[int]

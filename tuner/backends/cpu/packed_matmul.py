@@ -23,11 +23,12 @@ from tuner.backends.library_call import recognise_product, shape_of
 from tuner.backends.tvm.native import replace_function
 from tuner.backends.tvm.schedule import as_finished
 from tuner.graph.relax_types import IRModule, RelaxFunction
-from tuner.rules.pattern import LabelledPattern, Match
+from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.segments import WithPackedWeights
 from tuner.rules.styles import library_rule
 from tuner.targets.target import Target
+from tuner.targets.vector_registers import vector_registers
 
 _ACTIVATIONS = ("", "nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh")
 
@@ -36,7 +37,7 @@ class PackedMatmul(CpuKernels):
     """Runs products with packed weights, and what follows them."""
 
     name = "packed_matmul"
-    kernels_version = 2
+    kernels_version = 3
     reference = "packed_matmul"
     packs_weights = True
 
@@ -60,11 +61,11 @@ class PackedMatmul(CpuKernels):
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as two kernels, the first of which reads weights alone."""
         for name in functions:
-            module = replace_function(module, name, _kernels(module[name]))
+            module = replace_function(module, name, _kernels(module[name], vector_registers(target)))
         return module
 
 
-def _kernels(function: RelaxFunction) -> IRModule:
+def _kernels(function: RelaxFunction, registers: int) -> IRModule:
     found = recognise_product(function)
     if found is None:
         raise ValueError("the function is not one product; ask `refusal` before lowering")
@@ -72,7 +73,7 @@ def _kernels(function: RelaxFunction) -> IRModule:
     data, matrix, *rest = (fresh.get(operand, operand) for operand in found.operands)
     *outer, depth = shape_of(data)
     result_shape = shape_of(function.body.body)
-    shape = ProductShape(rows=math.prod(outer), depth=depth, columns=result_shape[-1])
+    shape = ProductShape(rows=math.prod(outer), depth=depth, columns=result_shape[-1], registers=registers)
     kernel = product_kernel(
         shape,
         (shape_of(data), result_shape),
@@ -118,12 +119,8 @@ def _product(*, turns: bool, has_bias: bool, activation: str) -> tuple[Any, Any]
 
 
 def _labelled(label: str, pattern: Any, matrix: Any) -> LabelledPattern:
-    """Return the pattern for matrices that are parameters: what is computed changes, or is turned first."""
-
-    def is_given(match: Match) -> bool:
-        return not isinstance(match[matrix], relax.DataflowVar | relax.Call)
-
-    return LabelledPattern(label, pattern, is_given)
+    """Return the pattern for matrices that are parameters or made of weights alone: others change."""
+    return LabelledPattern(label, pattern, given=matrix)
 
 
 _PATTERNS = tuple(_patterns())

@@ -22,6 +22,7 @@ from tvm.s_tir.schedule import Trace
 from tuner.backends.metaschedule.traces import plain_json
 from tuner.backends.tvm.cpu_schedule import cpu_schedule_of
 from tuner.graph.relax_types import IRModule
+from tuner.targets.vector_registers import WIDE, registers_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def keep_untuned(task: IRModule, tuned_for: Any, database: Any, *, builder: Any,
         the kernel has no rule, no trial succeeded, or one of the two can no longer be measured.
     """
     best = database.query_tuning_record(task, tuned_for, "main")
-    untuned = untuned_schedule(task)
+    untuned = untuned_schedule(task, registers_of(tuned_for))
     if best is None or not best.run_secs or untuned is None:
         return None
     tuned = Schedule(task)
@@ -72,9 +73,9 @@ def is_untuned(record: Any) -> bool:
     return not record.trace.decisions
 
 
-def untuned_schedule(task: IRModule) -> Any | None:
+def untuned_schedule(task: IRModule, registers: int = WIDE) -> Any | None:
     """Return the schedule of the `tvm` backend's rules; None where none can be kept in a database."""
-    found = cpu_schedule_of(task["main"])
+    found = cpu_schedule_of(task["main"], registers)
     if found is None:
         return None
     again = Schedule(task)

@@ -33,6 +33,7 @@ from tuner.backends.tvm.register_tile import (
     sharing,
 )
 from tuner.graph.relax_types import PrimFunc
+from tuner.targets.vector_registers import WIDE
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +61,14 @@ _MIN_PARALLEL_POINTS = 1 << 14
 """Points of a loop nest below which waking other threads costs more (some 5 us) than they save."""
 
 
-def schedule_for_cpu(kernel: PrimFunc) -> PrimFunc:
-    """Return the kernel with a schedule; nests to which no rule applies keep their loops."""
-    schedule = cpu_schedule_of(kernel)
+def schedule_for_cpu(kernel: PrimFunc, registers: int = WIDE) -> PrimFunc:
+    """Return the kernel with a schedule; nests to which no rule applies keep their loops.
+
+    Args:
+        kernel: without a schedule.
+        registers: vectors of 16 that all registers hold (`tuner.targets.vector_registers`).
+    """
+    schedule = cpu_schedule_of(kernel, registers)
     if schedule is None:
         return kernel
     return (
@@ -70,14 +76,14 @@ def schedule_for_cpu(kernel: PrimFunc) -> PrimFunc:
     )
 
 
-def cpu_schedule_of(kernel: PrimFunc) -> Schedule | None:
+def cpu_schedule_of(kernel: PrimFunc, registers: int = WIDE) -> Schedule | None:
     """Return the schedule of a kernel with the trace of what made it; None where its loops stay."""
     schedule = s_tir.Schedule(kernel)
     try:
         _inline_producers(schedule)
         for name in _nest_names(schedule):
             if name in _nest_names(schedule):  # an epilogue goes into the nest before it
-                schedule = _schedule_nest(schedule, name)
+                schedule = _schedule_nest(schedule, name, registers)
     except ScheduleError as error:
         logger.debug("kernel keeps its loops: %s", error)
         return None
@@ -113,11 +119,11 @@ def _inline_producers(schedule: Schedule) -> None:
             logger.debug("not inlined: %s", error)
 
 
-def _schedule_nest(schedule: Schedule, name: str) -> Schedule:
+def _schedule_nest(schedule: Schedule, name: str, registers: int) -> Schedule:
     """Return the schedule after the first rule that applies to the nest."""
     for rule in (
-        _tile_padded_product,
-        _tile_product,
+        functools.partial(_tile_padded_product, registers=registers),
+        functools.partial(_tile_product, registers=registers),
         _vectorise_row_reduction,
         _vectorise_column_reduction,
         _split_at_periods,
@@ -131,10 +137,14 @@ def _schedule_nest(schedule: Schedule, name: str) -> Schedule:
                 return attempt
         except (ScheduleError, tvm.error.InternalError) as error:
             # A few primitives fail by a check of TVM's own where they ought to say that they do not apply.
-            logger.debug("%s does not apply to %s: %s", rule.__name__, name, error)
+            logger.debug("%s does not apply to %s: %s", _name_of(rule), name, error)
         except Exception as error:  # a fault of the rule; the nest's own loops are slower, never wrong
-            warn_of_rule(rule.__name__, f"{type(error).__name__}: {error}")
+            warn_of_rule(_name_of(rule), f"{type(error).__name__}: {error}")
     return schedule
+
+
+def _name_of(rule: Rule) -> str:
+    return str((rule.func if isinstance(rule, functools.partial) else rule).__name__)
 
 
 @functools.cache
@@ -148,7 +158,7 @@ def warn_of_rule(rule: str, fault: str) -> None:
     )
 
 
-def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:
+def _tile_product(schedule: Schedule, block: BlockHandle, *, registers: int) -> bool:
     """Keep a tile of results in vector registers while the reduction runs over it.
 
     The vector lies along the axis that fills vectors best; an operand that holds this axis elsewhere than
@@ -158,7 +168,7 @@ def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:
     if "R" not in kinds or "S" not in kinds:
         return False
     axes = result_axes(schedule, block)
-    choice = choose_tile(axes, packs=_reuses_inputs(schedule, block))
+    choice = choose_tile(axes, packs=_reuses_inputs(schedule, block), registers=registers)
     if choice is None:
         return False
     packed = _pack(schedule, block, choice)
@@ -170,7 +180,7 @@ def _tile_product(schedule: Schedule, block: BlockHandle) -> bool:
     return True
 
 
-def _tile_padded_product(schedule: Schedule, block: BlockHandle) -> bool:
+def _tile_padded_product(schedule: Schedule, block: BlockHandle, *, registers: int) -> bool:
     """Tile a product some of whose extents no good tile divides, such as 49 columns or 197 rows.
 
     Its operands are copied with zeros beyond their ends, that of the vectors a panel at a time; the results
@@ -183,7 +193,7 @@ def _tile_padded_product(schedule: Schedule, block: BlockHandle) -> bool:
     axes = result_axes(schedule, block)
     reads = schedule.get(block).reads
     operands = [math.prod(int(extent) for extent in region.source.shape) for region in reads]
-    extents = choose_padding(axes, operands, packs=_reuses_inputs(schedule, block))
+    extents = choose_padding(axes, operands, packs=_reuses_inputs(schedule, block), registers=registers)
     if extents is None:
         return False
     wanted = dict(zip((_variable(schedule, axis.loop) for axis in axes), extents, strict=True))
@@ -198,7 +208,7 @@ def _tile_padded_product(schedule: Schedule, block: BlockHandle) -> bool:
     (crop,) = schedule.get_consumers(block)
     results = _inline_crop(schedule, crop)
     axes = result_axes(schedule, block)
-    choice = choose_tile(axes, packs=True)
+    choice = choose_tile(axes, packs=True, registers=registers)
     if choice is None:
         return False
     panel = _pack(schedule, block, choice)

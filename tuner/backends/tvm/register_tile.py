@@ -17,6 +17,7 @@ from tvm import sym
 
 from cost_model import register_tile
 from cost_model.register_tile import OperandStep, TileAxis
+from tuner.targets.vector_registers import WIDE
 
 Block: TypeAlias = Any
 """A `tvm.tirx` block statement; TVM ships no types."""
@@ -99,14 +100,17 @@ def result_axes(schedule: Any, block: Any) -> tuple[ResultAxis, ...]:
     )
 
 
-def choose_tile(axes: Sequence[ResultAxis], *, packs: bool) -> Tile | None:
+def choose_tile(axes: Sequence[ResultAxis], *, packs: bool, registers: int = WIDE) -> Tile | None:
     """Return the tile with the widest vectors; of equals, one without packing, then the last axis.
 
     Args:
         axes: the axes of the results.
         packs: whether the operands' elements are read often enough to pay for packing.
+        registers: vectors of 16 that all registers hold (`tuner.targets.vector_registers`).
     """
-    chosen = register_tile.choose_tile([_as_tile_axis(axis) for axis in axes], packs=packs)
+    chosen = register_tile.choose_tile(
+        [_as_tile_axis(axis) for axis in axes], packs=packs, registers=registers
+    )
     if chosen is None:
         return None
     result_position = axes[chosen.vector_axis].position
@@ -123,7 +127,7 @@ def choose_tile(axes: Sequence[ResultAxis], *, packs: bool) -> Tile | None:
 
 
 def choose_padding(
-    axes: Sequence[ResultAxis], operands: Sequence[int], *, packs: bool
+    axes: Sequence[ResultAxis], operands: Sequence[int], *, packs: bool, registers: int = WIDE
 ) -> tuple[int, ...] | None:
     """Return the extents to pad the axes to, as `cost_model.register_tile` has it.
 
@@ -131,10 +135,13 @@ def choose_padding(
         axes: the axes of the results.
         operands: elements of each of the block's reads.
         packs: as in `choose_tile`.
+        registers: as in `choose_tile`.
     """
     if any(axis.position is None for axis in axes):
         return None
-    return register_tile.choose_padding([_as_tile_axis(axis) for axis in axes], operands, packs=packs)
+    return register_tile.choose_padding(
+        [_as_tile_axis(axis) for axis in axes], operands, packs=packs, registers=registers
+    )
 
 
 def _as_tile_axis(axis: ResultAxis) -> TileAxis:

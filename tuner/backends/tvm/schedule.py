@@ -19,8 +19,9 @@ from tuner.backends.tvm.nan_semantics import pass_nan_on
 from tuner.backends.tvm.vector_math import rounds_to_bfloat16, vectorise_math
 from tuner.graph.relax_types import IRModule, PrimFunc
 from tuner.targets.target import Target
+from tuner.targets.vector_registers import vector_registers
 
-SCHEDULES_VERSION = 8
+SCHEDULES_VERSION = 9
 """Rises by one whenever kernels get other schedules than before: see `tuner.backends.kernel_version`."""
 
 OPAQUE = 8
@@ -49,7 +50,8 @@ def schedule_kernels(module: IRModule, target: Target) -> IRModule:
             kernel = function
             if target.kind == "cpu" and _SCHEDULED not in function.attrs.keys():  # noqa: SIM118 - TVM's maps do not iterate
                 kernel = schedule_for_cpu(
-                    function if rounds_to_bfloat16(function) else vectorise_math(function)
+                    function if rounds_to_bfloat16(function) else vectorise_math(function),
+                    vector_registers(target),
                 )
             if target.kind == "cpu":
                 kernel = pass_nan_on(kernel)

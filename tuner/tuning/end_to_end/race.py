@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.errors import TunerError
-from tuner.measuring.race import RaceResult
+from tuner.measuring.race import INDIFFERENCE, RaceResult
 from tuner.plan import Figure, PairedRatio
 from tuner.pricing.measured import price_of
 from tuner.tuning.end_to_end.cache import Variant, fastest
@@ -31,7 +31,7 @@ class Outcome:
         winner: the program that was chosen.
         figures: latencies of those that raced, medians over the rounds that each ran.
         ratios: latency of each that raced over the winner's.
-        is_tie: whether several were left, of which the winner is the simplest.
+        is_tie: whether several were left; the winner is the simplest of those that were as fast.
     """
 
     winner: str
@@ -101,7 +101,7 @@ def race_wholes(session: Session, ours: Mapping[str, Variant], alone: Sequence[V
     except TunerError as error:
         logger.warning("%s; they are compared by measurements apart, which other load can turn around", error)
         return _fastest_apart(ours, alone)
-    winner = simplest([finalists[position] for position in fastest_first(result)])
+    winner = simplest([finalists[position] for position in equally_fast(result)])
     fingerprints = [each.function.fingerprint for each in finalists]
     first = fingerprints.index(winner.function.fingerprint)
     figures = {
@@ -123,6 +123,16 @@ def fastest_first(result: RaceResult) -> list[int]:
     return sorted(
         result.survivors, key=lambda each: 1.0 if each == leader else result.ratio(leader, each).ratio
     )
+
+
+def equally_fast(result: RaceResult) -> list[int]:
+    """Return those of `fastest_first` that are no slower than the first by more than is called equal.
+
+    A race that was short or disturbed leaves programs that nobody is known to be ahead of, though one of them
+    was 5 % faster in it: the simpler one is not worth that.
+    """
+    leader, *others = fastest_first(result)
+    return [leader, *(each for each in others if result.ratio(leader, each).ratio <= 1 + INDIFFERENCE)]
 
 
 def _fastest_apart(ours: Mapping[str, Variant], alone: Sequence[Variant]) -> Outcome:

@@ -142,11 +142,14 @@ def test_it_refuses_what_is_not_one_product_of_data_and_a_matrix(shapes: Any, bo
 
 @pytest.mark.parametrize("rows", [1, 4, 7, 32, 77, 128, 197, 273, 5000])
 @pytest.mark.parametrize("columns", [16, 100, 768, 30522])
-def test_tiles_fit_in_registers_and_cover_all_results(rows: int, columns: int) -> None:
-    shape = ProductShape(rows=rows, depth=3072, columns=columns)
+@pytest.mark.parametrize(("registers", "most"), [(32, 24), (8, 6), (4, 2)])
+def test_tiles_fit_in_registers_and_cover_all_results(
+    rows: int, columns: int, registers: int, most: int
+) -> None:
+    shape = ProductShape(rows=rows, depth=3072, columns=columns, registers=registers)
     assert shape.tile_rows <= rows
     assert shape.panel <= columns
-    assert shape.tile_rows * shape.vectors <= 24
+    assert shape.tile_rows * shape.vectors <= most
     assert shape.packed_shape[0] * shape.panel >= columns
     num_tiles = -(-rows // shape.tile_rows)
     assert -(-num_tiles // shape.block_tiles) * shape.block_tiles * shape.tile_rows < 1.2 * rows + 12

@@ -15,6 +15,7 @@ from tuner.backends.tvm.cpu_schedule import _axis_kinds, _inline_producers, _nes
 from tuner.backends.tvm.native import fuse_function
 from tuner.backends.tvm.register_tile import ResultAxis, Tile, choose_tile
 from tuner.lowering.workload_of import workload_of
+from tuner.targets.vector_registers import WIDE
 
 pytestmark = pytest.mark.tvm
 
@@ -86,13 +87,13 @@ def scheduled_tile(function: object) -> ProductTile:
     (block,) = (block for block in _nests(schedule) if "R" in _axis_kinds(schedule, block))
     chosen = []
 
-    def remember(axes: Sequence[ResultAxis], *, packs: bool) -> Tile | None:
-        chosen.append((axes, choose_tile(axes, packs=packs)))
+    def remember(axes: Sequence[ResultAxis], *, packs: bool, registers: int) -> Tile | None:
+        chosen.append((axes, choose_tile(axes, packs=packs, registers=registers)))
         return chosen[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_schedule, "choose_tile", remember)
-        cpu_schedule._schedule_nest(schedule, str(schedule.get(block).name_hint))
+        cpu_schedule._schedule_nest(schedule, str(schedule.get(block).name_hint), WIDE)
     axes, tile = chosen[0]
     if tile is None:
         return NO_TILE

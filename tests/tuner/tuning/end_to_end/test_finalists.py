@@ -7,7 +7,7 @@ from tuner.measuring.race import RaceResult
 from tuner.plan import Figure
 from tuner.tuning.end_to_end.cache import Variant
 from tuner.tuning.end_to_end.finalists import Finalist, find_finalists, simplest
-from tuner.tuning.end_to_end.race import fastest_first
+from tuner.tuning.end_to_end.race import equally_fast, fastest_first
 from tuner.tuning.partitioned_function import choose_partition
 
 pytestmark = pytest.mark.tvm
@@ -55,3 +55,8 @@ def test_a_tie_goes_to_the_simplest() -> None:
 def test_of_those_left_the_fastest_comes_first() -> None:
     samples = tuple((base,) * 15 for base in (10.3, 10.0, 10.1))
     assert fastest_first(RaceResult(samples=samples, survivors=(1, 0, 2))) == [1, 2, 0]
+
+
+def test_what_a_race_leaves_is_no_tie_with_what_was_clearly_faster_in_it() -> None:
+    samples = tuple((base,) * 15 for base in (10.3, 10.0, 10.1))
+    assert equally_fast(RaceResult(samples=samples, survivors=(1, 0, 2))) == [1, 2]

@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.cpu.kernels.accumulators import Sums
+from tuner.backends.cpu.kernels.accumulators import Sums, tile_vectors
 from tuner.backends.cpu.kernels.memory import flat
 from tuner.backends.cpu.kernels.packed_product import LANES
 from tuner.backends.tvm.vector_math import vectorise_math
@@ -61,6 +61,7 @@ class AttentionShape:
         operands: shapes of what holds queries, keys and values; one tensor may hold all three.
         rows: of queries, keys and values in these.
         mask: shape of what is added to scores, which has at most their four axes; None for nothing.
+        registers: vectors of `LANES` that all registers hold (`tuner.targets.vector_registers`).
     """
 
     batch: int
@@ -72,6 +73,7 @@ class AttentionShape:
     operands: tuple[tuple[int, ...], ...]
     rows: tuple[Rows, Rows, Rows]
     mask: tuple[int, ...] | None
+    registers: int = 32
 
     @property
     def tile_rows(self) -> int:
@@ -87,12 +89,12 @@ class AttentionShape:
     @property
     def key_vectors(self) -> int:
         """Vectors of keys of a tile of scores."""
-        return min(2, self.keys // LANES)
+        return tile_vectors(min(2, self.keys // LANES), LANES, self.registers)
 
     @property
     def value_vectors(self) -> int:
         """Vectors of features of a tile of results."""
-        return 2 if self.depth % (2 * LANES) == 0 else 1
+        return tile_vectors(2 if self.depth % (2 * LANES) == 0 else 1, LANES, self.registers)
 
 
 def attention_kernel(shape: AttentionShape) -> PrimFunc:

@@ -4,7 +4,7 @@ One kernel packs the weights: for each vector of channels, its weights place by 
 keeps some results of a row, of one vector of channels, in registers while the sum over the window runs; bias
 and activation are added as they leave. There is no copy with padding: rows outside the window are
 left out by the bounds of a loop, columns when the kernel is written, since tiles at the edges have code of
-their own. Registers are counted for AVX-512, and fewer cost time, not correctness. Checked in
+their own. Checked in
 tests/tuner/backends/cpu/kernels/test_depthwise.py.
 """
 
@@ -24,8 +24,9 @@ from tuner.backends.cpu.kernels.clamp import Bounds
 from tuner.backends.cpu.kernels.memory import Operands, flat
 from tuner.graph.relax_types import PrimFunc
 
-_PIXELS = 14
-"""Results of a tile at most: with the weights of a window's row they fit 32 registers."""
+_PIXELS = {32: 14, 8: 4, 4: 2}
+"""Results of a tile at most, by how many vectors of 16 all registers hold: with the weights of a window's row
+they fit."""
 
 _MIN_TASKS = 32
 """Parts that threads can share, where there are channels enough. Channels are parted no further: all of a
@@ -41,12 +42,14 @@ class DepthwiseShape:
         window: rows and columns.
         strides: along rows and columns.
         padding: rows of zeros above and below, columns left and right.
+        registers: vectors of 16 that all registers hold (`tuner.targets.vector_registers`).
     """
 
     data: tuple[int, int, int, int]
     window: tuple[int, int]
     strides: tuple[int, int]
     padding: tuple[int, int]
+    registers: int = 32
 
     @property
     def result(self) -> tuple[int, int, int, int]:
@@ -166,7 +169,7 @@ def emit_row(
         data_row: which row of the operand holds a row of the image's data.
         pixel: the row's first pixel in the memory of the result.
     """
-    pixels = _pixels_of(shape.result[2])
+    pixels = _pixels_of(shape.result[2], _PIXELS[shape.registers])
     emit = partial(_emit_tile, shape, operands, activation, pixels, row=row, data_row=data_row, pixel=pixel)
     edges, inner = _tiles(shape, pixels)
     for column in edges:
@@ -177,9 +180,9 @@ def emit_row(
             emit(column=inner[0] + index * pixels, vector=vectors[0] + member, is_edge=False)
 
 
-def _pixels_of(columns: int) -> int:
+def _pixels_of(columns: int, most: int) -> int:
     """Return how many results a tile has: what leaves least to compute twice, and of equals the most."""
-    choices = range(min(columns, _PIXELS // 2 + 1), min(columns, _PIXELS) + 1)
+    choices = range(min(columns, most // 2 + 1), min(columns, most) + 1)
     return min(choices, key=lambda pixels: (-(-columns // pixels) * pixels, -pixels))
 
 

@@ -3,8 +3,8 @@
 One kernel packs the weights: for each panel of filters, window by window and channel by channel, its filters.
 The other keeps a tile of results, some pixels by a panel, in vector registers while the sum over the window
 and the channels runs, and adds the bias, another tensor and the activation as the tile leaves them. A 1 x 1
-convolution is so one product of pixels x channels by channels x filters. Registers are counted for AVX-512,
-and fewer cost time, not correctness. Checked in tests/tuner/backends/cpu/test_nhwc.py.
+convolution is so one product of pixels x channels by channels x filters. Checked in
+tests/tuner/backends/cpu/test_nhwc.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm.tirx.script.builder import ir as script
 
 from cost_model.register_tile import lanes_of
 from tuner.backends.cpu.kernels import fused_concat_input as joined_data
-from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows
+from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows, tile_vectors
 from tuner.backends.cpu.kernels.clamp import Bounds
 from tuner.backends.cpu.kernels.fused_concat_input import JoinedShape
 from tuner.backends.cpu.kernels.memory import Operands, flat, prefetch
@@ -57,6 +57,7 @@ class DirectShape:
         window: rows and columns.
         strides: along rows and columns.
         padding: rows of zeros above and below, columns left and right.
+        registers: vectors of 16 that all registers hold (`tuner.targets.vector_registers`).
     """
 
     data: tuple[int, int, int, int]
@@ -65,6 +66,7 @@ class DirectShape:
     strides: tuple[int, int]
     padding: tuple[int, int]
     is_planar: bool = False
+    registers: int = 32
 
     @property
     def data_in_memory(self) -> tuple[int, int, int, int]:
@@ -95,7 +97,8 @@ class DirectShape:
     def vectors(self) -> int:
         """Vectors of filters of a panel."""
         fitting = [count for count in (2, 3) if self.filters % (count * self.lanes) == 0]
-        return fitting[0] if fitting else min(2, self.filters // self.lanes)
+        wanted = fitting[0] if fitting else min(2, self.filters // self.lanes)
+        return tile_vectors(wanted, self.lanes, self.registers)
 
     @property
     def panel(self) -> int:
@@ -268,7 +271,7 @@ class _Tiles:
     def __init__(self, shape: DirectShape) -> None:
         num_lines, length = shape.lines
         self.shape = shape
-        self.rows = tile_rows(length, _BEST_ROWS)
+        self.rows = tile_rows(length, _BEST_ROWS, shape.registers)
         self.of_line = -(-length // self.rows)
         self.count = num_lines * self.of_line
 
@@ -291,7 +294,7 @@ def emit_row(shape: DirectShape, operands: Operands, activation: Bounds, *, star
         pixel: the row's first pixel in the memory of the result, and of what is added.
     """
     length = shape.result[2]
-    rows = tile_rows(length, _BEST_ROWS)
+    rows = tile_rows(length, _BEST_ROWS, shape.registers)
     step = Steps(shape).column * shape.strides[1]
     with script.serial(shape.packed_shape[0]) as which, script.serial(-(-length // rows)) as index:
         column = script.Bind(script.min(index * rows, length - rows))

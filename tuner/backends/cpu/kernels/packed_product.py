@@ -3,8 +3,7 @@
 One kernel packs the weights: for each panel of columns, row by row, its columns. The other keeps a tile of
 results, some rows by a panel, in vector registers while the sum runs, and does the rest as the tile leaves
 them: bias, activation, and the sum or product with another tensor. All rows pass a panel before the next, so
-that the panel is read from the cache; where all rows are too many for the cache, a block of them. Registers
-are counted for AVX-512, and fewer cost time, not correctness. Checked in
+that the panel is read from the cache; where all rows are too many for the cache, a block of them. Checked in
 tests/tuner/backends/cpu/test_packed_matmul.py.
 """
 
@@ -17,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows
+from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows, tile_vectors
 from tuner.backends.cpu.kernels.memory import flat
 from tuner.backends.library_call import Activation, Then
 from tuner.backends.tvm.vector_math import vectorise_math
@@ -38,21 +37,30 @@ _BLOCK_BYTES = 1 << 21
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductShape:
-    """A product of rows x depth by depth x columns; at least `LANES` columns."""
+    """A product of rows x depth by depth x columns; at least `LANES` columns.
+
+    Attributes:
+        rows: of the left operand.
+        depth: terms of each sum.
+        columns: of the right operand.
+        registers: vectors of `LANES` that all registers hold (`tuner.targets.vector_registers`).
+    """
 
     rows: int
     depth: int
     columns: int
+    registers: int = 32
 
     @property
     def tile_rows(self) -> int:
         """Rows of a tile."""
-        return tile_rows(self.rows, _BEST_ROWS)
+        return tile_rows(self.rows, _BEST_ROWS, self.registers)
 
     @property
     def vectors(self) -> int:
         """Vectors of a row of a tile."""
-        return max(1, min(max(2, _ACCUMULATORS // self.tile_rows), self.columns // LANES))
+        wanted = max(1, min(max(2, _ACCUMULATORS // self.tile_rows), self.columns // LANES))
+        return tile_vectors(wanted, LANES, self.registers)
 
     @property
     def panel(self) -> int:

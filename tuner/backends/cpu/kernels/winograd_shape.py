@@ -1,7 +1,7 @@
 """How Winograd's method cuts a 3 x 3 convolution with stride 1: into tiles, blocks and panels of filters.
 
 The choice between tiles of 2 x 2 and 4 x 4 results and the block is made by a model of multiplications and of
-bytes of weights; registers are counted for AVX-512, and fewer cost time, not correctness. Checked in
+bytes of weights. Checked in
 tests/tuner/backends/cpu/kernels/test_winograd.py.
 """
 
@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cost_model.register_tile import lanes_of
+from tuner.backends.cpu.kernels.accumulators import tile_vectors
 
 TILES = (2, 4)
 """Sides of a tile of results, for which `tuner.backends.cpu.kernels.winograd_transforms` has matrices."""
 
-_NUM_ACCUMULATORS = 28
-"""Vector registers for partial results; AVX-512 has 32."""
+_NUM_ACCUMULATORS = {32: 28, 8: 6, 4: 2}
+"""Vectors of 16 for partial results, by how many all registers hold: AVX-512, AVX2, SSE."""
 
 _FLOPS_PER_S = 1.1e11
 _BYTES_PER_S = 2e10
@@ -109,7 +110,12 @@ class WinogradShape:
 
 
 def choose_shape(
-    data: Sequence[int], filters: int, padding: tuple[int, int], num_threads: int = 1
+    data: Sequence[int],
+    filters: int,
+    padding: tuple[int, int],
+    num_threads: int = 1,
+    *,
+    registers: int = 32,
 ) -> WinogradShape:
     """Return the shape with the tile that takes least by the model, and of equals the smaller.
 
@@ -118,16 +124,23 @@ def choose_shape(
         filters: channels of the result.
         padding: rows and columns of zeros on each side.
         num_threads: threads that share the blocks.
+        registers: vectors of 16 that all registers hold (`tuner.targets.vector_registers`).
     """
-    shapes = (_cut(data, filters, padding, tile, num_threads) for tile in TILES)
+    shapes = (_cut(data, filters, padding, tile, num_threads, registers) for tile in TILES)
     return min(shapes, key=_estimated_s)
 
 
 def _cut(
-    data: Sequence[int], filters: int, padding: tuple[int, int], tile: int, num_threads: int
+    data: Sequence[int],
+    filters: int,
+    padding: tuple[int, int],
+    tile: int,
+    num_threads: int,
+    registers: int,
 ) -> WinogradShape:
     batch, channels, height, width = data
-    vectors = 2 if filters % (2 * lanes_of(filters)) == 0 else 1
+    lanes = lanes_of(filters)
+    vectors = tile_vectors(2 if filters % (2 * lanes) == 0 else 1, lanes, registers)
     whole = WinogradShape(
         batch=batch,
         channels=channels,
@@ -141,7 +154,9 @@ def _cut(
         vectors=vectors,
     )
     num_tiles = whole.num_tiles
-    most = _NUM_ACCUMULATORS // vectors
+    most = _NUM_ACCUMULATORS[registers] // vectors
+    if registers < max(_NUM_ACCUMULATORS):  # a shorter vector is fewer registers
+        most = _NUM_ACCUMULATORS[registers] * 16 // (vectors * lanes)
     choices = range(min(most // 2 + 1, num_tiles), min(most, num_tiles) + 1)
     rows = min(choices, key=lambda rows: (-(-num_tiles // rows) * rows, -rows))
     block = rows

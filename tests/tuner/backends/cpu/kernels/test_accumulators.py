@@ -8,7 +8,7 @@ import tvm
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows
+from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows, tile_vectors
 from tuner.backends.cpu.kernels.memory import flat
 from tuner.targets.resolution import resolve_target, tvm_target
 
@@ -46,3 +46,10 @@ def test_tiles_divide_rows_as_well_as_they_can() -> None:
     assert tile_rows(49, 8) == 7  # no other number of rows from 5 to 12 divides 49
     assert tile_rows(120, 8) == 8
     assert tile_rows(13, 7) == 7  # 14 rows are computed, as few as with any
+
+
+def test_tiles_for_fewer_registers_have_one_vector_and_fewer_rows() -> None:
+    assert [tile_rows(rows, 8, 8) for rows in (2, 7, 28, 49, 64, 77)] == [2, 4, 6, 5, 6, 6]
+    assert tile_rows(64, 8, 4) == 2
+    assert [tile_vectors(2, lanes, 8) for lanes in (16, 8, 4)] == [1, 2, 2]
+    assert tile_vectors(3, 16, 32) == 3
