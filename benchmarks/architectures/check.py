@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from tvm import relax
 
 from benchmarks.architectures.files import check_exported, check_onnx
-from benchmarks.architectures.finding import Finding, compared
+from benchmarks.architectures.finding import Finding, compared, limit_of
 from benchmarks.architectures.language import Built
 from benchmarks.architectures.partition import check_partitions
 from benchmarks.architectures.ranks import check_run
@@ -107,7 +107,7 @@ def check(
 
 
 def _check_import(model: Model, inputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> Finding:
-    limit = tolerance_of(str(each.dtype) for each in model.parameters.values())
+    limit = limit_of(model)
     try:
         return compared(run(model, inputs), expected, limit if limit > tolerance_of(["float32"]) else LIMIT)
     except Exception as error:  # foreign code; whatever it raises is the result

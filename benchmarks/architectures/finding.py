@@ -9,7 +9,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from tuner.numerical_error import Deviation, compare_tensor, worst
+from tuner.frontend.model import Model
+from tuner.lowering.workload_of import workload_of
+from tuner.numerical_error import Deviation, compare_tensor, tolerance_of, worst
 
 
 def _today() -> str:
@@ -49,6 +51,12 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             error=deviation.relative_error,
             reason=f"{deviation.tensor} {deviation.describe(limit)}",
         )
+
+
+def limit_of(model: Model) -> float:
+    """Return the largest error that a model may have: that of the coarsest type that it computes in."""
+    workload = workload_of(model.module["main"], "model", module=model.module)
+    return tolerance_of(tensor.dtype for tensor in workload.values)
 
 
 def compared(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], limit: float) -> Finding:

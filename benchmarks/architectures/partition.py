@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.architectures.finding import Finding, compared
+from benchmarks.architectures.finding import Finding, compared, limit_of
 from benchmarks.architectures.given_prices import MIXED, partition_by, run_partitioned
 from tuner.frontend.model import Model
-from tuner.numerical_error import tolerance_of
 from tuner.tuning.partition_model import prepared_module
 
 
@@ -31,7 +30,7 @@ def check_partitions(
         preferences: backends that are preferred, one a partition, or `MIXED`.
     """
     arguments = [*inputs, *(model.parameters[name] for name in model.parameter_names)]
-    limit = tolerance_of(str(each.dtype) for each in arguments)
+    limit = limit_of(model)
     errors = [0.0]
     for preferred in preferences:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from benchmarks.architectures.finding import Finding
+from benchmarks.architectures.finding import Finding, limit_of
 from benchmarks.architectures.given_prices import LAUNCH_PENALTY_US
 from benchmarks.architectures.training import CannotTrainError, partition_stages, stages_of
 from tessel.engine.results_check import ExpectedResults
@@ -17,9 +17,9 @@ from tessel.pipeline import build_plan
 from tessel.search import SearchBudget
 from tuner.frontend.model import Model
 from tuner.lowering.workload_of import workload_of
-from tuner.numerical_error import Deviation, tolerance_of, worst
+from tuner.numerical_error import Deviation, worst
 from tuner.plan import Figure, ModelPlan
-from tuner.programs.compiled_stages import ProgramSpec, exact_gradients, reference_step
+from tuner.programs.compiled_stages import ProgramSpec, computed_types, exact_gradients, reference_step
 from tuner.stages import Stage, tied_groups
 from tuner.targets.resolution import resolve_target
 from tuner.tuning.partitioned_function import partition_plans
@@ -51,8 +51,7 @@ def check_run(model: Model) -> Finding:
         deviation = _run(_plan(trained, stages))
     except Exception as error:  # as above
         return Finding.of_error(error)
-    limit = tolerance_of(str(each.dtype) for each in model.parameters.values())
-    return Finding.of_deviation(deviation, limit)
+    return Finding.of_deviation(deviation, limit_of(model))
 
 
 def _run(tuned: ModelPlan) -> Deviation:
@@ -71,6 +70,7 @@ def _run(tuned: ModelPlan) -> Deviation:
             name="the module under plain torch",
             tied=plan.tied,
             parameters=[stage.parameters for stage in plan.stages],
+            types=lambda: computed_types(spec),
             exact=lambda count: exact_gradients(spec, count),
         ),
         settings=RunSettings(repeats=1, timeout_s=_TIMEOUT_S),

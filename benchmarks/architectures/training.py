@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.architectures.finding import Finding
+from benchmarks.architectures.finding import Finding, limit_of
 from benchmarks.architectures.given_prices import MIXED, partition_by, run_partitioned
 from tuner.frontend.loading import for_training
 from tuner.frontend.model import IRModule, Model
-from tuner.numerical_error import tolerance_of
 from tuner.stages import (
     Stage,
     StageFunction,
@@ -94,5 +93,4 @@ def check_training(model: Model, num_stages: int) -> Finding:
         deviation = check_gradients(trained, stages, seed=0, run=run)
     except Exception as error:  # as above
         return Finding.of_error(error)
-    limit = tolerance_of(str(each.dtype) for each in model.parameters.values())
-    return Finding.of_deviation(deviation, limit)
+    return Finding.of_deviation(deviation, limit_of(model))

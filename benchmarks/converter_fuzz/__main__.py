@@ -33,43 +33,73 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
-from benchmarks.converter_fuzz.check import Finding, check
-from benchmarks.converter_fuzz.gradients import check_gradients_of
-from benchmarks.converter_fuzz.operators import NUM_SAMPLES, TYPES, Applied, operators, samples
+from benchmarks.converter_fuzz.check import Finding, check, has_results
+from benchmarks.converter_fuzz.gradients import check_gradients_of, has_gradients
+from benchmarks.converter_fuzz.operators import NUM_SAMPLES, TYPES, Applied, Several, operators, samples
 from benchmarks.converter_fuzz.results import Checked, ResultsFile
 from benchmarks.converter_fuzz.tables import as_table, summarize
 from tuner.frontend.torch.program import import_module
 
-TIME_LIMIT_S = 300.0
+TIME_LIMIT_S = 600.0
+"""Wall time of an operator and type: a machine may be busy otherwise."""
 
-Check: TypeAlias = Callable[[str, str, int, Applied], Finding | None]
-"""Compares one sample of an operator and type; None where torch has nothing to compare with."""
+Check: TypeAlias = Callable[[str, str, int, Applied | Several], Finding | None]
+"""Compares samples of an operator and type; None where torch has nothing to compare with."""
+
+Comparable: TypeAlias = Callable[[Applied], bool]
+"""Says whether torch has something to compare a sample with."""
 
 
-def fuzz(name: str, operator: Any, dtype: str, count: int, checked: Check = check) -> Iterator[Finding]:
+def fuzz(
+    name: str,
+    operator: Any,
+    dtype: str,
+    count: int,
+    checked: Check = check,
+    comparable: Comparable = has_results,
+) -> Iterator[Finding]:
     """Check an operator and type in a process of its own."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
-        target=work, args=(sender, name, operator, dtype, count, checked)
+        target=work, args=(sender, name, operator, dtype, count, checked, comparable)
     )
     process.start()
     sender.close()
     yield from _findings(receiver, process, name, dtype)
 
 
-def work(sender: Connection, name: str, operator: Any, dtype: str, count: int, checked: Check) -> None:
-    """Check an operator and type, and send what is begun before it begins."""
+def work(
+    sender: Connection,
+    name: str,
+    operator: Any,
+    dtype: str,
+    count: int,
+    checked: Check,
+    comparable: Comparable,
+) -> None:
+    """Check an operator and type, and send what is begun before it begins.
+
+    All samples are one program first, compiled once; each is one of its own where that program is not equal
+    throughout.
+    """
     try:
-        drawn = list(samples(operator, dtype, count))
+        drawn = [(number, each) for number, each in samples(operator, dtype, count) if comparable(each)]
     except Exception:  # torch's own
         drawn = []
+    if len(drawn) > 1:
+        sender.send_bytes(json.dumps({"begun": drawn[0][0]}).encode())
+        together = checked(name, dtype, drawn[0][0], Several([each for _, each in drawn]))
+        if together is not None and together.outcome == "equal":
+            for number, _ in drawn:
+                sender.send_bytes(json.dumps(asdict(replace(together, sample=number))).encode())
+            drawn = []
     for number, applied in drawn:
         sender.send_bytes(json.dumps({"begun": number}).encode())
         finding = checked(name, dtype, number, applied)
@@ -137,8 +167,8 @@ def main(arguments: Sequence[str]) -> int:
         for dtype in dtypes:
             settled = results.find(name, dtype, count=given.samples, gradients=given.gradients)
             if settled is None or (given.again and settled.is_wrong):
-                checked = check_gradients_of if given.gradients else check
-                fresh = tuple(fuzz(name, known[name], dtype, given.samples, checked))
+                checks = (check_gradients_of, has_gradients) if given.gradients else (check, has_results)
+                fresh = tuple(fuzz(name, known[name], dtype, given.samples, *checks))
                 settled = Checked(name, dtype, given.samples, given.gradients, fresh)
                 results.append(settled)
             found += settled.findings

@@ -12,7 +12,7 @@ import torch
 import tvm
 from tvm import relax
 
-from benchmarks.converter_fuzz.operators import Applied, same
+from benchmarks.converter_fuzz.operators import Applied, Several, same
 from tuner.backends.torch.operators import provide_torch_calls
 from tuner.errors import TunerError
 from tuner.frontend.torch.program import import_module
@@ -42,21 +42,16 @@ class Finding:
     reason: str = ""
 
 
-def check(name: str, dtype: str, number: int, applied: Applied) -> Finding | None:
-    """Compare one sample; None where torch has no result to compare with."""
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.manual_seed(0)
-            expected = applied(*(tensor.clone() for tensor in applied.tensors))
-            torch.manual_seed(1)
-            again = applied(*(tensor.clone() for tensor in applied.tensors))
-    except Exception:  # torch's own samples hold what torch refuses
+def has_results(applied: Applied) -> bool:
+    """Say whether torch gives the same numbers of a sample twice, which can be compared."""
+    return _expected(applied) is not None
+
+
+def check(name: str, dtype: str, number: int, applied: Applied | Several) -> Finding | None:
+    """Compare a sample, or several; None where torch has no result to compare with."""
+    expected = _expected(applied)
+    if expected is None:
         return None
-    if not expected or not all(map(_has_array, (*expected, *applied.tensors))):
-        return None
-    if not all(same(one, other) for one, other in zip(expected, again, strict=True)):
-        return None  # it draws random numbers
 
     def finding(outcome: str, reason: str = "") -> Finding:
         return Finding(operator=name, dtype=dtype, sample=number, outcome=outcome, reason=reason)
@@ -84,6 +79,23 @@ def check(name: str, dtype: str, number: int, applied: Applied) -> Finding | Non
             return finding("wrong", deviation.describe(limit))
     called = sorted({call.name for call in torch_calls_in(model.module["main"])})
     return finding("called", ", ".join(called)) if called else finding("equal")
+
+
+def _expected(applied: Applied | Several) -> tuple[torch.Tensor, ...] | None:
+    """Return what torch gives; None where it refuses, gives nothing that an array holds, or draws numbers."""
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(0)
+            expected: tuple[torch.Tensor, ...] = applied(*(tensor.clone() for tensor in applied.tensors))
+            torch.manual_seed(1)
+            again = applied(*(tensor.clone() for tensor in applied.tensors))
+    except Exception:  # torch's own samples hold what torch refuses
+        return None
+    if not expected or not all(map(_has_array, (*expected, *applied.tensors))):
+        return None
+    agree = all(same(one, other) for one, other in zip(expected, again, strict=True))
+    return expected if agree else None
 
 
 def _selects_alike(x: torch.Tensor, found: Sequence[np.ndarray], expected: Sequence[torch.Tensor]) -> bool:

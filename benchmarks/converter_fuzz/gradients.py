@@ -6,7 +6,6 @@ each place counts. Stages are built as `tessel tune --train` builds them, and ru
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.converter_fuzz.check import TOLERANCES, Finding, run_module
-from benchmarks.converter_fuzz.operators import Applied
+from benchmarks.converter_fuzz.operators import Applied, Several, double
 from tuner.errors import TunerError
 from tuner.frontend.loading import for_training
 from tuner.frontend.model import Model
@@ -35,7 +34,7 @@ class Trained(torch.nn.Module):
         applied: the operator.
     """
 
-    def __init__(self, applied: Applied) -> None:
+    def __init__(self, applied: Applied | Several) -> None:
         super().__init__()
         self.applied = applied
         self._is_weight = [tensor.is_floating_point() for tensor in applied.tensors]
@@ -59,10 +58,14 @@ class Trained(torch.nn.Module):
         return torch.stack(sums).sum() + _ANCHOR * sum(weight.sum() for weight in self.weights)
 
 
-def check_gradients_of(name: str, dtype: str, number: int, applied: Applied) -> Finding | None:
-    """Compare the gradients of one sample; None where torch has none, or is not finite there."""
-    others = [tensor for tensor in applied.tensors if not tensor.is_floating_point()]
-    inputs = (*others, torch.ones((), dtype=getattr(torch, dtype)))
+def has_gradients(applied: Applied) -> bool:
+    """Say whether torch has gradients of a sample that can be compared."""
+    return _expected(applied, _inputs(applied)) is not None
+
+
+def check_gradients_of(name: str, dtype: str, number: int, applied: Applied | Several) -> Finding | None:
+    """Compare the gradients of a sample, or of several; None where torch has none, or is not finite there."""
+    inputs = _inputs(applied)
     expected = _expected(applied, inputs)
     if expected is None:
         return None
@@ -80,7 +83,7 @@ def check_gradients_of(name: str, dtype: str, number: int, applied: Applied) -> 
         return finding("refused", f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
     needed = {key: value for key, value in expected.items() if key in found or value.any()}
     # torch's own rounding may be all of a gradient that is 0: that of a norm over one element.
-    exact = _expected(_doubled(applied), [_double(each) for each in inputs])
+    exact = _expected(applied.doubled(), [double(each) for each in inputs])
     deviation = worst(compare_gradients(found, needed, exact=exact))
     limit = TOLERANCES[dtype]
     if deviation is not None and not deviation.is_within(limit):
@@ -89,18 +92,14 @@ def check_gradients_of(name: str, dtype: str, number: int, applied: Applied) -> 
     return finding("called", ", ".join(called)) if called else finding("equal")
 
 
-def _doubled(applied: Applied) -> Applied:
-    """Return an operator with the same operands in double precision."""
-    twice = copy.copy(applied)
-    twice.leaves = [_double(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in applied.leaves]
-    return twice
+def _inputs(applied: Applied | Several) -> tuple[torch.Tensor, ...]:
+    """Return the operands that are no weights, and a 1 of the weights' type."""
+    others = [tensor for tensor in applied.tensors if not tensor.is_floating_point()]
+    kinds = [tensor.dtype for tensor in applied.tensors if tensor.is_floating_point()]
+    return (*others, torch.ones((), dtype=kinds[0] if kinds else torch.float32))
 
 
-def _double(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def _expected(applied: Applied, inputs: Sequence[torch.Tensor]) -> dict[str, np.ndarray] | None:
+def _expected(applied: Applied | Several, inputs: Sequence[torch.Tensor]) -> dict[str, np.ndarray] | None:
     """Return torch's gradient of each weight by name; None where it has none, or one that is no number."""
     module = Trained(applied)
     if not len(module.weights) or not all(tensor.numel() for tensor in applied.tensors):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import types
 import unittest
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,45 @@ class Applied(torch.nn.Module):
         found = pytree.tree_leaves(self.operator(*arguments, **keywords))
         return tuple(leaf for leaf in found if isinstance(leaf, torch.Tensor))
 
+    def doubled(self) -> Applied:
+        """Return the operator with the same operands in double precision."""
+        twice = copy.copy(self)
+        twice.leaves = [double(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        return twice
+
+
+class Several(torch.nn.Module):
+    """Samples of one operator side by side: exported and compiled once for all of them.
+
+    Attributes:
+        samples: the samples, in order.
+    """
+
+    def __init__(self, samples: Sequence[Applied]) -> None:
+        super().__init__()
+        self.samples = list(samples)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The tensors of all samples, in order."""
+        return tuple(tensor for sample in self.samples for tensor in sample.tensors)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Give the tensors that the operator gives of each sample."""
+        rest = iter(tensors)
+        return tuple(
+            found for sample in self.samples for found in sample(*(next(rest) for _ in sample.tensors))
+        )
+
+    def doubled(self) -> Several:
+        """Return the samples with the same operands in double precision."""
+        return Several([sample.doubled() for sample in self.samples])
+
+
+def double(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in double precision; whole numbers stay."""
+    return tensor.double() if tensor.is_floating_point() else tensor
+
 
 def operators() -> dict[str, Any]:
     """Return torch's own table of operators, by name, with variants."""
@@ -60,10 +100,15 @@ def samples(operator: Any, dtype: str, count: int) -> Iterator[tuple[int, Applie
     torch.manual_seed(0)
     np.random.seed(0)
     drawn = list(operator.sample_inputs("cpu", kind, requires_grad=False))
-    chosen = sorted({round(i * (len(drawn) - 1) / max(count - 1, 1)) for i in range(min(count, len(drawn)))})
-    for number in chosen:
+    for number in chosen_numbers(len(drawn), count):
         sample = drawn[number]
         yield number, Applied(operator.op, ((sample.input, *sample.args), dict(sample.kwargs)))
+
+
+def chosen_numbers(num_drawn: int, count: int) -> list[int]:
+    """Return so many numbers of samples, spread from the first to the last; all where there are fewer."""
+    wanted = min(num_drawn, count)
+    return [round(index * (num_drawn - 1) / max(wanted - 1, 1)) for index in range(wanted)]
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.gpu_cost_model.networks import COLUMNS, NetworkRun, network_runs
+from benchmarks.gpu_cost_model.networks import COLUMNS, UNSEEN_DEVICES, NetworkRun, network_runs
 from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.kernel_model import GpuKernelModel, GpuPrediction, GpuQuery
 from cost_model.gpu.kernels import GpuKernel
@@ -118,6 +118,35 @@ def print_networks(root: Path, model: GpuKernelModel) -> None:
             mean_of(errors.whole[unseen, trains]) for unseen in (False, True) for trains in (False, True)
         ]
         print(f"| {name} | {mean_of(every)} | " + " | ".join(parts) + f" | {len(every)} |")
+    print_devices(runs, model)
+
+
+def print_devices(runs: Sequence[NetworkRun], model: GpuKernelModel) -> None:
+    """Print errors of whole networks by device, ours and NeuSight's, and which way ours are off."""
+    prices = prices_of(runs, model)
+    ours: dict[str, list[float]] = collections.defaultdict(list)
+    theirs: dict[str, list[float]] = collections.defaultdict(list)
+    for run in runs:
+        name = find_gpu(run.device).name + (" (unseen)" if run.device in UNSEEN_DEVICES else "")
+        ours[name].append(100 * (_predicted(run, prices)[1] / run.measured_ms - 1))
+        theirs[name].append(100 * ((run.predicted_ms("neusight") or 0.0) / run.measured_ms - 1))
+    print(f"\n| device | runs | {OURS} | NeuSight | {OURS}, signed |\n|---|---|---|---|---|")
+    for name, errors in sorted(ours.items()):
+        print(
+            f"| {name} | {len(errors)} | {np.mean(np.abs(errors)):.1f} | {np.mean(np.abs(theirs[name])):.1f} "
+            f"| {np.mean(errors):+.1f} |"
+        )
+    differences = [
+        abs(one) - abs(other) for name in ours for one, other in zip(ours[name], theirs[name], strict=True)
+    ]
+    rng = np.random.default_rng(0)
+    drawn = rng.choice(differences, (10_000, len(differences))).mean(axis=1)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    num_closer = sum(each < 0 for each in differences)
+    print(
+        f"\ncloser than NeuSight in {num_closer} of {len(differences)}; difference of means "
+        f"{np.mean(differences):+.3f} points, {low:+.1f} to {high:+.1f} in 95 % of bootstraps over runs"
+    )
 
 
 def mean_of(values: Sequence[float]) -> str:

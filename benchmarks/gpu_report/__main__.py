@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 from benchmarks.gpu_report.device import device_named
 from benchmarks.gpu_report.markdown import report
@@ -74,5 +76,11 @@ def _check_same(path: Path, configuration: dict[str, str], parser: argparse.Argu
     path.write_text(json.dumps(configuration, sort_keys=True))
 
 
+def end_on_sigterm(number: int, frame: FrameType | None) -> None:
+    """Leave by an exception, so that the step that runs is ended too."""
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end_on_sigterm)
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,12 @@ def report(configuration: Mapping[str, str], found: Found) -> str:
     """Return the report of all steps, those that failed included."""
     lines = [f"# What was measured on {configuration['device']}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in configuration.items()]
-    lines += ["", "Medians of executions in turn, caches flushed before each; quartiles in brackets.", ""]
+    lines += [
+        "",
+        "Medians of executions in turn, after warm-up, on random inputs, the second-level cache overwritten "
+        "before each; quartiles in brackets. Clocks and temperature are as they were found.",
+        "",
+    ]
     for name, title, body in (
         ("ceilings", "What the device reaches at best", _ceilings),
         ("launches", "What one more kernel costs", _launches),
@@ -33,13 +39,13 @@ def report(configuration: Mapping[str, str], found: Found) -> str:
 
 def _section(outcome: Mapping[str, Any], body: Any) -> list[str]:
     if "failure" in outcome:
-        return [f"Did not run: {outcome['failure']}."]
+        return [f"No figures: {outcome['failure']}."]
     return [*body(outcome["result"]), *_state(outcome["result"])]
 
 
 def _ceilings(result: Mapping[str, Any]) -> list[str]:
-    rows = [[f"product, {label}", f"{rate:.2f} TFLOP/s"] for label, rate in result["tflops"].items()]
-    return _table(["", "rate"], [*rows, ["copy, bytes read and written", f"{result['copy_gb_s']:.1f} GB/s"]])
+    rows = [[f"product, {label}", f"{rate:.3g} TFLOP/s"] for label, rate in result["tflops"].items()]
+    return _table(["", "rate"], [*rows, ["copy, bytes read and written", f"{result['copy_gb_s']:.3g} GB/s"]])
 
 
 def _launches(result: Mapping[str, Any]) -> list[str]:
@@ -53,8 +59,8 @@ def _training(result: Mapping[str, Any]) -> list[str]:
         [
             dtype,
             *(_latency(each["latency_us"][name]) for name in names),
-            f"{each['saved_bytes'] / 2**20:.1f}",
-            f"{each['peak_bytes'] / 2**20:.1f}",
+            f"{each['saved_bytes'] / 2**20:.3g}",
+            f"{each['peak_bytes'] / 2**20:.3g}",
         ]
         for dtype, each in result.items()
     ]
@@ -63,8 +69,8 @@ def _training(result: Mapping[str, Any]) -> list[str]:
 
 def _hops(result: Mapping[str, Any]) -> list[str]:
     return [
-        f"{result['bytes'] / 2**20:.2f} MiB take {_latency(result['latency_us']['round trip'])} us, "
-        f"{result['gb_s']:.1f} GB/s."
+        f"{result['bytes'] / 2**20:.3g} MiB take {_latency(result['latency_us']['round trip'])} us, "
+        f"{result['gb_s']:.3g} GB/s."
     ]
 
 
@@ -88,34 +94,56 @@ def _ranks(result: Mapping[str, Any]) -> list[str]:
 
 
 def _networks(found: Found) -> list[str]:
-    rows, notes = [], []
+    rows: list[list[str]] = []
+    notes, states = [], {}
     for name, outcome in found.items():
         if "failure" in outcome:
             notes.append(f"- {name.removeprefix('network-')} did not run: {outcome['failure']}")
             continue
         result = outcome["result"]
+        states[name.removeprefix("network-")] = result
         for label, latency in result["latency_us"].items():
             shares = [result[of].get(label) for of in ("share_of_ceiling", "share_of_copy")]
             shown = ["–" if share is None else f"{share:.1%}" for share in shares]
             error = f"{result['errors'][label]:.1e}"
             rows.append([name.removeprefix("network-"), label, _latency(latency), *shown, error])
+        if "parts" in result:
+            notes.append(f"- {name.removeprefix('network-')}, tuner: {_choice(result)}")
         notes += [
             f"- {name.removeprefix('network-')}, {label}: {reason}"
             for label, reason in result["notes"].items()
         ]
     columns = ["network", "program", "latency, us"]
     columns += ["of the product's ceiling", "of the copy's, by its least traffic", "error against eager"]
-    return [*_table(columns, rows), "", *notes]
+    return [*_table(columns, rows), *_state(states), "", *notes]
+
+
+def _choice(result: Mapping[str, Any]) -> str:
+    """Return who runs how many parts of a network, and what the tuner measured of each backend alone."""
+    parts = ", ".join(f"{backend} {count}" for backend, count in sorted(result["parts"].items()))
+    alone = ", ".join(
+        f"{backend} {latency_us:.1f}" for backend, latency_us in sorted(result["single_backends_us"].items())
+    )
+    return (
+        f"parts of {parts}; whole programs, as it measured them, us: {alone or 'none'}; each launch costs "
+        f"{result['launch_penalty_us']:.2f} us more; {result['new_measurements']} measurements"
+    )
 
 
 def _state(result: Mapping[str, Any]) -> list[str]:
-    state = result.get("state", {})
-    if not state.get("before"):
-        return []
-    words = [
-        f"{name} {state['before'][name]:g} → {state['after'].get(name, 0):g}" for name in state["before"]
+    """Return what the device's clocks and temperature were, of each part where a step timed several."""
+    timed = [("", result)] if "state" in result else [(f", {name}", each) for name, each in result.items()]
+    lines = [
+        f"Device before → after{name}: {_changes(each['state'])}."
+        for name, each in timed
+        if isinstance(each, Mapping) and each.get("state", {}).get("before")
     ]
-    return ["", f"Device before → after: {', '.join(words)}."]
+    return ["", *lines] if lines else []
+
+
+def _changes(state: Mapping[str, Mapping[str, float]]) -> str:
+    before, after = state["before"], state["after"]
+    return ", ".join(f"{name} {value:g} → {after.get(name, math.nan):g}" for name, value in before.items())
 
 
 def _latency(each: Mapping[str, float]) -> str:

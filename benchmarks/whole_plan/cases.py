@@ -78,7 +78,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_cases(
-    layers: LayersPlan, devices: Sequence[int], *, work: float, known: Sequence[Row] = ()
+    layers: LayersPlan, devices: Sequence[int], *, work: float, link: Link = LINK, known: Sequence[Row] = ()
 ) -> Iterator[Row]:
     """Yield a row for each number of devices, memory limit and number of micro-batches.
 
@@ -86,6 +86,7 @@ def plan_cases(
         layers: as the tuner measured them.
         devices: numbers of devices.
         work: units of work of each plan.
+        link: between any two devices.
         known: rows of an earlier run, which are not planned again.
     """
     done = {(row.model, row.devices, row.share, row.micro_batches) for row in known}
@@ -94,7 +95,7 @@ def plan_cases(
             shares = [s for s in SHARES if (layers.model, count, s, micro_batches) not in done]
             if not shares:
                 continue
-            request = LayoutRequest(devices=count, micro_batches=micro_batches, link=LINK)
+            request = LayoutRequest(devices=count, micro_batches=micro_batches, link=link)
             needed = bytes_of_1f1b(layers, request)
             for share in shares:
                 yield _row(layers, replace(request, memory_limit_bytes=int(share * needed)), share, work)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.whole_plan.cases import SHARES, Row
+from benchmarks.whole_plan.cases import ROUNDING, SHARES, Row
 
 V_1F1B = "1f1b"
 
@@ -118,6 +119,24 @@ def goals(rows: Sequence[Row]) -> Iterator[str]:
         f"A hand-written way is faster than the plan in {slower} of {len(planned)} cases; nothing fits in "
         f"{len(rows) - len(planned)} of {len(rows)}. Planning took {_seconds(planned)}."
     )
+    pairs, longer = longer_with_more_memory(rows)
+    yield ""
+    yield (
+        f"Of {pairs} pairs of cases that differ in the memory limit alone, the step is longer under the "
+        f"looser one in {longer}."
+    )
+
+
+def longer_with_more_memory(rows: Sequence[Row]) -> tuple[int, int]:
+    """Count pairs of cases of which one has more memory, and those whose step is longer there."""
+    pairs = longer = 0
+    for row, other in itertools.combinations((row for row in rows if row.plan), 2):
+        if (row.model, row.devices, row.micro_batches) != (other.model, other.devices, other.micro_batches):
+            continue
+        tight, loose = sorted((row, other), key=lambda each: each.memory_bytes)
+        pairs += 1
+        longer += loose.step_ms > tight.step_ms * (1 + ROUNDING)
+    return pairs, longer
 
 
 def means(rows: Sequence[Row]) -> Iterator[str]:
@@ -164,7 +183,9 @@ def every_row(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def markdown(rows: Sequence[Row], *, date: str, command: str, commit: str, machine: str) -> Iterator[str]:
+def markdown(
+    rows: Sequence[Row], *, date: str, command: str, commit: str, machine: str, costs: str, link: str
+) -> Iterator[str]:
     """Yield the report.
 
     Args:
@@ -173,12 +194,14 @@ def markdown(rows: Sequence[Row], *, date: str, command: str, commit: str, machi
         command: that makes the rows.
         commit: that was checked out.
         machine: processor and versions.
+        costs: where those of layers come from.
+        link: bandwidth and latency between devices.
     """
     yield f"# Whole plans beside hand-written ways, {date}"
     yield ""
     yield f"Command: `{command}`, commit `{commit}`. Machine: {machine}. Layers, divided ones"
-    yield "included, are *measured* on one thread; hops and collectives are *given*: 10 GB/s and 5 us. Steps"
-    yield "are *simulated* from these. Seconds of planning are wall-clock, under any load that there was."
+    yield f"included, are {costs}; hops and collectives are *given*: {link}. Steps are"
+    yield "*simulated* from these. Seconds of planning are wall-clock, under any load that there was."
     yield ""
     yield "Ratios are steps over the plan's: above 1, the plan is faster; in brackets, the number of cases in"
     yield "which the way fits at all. A way alone is a pipeline over all devices, or data or tensor"

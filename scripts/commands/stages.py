@@ -11,7 +11,14 @@ import typer
 from scripts.options import tuning_options
 from scripts.options.arguments import check_folder
 from scripts.options.dataclass_options import takes_options
-from scripts.options.tuning_options import BatchOption, JsonOption, ModelArgument, ShapeOption, TuningOptions
+from scripts.options.tuning_options import (
+    BatchOption,
+    JsonOption,
+    ModelArgument,
+    RemoteTargetOption,
+    ShapeOption,
+    TuningOptions,
+)
 from scripts.reports.tables import print_stages
 from scripts.terminal import console
 
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
 class StagesOptions(TuningOptions):
     """How a model is priced and cut, and where the stages go."""
 
+    target: RemoteTargetOption = "cpu"
     cut: Annotated[
         list[str] | None,
         typer.Option(

@@ -22,6 +22,7 @@ from scripts.options.tuning_options import (
     GraphLevelSearchOption,
     JsonOption,
     ModelArgument,
+    RemoteTargetOption,
     TrialBudgetOption,
     TuningOptions,
 )
@@ -32,6 +33,7 @@ from scripts.reports.tables import print_end_to_end, print_partition, print_stag
 from scripts.searching import search_thread
 from scripts.searching.planned_layout import (
     branched_placements,
+    choose_layout_in_parts,
     choose_planned_layout,
     fastest_placement,
     placement_name,
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from tessel.tuned_model.model_placement import ModelPlacement
     from tuner.errors import TunerError
     from tuner.frontend import Model
-    from tuner.plan import ModelPlan
+    from tuner.plan import LayersPlan, ModelPlan
     from tuner.tuning.session import Session
     from tuner.tuning.tune import TuningSettings
 
@@ -84,6 +86,7 @@ def _check_placement(name: str) -> str:
 class TuneOptions(TuningOptions):
     """How a model is priced, cut into stages and scheduled, and where the plan goes."""
 
+    target: RemoteTargetOption = "cpu"
     devices: Annotated[int, typer.Option(help="Devices of the pipeline, one stage each.")] = 4
     micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = 16
     memory: Annotated[
@@ -331,7 +334,11 @@ def _tune(
             branched = {name: each for name, each in branched.items() if replicas[name] == 1}
             if not branched:
                 raise
-        planned = {} if choice is None else {PLANNED: settings_of_layout(choice.layout, chain)}
+        planned = (
+            {}
+            if choice is None
+            else {PLANNED: settings_of_layout(choice.layout, chain, in_parts=choice.in_parts)}
+        )
         placements = {**planned, **branched, BASELINE: chain}
         tuned = tune_placements(model, session, placements, shapes=shapes, batch=options.batch)
     return {name: _replicated(found, replicas.get(name, 1)) for name, found in tuned.items()}, choice
@@ -343,20 +350,26 @@ def _choose_layout(
     """Measure layers and divided ends, and plan with them."""
     from tessel.planning.cluster import Link
     from tessel.tuned_model.layout_choice import LayoutRequest
+    from tuner.tuning.layer_parts import guess_parts
     from tuner.tuning.measure_layers import measure_layers
     from tuner.tuning.measure_shards import MeasuredCollectives
     from tuner.tuning.tune import hop_latencies
 
     counts = [count for count in range(2, options.devices + 1) if options.devices % count == 0]
-    layers = measure_layers(
-        model,
-        session,
-        # Copies of a divided model need collectives among some devices, which a link alone gives.
-        shard_counts=counts if settings.link is not None else [options.devices],
-        tensor_counts=counts if settings.link is not None else (),
-        collectives=settings.link or MeasuredCollectives(session),
-        batch=options.batch,
-    )
+
+    def measured(*, in_parts: bool) -> LayersPlan:
+        return measure_layers(
+            model,
+            session,
+            # Copies of a divided model need collectives among some devices, which a link alone gives.
+            shard_counts=counts if settings.link is not None else [options.devices],
+            tensor_counts=counts if settings.link is not None else (),
+            collectives=settings.link or MeasuredCollectives(session),
+            batch=options.batch,
+            in_parts=in_parts,
+        )
+
+    layers = measured(in_parts=False)
     if settings.link is not None:
         link = Link(bytes_per_s=settings.link.bytes_per_us * 1e6, latency_us=settings.link.latency_us)
     else:
@@ -376,7 +389,13 @@ def _choose_layout(
         # What an all-reduce of all gradients takes is known of a link alone.
         replicates=settings.link is not None,
     )
-    return choose_planned_layout(layers, request, work=options.work, seed=options.seed)
+    choice = choose_planned_layout(layers, request, work=options.work, seed=options.seed)
+    guessed = guess_parts(model, layers)
+    if guessed is None:
+        return choice
+    return choose_layout_in_parts(
+        choice, guessed, lambda: measured(in_parts=True), request, work=options.work, seed=options.seed
+    )
 
 
 def _plan(
@@ -497,6 +516,11 @@ def _check(options: TuneOptions) -> None:
     check_choice("--optimizer", options.optimizer, OPTIMIZERS)
     if options.hop_us is not None and not 0 <= options.hop_us < 1e9:
         raise typer.BadParameter(f"--hop-us is {options.hop_us}; a latency is a number of microseconds >= 0")
+    if options.devices > 1 and options.hop_us is None and options.target.startswith("rpc://"):
+        raise typer.BadParameter(
+            f"--target {options.target} is behind an RPC tracker, and what a tensor takes from one of its "
+            "devices to another is not measured from here; give --hop-us, and --link where stages are divided"
+        )
 
 
 def _document(plan: Plan, path: Path, stopped_by: StoppedBy) -> Tuned:

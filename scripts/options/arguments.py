@@ -63,9 +63,9 @@ def check_target(text: str) -> str:
     """
     if text.startswith("rpc://"):
         raise typer.BadParameter(
-            f"--target {text} is behind an RPC tracker, and only `tessel partition` measures there; for "
-            "this command start `tessel fleet worker` on a machine that drives the device, and give --fleet "
-            "with --target cpu or cuda, where it has that option"
+            f"--target {text} is behind an RPC tracker, and only `tessel partition`, `stages` and `tune` "
+            "measure there; for this command start `tessel fleet worker` on a machine that drives the "
+            "device, and give --fleet with --target cpu or cuda, where it has that option"
         )
     return text
 

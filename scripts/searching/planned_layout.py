@@ -23,6 +23,13 @@ PLANNING_WORK = 8.0
 """Units of work of planning from layers, unless the user limits the search: some ten seconds."""
 
 
+GUESSING_WORK = 2.0
+"""Units of work of planning from guessed parts of layers."""
+
+WORTH_MEASURING = 0.02
+"""The share of a step that parts of layers must save, by a guess, to be measured."""
+
+
 def choose_planned_layout(
     layers: LayersPlan, request: LayoutRequest, *, work: float | None, seed: int
 ) -> ChosenLayout:
@@ -45,6 +52,44 @@ def choose_planned_layout(
             seed=seed,
             on_progress=lambda progress: update(f"{progress.step_us / 1e3:.1f} ms a step: {progress.name}"),
         )
+
+
+def choose_layout_in_parts(
+    whole: ChosenLayout,
+    guessed: LayersPlan,
+    measure: Callable[[], LayersPlan],
+    request: LayoutRequest,
+    *,
+    work: float | None,
+    seed: int,
+) -> ChosenLayout:
+    """Return a layout that cuts within layers where one has a shorter step, and else the one of whole layers.
+
+    Parts are measured only where a short search with guessed ones says that this could pay.
+
+    Args:
+        whole: planned from whole layers.
+        guessed: the parts of layers, with figures derived from those of layers.
+        measure: measures the parts.
+        request: as `whole` was planned for.
+        work: units of work of the search; None for its default.
+        seed: of the search.
+    """
+    from dataclasses import replace
+
+    from tessel.errors import InfeasibleError
+    from tessel.tuned_model.layout_choice import plan_layers
+
+    step_us = whole.step_us
+    budget = search_options.make_budget(GUESSING_WORK if work is None else min(work, GUESSING_WORK), None)
+    try:
+        found = plan_layers(guessed, replace(request, compares=False), budget=budget, seed=seed)
+        if found.best.estimate.step_us > step_us * (1 - WORTH_MEASURING):
+            return whole
+        in_parts = choose_planned_layout(measure(), request, work=work, seed=seed)
+    except InfeasibleError:
+        return whole
+    return replace(in_parts, in_parts=True) if in_parts.step_us < step_us else whole
 
 
 def branched_placements(
@@ -120,13 +165,20 @@ def with_replicas(name: str, replicas: int) -> str:
     return name if replicas == 1 else f"{name} × {replicas}"
 
 
-def settings_of_layout(layout: Layout, settings: TuningSettings) -> TuningSettings:
-    """Return the settings that cut a model as a layout says, all else as given."""
+def settings_of_layout(layout: Layout, settings: TuningSettings, *, in_parts: bool = False) -> TuningSettings:
+    """Return the settings that cut a model as a layout says, all else as given.
+
+    Args:
+        layout: of layers, or of their parts.
+        settings: all else.
+        in_parts: whether it is of parts.
+    """
     from dataclasses import replace
 
     from tuner.stages.placed_stages import PlacedStages
 
     layer_cuts = tuple(first for first, _ in layout.cuts[1:])
+    settings = replace(settings, in_parts=in_parts)
     width = layout.tensor_parallel
     if width > 1:
         devices = (layout.device_of(stage) * width for stage in range(len(layout.cuts)))

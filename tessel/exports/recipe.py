@@ -35,6 +35,10 @@ class Role(enum.StrEnum):
     HEAD = "L"
 
 
+_PART = "+"
+"""Ends the name of a part of a layer (`tuner.stages.cut_points`)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A pipeline as frameworks are told of it.
@@ -107,16 +111,22 @@ class Recipe:
         return self.layers[first : last + 1]
 
     def require_layers(self, framework: str) -> None:
-        """Refuse a recipe without layers.
+        """Refuse a recipe without layers, or with a stage that ends within one.
 
         Raises:
-            ScheduleError: it has none; says what does.
+            ScheduleError: it is such; says what is not.
         """
         if not self.cuts:
             raise ScheduleError(
                 f"{self.model} is a schedule, which names no layers, and {framework} is told which "
                 f"layers each "
                 "stage has; give a plan of `tessel plan` or `tessel tune`"
+            )
+        part = next((layer for layer in self.layers if layer.endswith(_PART)), None)
+        if part is not None:
+            raise ScheduleError(
+                f"a stage of {self.model} ends within a layer, after {part!r}, and {framework} is told whole "
+                "layers; tune it with a placement that is named, or with --cut"
             )
 
 

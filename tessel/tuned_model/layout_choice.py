@@ -51,6 +51,7 @@ class LayoutRequest:
         optimizer: a key of `OPTIMIZERS`.
         recompute: whether stages may recompute.
         replicates: whether the model may be replicated.
+        compares: whether hand-written ways are planned too, to compare with.
     """
 
     devices: int
@@ -60,6 +61,7 @@ class LayoutRequest:
     optimizer: str = "sgd"
     recompute: bool = True
     replicates: bool = True
+    compares: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,8 @@ class ChosenLayout:
         lower_bound_us: no layout that was allowed has a shorter step.
         link: that it was planned for.
         update_us_a_byte: microseconds of the optimizer's update for each byte of weights.
+        step_us: planned length of a step.
+        in_parts: whether its cuts count the parts of layers.
     """
 
     layout: Layout
@@ -79,6 +83,8 @@ class ChosenLayout:
     lower_bound_us: float
     link: Link
     update_us_a_byte: float
+    step_us: float
+    in_parts: bool = False
 
     @property
     def copies(self) -> int:
@@ -173,6 +179,7 @@ def choose_layout(
         lower_bound_us=found.lower_bound_us,
         link=request.link,
         update_us_a_byte=_update_us_a_byte(layers, request.optimizer),
+        step_us=found.best.estimate.step_us,
     )
 
 
@@ -201,6 +208,7 @@ def plan_layers(
             max_chunks=MAX_CHUNKS,
             data_parallel=None if request.replicates else 1,
             what_if=False,
+            baselines=request.compares,
         ),
         budget=budget,
         seed=seed,

@@ -9,7 +9,7 @@ from benchmarks.converter_fuzz import __main__ as command  # noqa: E402
 from benchmarks.converter_fuzz import gradients  # noqa: E402
 from benchmarks.converter_fuzz.check import Finding, check  # noqa: E402
 from benchmarks.converter_fuzz.gradients import check_gradients_of  # noqa: E402
-from benchmarks.converter_fuzz.operators import Applied, operators, samples  # noqa: E402
+from benchmarks.converter_fuzz.operators import Applied, Several, chosen_numbers, operators, samples  # noqa: E402
 from benchmarks.converter_fuzz.tables import as_table  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
@@ -47,6 +47,26 @@ def test_of_equal_values_either_may_be_named(places, outcome, monkeypatch) -> No
     assert finding.outcome == outcome, finding
 
 
+@pytest.mark.parametrize(
+    ("num_drawn", "count", "numbers"), [(5, 8, [0, 1, 2, 3, 4]), (9, 3, [0, 4, 8]), (4, 1, [0]), (0, 8, [])]
+)
+def test_samples_reach_from_the_first_to_the_last(num_drawn: int, count: int, numbers: list[int]) -> None:
+    assert chosen_numbers(num_drawn, count) == numbers
+
+
+def test_samples_side_by_side_are_compared_each(monkeypatch) -> None:
+    side_by_side = Several([Applied(torch.mul, ((torch.arange(3.0) + n, 2.0), {})) for n in range(2)])
+    finding = check("mul", "float32", 0, side_by_side)
+    assert finding is not None
+    assert finding.outcome == "equal", finding
+    monkeypatch.setattr(
+        "benchmarks.converter_fuzz.check.run", lambda *_: [side_by_side.tensors[0].numpy() * 2] * 2
+    )
+    finding = check("mul", "float32", 0, side_by_side)
+    assert finding is not None
+    assert finding.outcome == "wrong"
+
+
 def test_what_stays_a_call_of_torch_is_told_apart() -> None:
     applied = Applied(torch.cummax, ((torch.rand(2, 3), 1), {}))
     finding = check("cummax", "float32", 0, applied)
@@ -66,7 +86,7 @@ def test_what_no_array_holds_is_left_out() -> None:
 def test_an_interrupted_comparison_goes_on_and_what_was_wrong_is_checked_again(monkeypatch, tmp_path) -> None:
     asked = []
 
-    def fuzz(name, operator, dtype, count, checked):
+    def fuzz(name, operator, dtype, count, checked, comparable):
         asked.append((name, dtype))
         yield Finding(name, dtype, 0, "wrong" if len(asked) == 2 else "equal")
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 pytest.importorskip("torch")
@@ -32,6 +33,7 @@ from benchmarks.gpu_report.steps import (
 from benchmarks.gpu_report.timing import time_in_turn
 from records.files.exchange import read_records
 from tessel.profiles import load_profile
+from tests.harness.local_fleet import wait_until
 from tuner.errors import TunerError
 
 pytestmark = [pytest.mark.torch, pytest.mark.tvm]
@@ -162,6 +164,55 @@ def test_a_step_that_hangs_is_ended_with_the_budget_and_no_other_begun(tmp_path:
     )
     assert found["hangs"]["failure"].startswith("ended after 2 s")
     assert found["next"]["failure"].startswith("not begun")
+
+
+def test_what_a_step_has_started_ends_with_it(tmp_path: Path) -> None:
+    """Such as the tuner's command, whose kernels would disturb the step that comes next."""
+    sleeps = "[sys.executable, '-c', 'import time; time.sleep(600)']"
+    starts = f"import subprocess, sys; made = subprocess.Popen({sleeps})"
+    noted = f"import pathlib; pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(made.pid))"
+    hangs = script(f"{starts}; {noted}; made.wait()")
+    found = run_steps(["hangs"], tmp_path, command=lambda name: hangs, budget_s=9, say=lambda line: None)
+    assert "ended after 3 s" in found["hangs"]["failure"]
+    started = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not _is_alive(started))
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process still runs; where nothing reaps orphans, one that ended stays as a zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_clocks_temperatures_and_who_runs_what_stand_beside_timings() -> None:
+    timed = {
+        "latency_us": {"torch eager": {"median": 2.0, "low": 1.0, "high": 3.0}},
+        "state": {"before": {"temperature_c": 40.0}, "after": {"temperature_c": 48.0}},
+        "share_of_ceiling": {},
+        "share_of_copy": {},
+        "errors": {"torch eager": 0.0},
+        "notes": {},
+        "parts": {"tvm": 3, "torch": 2},
+        "single_backends_us": {"tvm": 7.0},
+        "launch_penalty_us": 1.5,
+        "new_measurements": 11,
+    }
+    latency_us = dict.fromkeys(
+        ("forward", "backward", "backward_input", "backward_weight"), timed["latency_us"]["torch eager"]
+    )
+    block = {"latency_us": latency_us, "state": timed["state"], "saved_bytes": 1, "peak_bytes": 2}
+    text = report(
+        {"device": "NVIDIA H200"},
+        {"network-gpt2-float32": {"result": timed}, "training": {"result": {"bfloat16": block}}},
+    )
+    assert "Device before → after, gpt2-float32: temperature_c 40 → 48." in text
+    assert "Device before → after, bfloat16: temperature_c 40 → 48." in text
+    assert (
+        "gpt2-float32, tuner: parts of torch 2, tvm 3; whole programs, as it measured them, us: tvm 7.0"
+        in text
+    )
 
 
 def test_results_of_another_device_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from benchmarks.whole_plan.confirm import (
     over_every_device,
     replay,
 )
-from benchmarks.whole_plan.report import goals, means
+from benchmarks.whole_plan.report import goals, longer_with_more_memory, means
 from tessel.search import SearchBudget
 from tessel.tuned_model.layout_choice import LayoutRequest, choose_layout
 from tests.samples.measured_layers import heavy_head
@@ -36,6 +36,32 @@ def light_weights() -> LayersPlan:
     """Return made-up layers; `tensor_parallel` is what lets a way take other degrees."""
     layers = heavy_head(table_mib=40, block_mib=4)
     return msgspec.structs.replace(layers, tensor_parallel={2: layers.layers})
+
+
+def test_published_sizes_are_predicted_from_the_measured_profile_and_planned(tmp_path: Path) -> None:
+    assert main(["published", "--folder", str(tmp_path), "--link", "100GB/s"]) == 0
+    found = {
+        path.stem: msgspec.json.decode(path.read_bytes(), type=LayersPlan) for path in tmp_path.glob("*.json")
+    }
+    words = [f"gpt3-6.7b-words_{count}" for count in ("50k", "256k", "1m")]
+    assert sorted(found) == sorted([*words, "mt5-xl", "mt5-xxl", "flava"])
+    billions = {name: sum(layer.weight_bytes for layer in each.layers) / 4e9 for name, each in found.items()}
+    # As published, where a tied table is counted once: 6.7 (0.2 of it words), 3.7 and 13.
+    assert billions[words[0]] - 0.2 == pytest.approx(6.7, rel=0.05)
+    assert billions["mt5-xl"] - 0.5 == pytest.approx(3.7, rel=0.05)
+    assert billions["mt5-xxl"] - 1.0 == pytest.approx(13, rel=0.05)
+    for layers in found.values():
+        sources = {stage.forward.source for stage in (*layers.layers, *layers.tensor_parallel[8])}
+        assert sources == {"predicted"}
+    million = found[words[2]]
+    block, head = million.layers[1], million.layers[-1]
+    assert head.forward.latency_us > 3 * block.forward.latency_us
+    assert million.shards[8][1].forward.latency_us < head.forward.latency_us / 7
+    request = LayoutRequest(devices=8, micro_batches=16, link=LINK)
+    chosen = choose_layout(million, request, budget=SearchBudget(work_limit=0.1))
+    steps = {row.name: row.step_ms for row in chosen.rows if row.step_ms is not None}
+    assert steps["plan"] <= min(steps.values())
+    assert steps["plan"] < steps["gpipe"]
 
 
 def test_cases_are_planned_and_none_is_slower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,6 +108,19 @@ def test_a_plan_that_loses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "| gpt2 | 4 | 0.900 (1) | 0.900 (1) | - | - | - | 25.0% | 25.0% |" in list(means([losing]))
     wanted, *_ = (line for line in goals([losing]) if line.startswith("| GPT-2 small"))
     assert wanted.endswith("| 1.220 | 0.900 (1) | **no** | 1.125 (1) |")
+
+
+def test_a_step_that_more_memory_makes_longer_is_counted() -> None:
+    tight = Row(
+        model="made", devices=4, share=0.6, micro_batches=8, memory_bytes=2**29, plan="a", step_ms=2.0
+    )
+    loose, other = (
+        msgspec.structs.replace(tight, share=1.02, memory_bytes=2**30, step_ms=2.1, **change)
+        for change in ({}, {"micro_batches": 16})
+    )
+    assert longer_with_more_memory([tight, loose, other]) == (1, 1)
+    assert longer_with_more_memory([tight, msgspec.structs.replace(loose, step_ms=2.0)]) == (1, 0)
+    assert longer_with_more_memory([msgspec.structs.replace(tight, plan=""), loose]) == (0, 0)
 
 
 def test_ranks_that_name_another_winner_are_said() -> None:

@@ -28,8 +28,12 @@ def random_profile(
     micro_batches: tuple[int, ...] = (1,),
     has_update: bool = True,
     shards: tuple[int, ...] = (),
+    tensor: tuple[int, ...] = (),
 ) -> Profile:
-    """Return a profile of unequal layers, the first and the last of which are also divided if asked for."""
+    """Return a profile of unequal layers.
+
+    If asked for, the first and the last are also divided over `shards` devices, and all over `tensor`.
+    """
     tables = []
     base = [[float(rng.integers(1, 9)) for _ in range(9)] for _ in range(num_layers)]
     for size in micro_batches:
@@ -55,6 +59,15 @@ def random_profile(
         for table in tables
         for count in shards
     )
+    tables += [
+        CostTable(
+            micro_batch=table.micro_batch,
+            tensor_parallel=count,
+            costs=tuple(_divided(cost, count) for cost in table.costs),
+        )
+        for table in tuple(tables)
+        for count in tensor
+    ]
     return Profile(name="random", layers=layers, tables=tuple(tables), shards=divided)
 
 
@@ -99,7 +112,13 @@ def small_cluster(devices: int, *, memory_bytes: int | None = None, **options: o
 
 
 def every_layout(
-    num_layers: int, devices: int, *, samples: int, recompute: bool, divides: bool = False
+    num_layers: int,
+    devices: int,
+    *,
+    samples: int,
+    recompute: bool,
+    divides: bool = False,
+    tensor: tuple[int, ...] = (),
 ) -> Iterator[Layout]:
     """Yield every layout with joint backwards of `samples` micro-batches of one sample on these devices.
 
@@ -109,17 +128,18 @@ def every_layout(
         samples: micro-batches.
         recompute: whether stages may recompute.
         divides: whether first and last layer may be divided over the devices of a pipeline.
+        tensor: numbers of devices over which each layer may be divided.
     """
-    for pipeline in (degree for degree in range(1, devices + 1) if devices % degree == 0):
-        replicas = devices // pipeline
-        if samples % replicas:
+    for width, pipeline in itertools.product((1, *tensor), range(1, devices + 1)):
+        if devices % (width * pipeline) or samples % (devices // (width * pipeline)):
             continue
+        replicas = devices // (width * pipeline)
         shapes = [("vshape", pipeline)]
         if pipeline > 1:
             shapes += [("xshape", pipeline)] if samples // replicas % 2 == 0 else []
             shapes += [("zbv", 2 * pipeline)]
             shapes += [("interleaved", chunks * pipeline) for chunks in range(2, num_layers // pipeline + 1)]
-            if divides and pipeline + 2 <= num_layers:
+            if divides and width == 1 and pipeline + 2 <= num_layers:
                 shapes += [("mshape", pipeline + 2)]
         for placement, stages in shapes:
             for inner in itertools.combinations(range(1, num_layers), stages - 1):
@@ -130,6 +150,7 @@ def every_layout(
                     yield Layout(
                         data_parallel=replicas,
                         pipeline=pipeline,
+                        tensor_parallel=width,
                         micro_batch=1,
                         micro_batches=samples // replicas,
                         cuts=tuple((first, after - 1) for first, after in itertools.pairwise(bounds)),
@@ -142,7 +163,7 @@ def placed_by_hand(
     profile: Profile, layout: Layout, cluster: Cluster, optimizer: Optimizer
 ) -> tuple[Placement, tuple[int, ...] | None, float]:
     """Return blocks, room for activations and the length of a step, from the definitions, layer by layer."""
-    (table,) = profile.tables
+    (table,) = (each for each in profile.tables if each.tensor_parallel == layout.tensor_parallel)
     costs, stages = list(table.costs), len(layout.cuts)
     chains = [[(layout.device_of(stage),) for stage in range(stages)]]
     if layout.placement == "xshape":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import torch
@@ -122,6 +123,48 @@ def halves() -> tuple[nn.Module, tuple[torch.Tensor]]:
     return Halves(), (torch.zeros(3, 8),)
 
 
+class Cache:
+    """Something that no export knows."""
+
+
+@dataclass
+class Answer:
+    """What a model of a library returns: losses, logits, and more."""
+
+    loss: torch.Tensor
+    penalty: torch.Tensor
+    logits: torch.Tensor
+    hidden: torch.Tensor | None
+    cache: Cache
+
+
+class Answering(nn.Module):
+    """Has arguments that are left out, and gives a dataclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Embedding(WORDS, WIDTH), nn.Linear(8, 8), nn.Linear(8, WORDS)
+
+    def forward(
+        self,
+        words: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        scale: float = 2.0,
+        labels: torch.Tensor | None = None,
+    ) -> Answer:
+        x = self.second(self.first(words)).tanh() * scale
+        logits = self.third(x if mask is None else x * mask)
+        loss = nn.functional.cross_entropy(
+            logits.flatten(0, 1), words.flatten() if labels is None else labels
+        )
+        return Answer(loss, logits.square().mean(), logits, None, Cache())
+
+
+def answering() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    torch.manual_seed(0)
+    return Answering(), {"labels": torch.arange(6) + 6, "words": torch.arange(6).view(2, 3)}
+
+
 class Calls(nn.Module):
     """Operators that stay calls of torch, one with a weight beside its input, in every stage."""
 
@@ -188,6 +231,7 @@ def dropping() -> tuple[nn.Module, tuple[torch.Tensor]]:
     return Dropping(), (torch.zeros(3, 8),)
 
 
+ANSWERING = "planned_models:answering"
 CALLS = "planned_models:calls"
 DROPPING = "planned_models:dropping"
 ENCODER_DECODER = "planned_models:encoder_decoder"

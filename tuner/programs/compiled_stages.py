@@ -97,7 +97,7 @@ def load_programs(
     routes = _routes(one_copy)
     divided = _divided(one_copy, spec.plan)
     groups = ShardGroups(spec.plan)
-    inputs = inputs or _inputs_on_device(model, spec, device)
+    inputs = inputs or _inputs_on_device(model, spec, device, read_by=[stages[n] for n in stage_numbers])
     programs: dict[int, CompiledStage] = {}
     # A tied table is one tensor on a rank, whichever of its stages reads it.
     parts: dict[tuple[str, int], torch.Tensor] = {}
@@ -269,7 +269,7 @@ def reference_step(
         stage,
         machines=machines,
         weights=_on_device(draw_weights(model, spec.seed), target.kind),
-        inputs=_inputs_on_device(model, spec, target.kind),
+        inputs=_inputs_on_device(model, spec, target.kind, read_by=[stage]),
         routes=Routes(received={}, sent={}, received_gradients={}, sent_gradients={}),
     )
     whole.start_step(num_micro_batches)
@@ -305,6 +305,12 @@ def _steps_of_reference(
     return losses, {
         name: gradient for name, gradient in total.items() if gradient_name(name) in made or gradient.any()
     }
+
+
+def computed_types(spec: ProgramSpec) -> frozenset[str]:
+    """Return the data types of all that the model's program takes and makes, on its way as well."""
+    module = load_planned_model(spec).module
+    return frozenset(tensor.dtype for tensor in workload_of(module["main"], "model", module=module).values)
 
 
 def exact_gradients(spec: ProgramSpec, num_micro_batches: int) -> dict[str, np.ndarray] | None:
@@ -356,14 +362,22 @@ def _on_device(tensors: Tensors, device: str) -> Tensors:
     return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
-def _inputs_on_device(model: Model, spec: ProgramSpec, device: str) -> Callable[[int], Tensors]:
-    """Return what gives a micro-batch's inputs; kept, so that a timed forward draws and copies nothing."""
+def _inputs_on_device(
+    model: Model, spec: ProgramSpec, device: str, *, read_by: Sequence[Stage]
+) -> Callable[[int], Tensors]:
+    """Return what gives the inputs of a micro-batch that some stages read.
+
+    They are kept, so that a timed forward draws and copies nothing; others would take a rank's memory for
+    nothing.
+    """
     # Not the model: it may hold weights, of which a stage has its own.
     draws = draws_of(model, spec.seed)
+    read = {info.name for stage in read_by for info in stage.inputs}
 
     @functools.cache
     def inputs(micro_batch: int) -> Tensors:
-        return {name: t.to(device) for name, t in draws.tensors(micro_batch).items()}
+        drawn = draws.tensors(micro_batch)
+        return {name: tensor.to(device) for name, tensor in drawn.items() if name in read}
 
     return inputs
 

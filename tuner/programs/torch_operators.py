@@ -293,7 +293,9 @@ _OTHERS: dict[str, Operator] = {
         x, tuple(scale.shape), scale, float(attributes.epsilon)
     ),
     "nn.softmax": lambda attributes, x: torch.softmax(x, int(attributes.axis)),
-    "nn.softplus": lambda attributes, x: functional.softplus(x, float(attributes.beta)),
+    "nn.softplus": lambda attributes, x: functional.softplus(
+        x, float(attributes.beta), float(attributes.threshold)
+    ),
     "one_hot": _one_hot,
     "permute_dims": _permute,
     "reshape": lambda _, x, shape: x.reshape(tuple(shape)),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -116,7 +116,7 @@ def reference_step(
     losses: dict[int, float] = {}
     for micro_batch in range(num_micro_batches):
         rng = _rng(spec, micro_batch)
-        drawn = [_drawn_like(example, rng, as_it_is=takes_examples).to(spec.device) for example in examples]
+        drawn = _drawn(examples, rng, spec.device, as_it_is=takes_examples)
         loss = _loss(pytree.tree_leaves(module(*drawn)), rng)
         torch.autograd.backward(loss / num_micro_batches)
         losses[micro_batch] = float(loss.detach())
@@ -170,7 +170,7 @@ def _of_operators(spec: TorchProgramSpec) -> ProgramSpec:
     return ProgramSpec(plan=spec.plan, seed=spec.seed, trust_model=spec.trust_model)
 
 
-def _own_module(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, ...]] | None:
+def _own_module(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[Any, ...]] | None:
     """Return the user's module in its mode for inference, and one micro-batch of inputs.
 
     None where its own code cannot be cut as planned, or does other things while it trains.
@@ -185,23 +185,35 @@ def _own_module(spec: TorchProgramSpec) -> tuple[nn.Module, tuple[torch.Tensor, 
     module, examples = build_torch_module(location, function, seed=spec.seed)
     if plan.training and observe_training(module, examples).differences:
         return None
-    return module.eval().to(spec.device), tuple(example.to(spec.device) for example in examples)
+    on_device = pytree.tree_map_only(torch.Tensor, lambda example: example.to(spec.device), tuple(examples))
+    return module.eval().to(spec.device), on_device
 
 
 def _rng(spec: TorchProgramSpec, micro_batch: int) -> np.random.Generator:
     return np.random.default_rng([spec.seed, 1, micro_batch])
 
 
-def _takes_examples(spec: TorchProgramSpec, module: nn.Module, examples: Sequence[torch.Tensor]) -> bool:
+def _takes_examples(spec: TorchProgramSpec, module: nn.Module, examples: Sequence[Any]) -> bool:
     """Say whether a module takes its examples' whole numbers alone; see `tuner.programs.inputs`."""
 
     def run() -> list[np.ndarray]:
         rng = _rng(spec, 0)
         with torch.no_grad():
-            found = module(*(_drawn_like(example, rng).to(spec.device) for example in examples))
+            found = module(*_drawn(examples, rng, spec.device))
         return [_array(each) for each in pytree.tree_leaves(found) if isinstance(each, torch.Tensor)]
 
-    return any(not example.is_floating_point() for example in examples) and bool(why_refused(run))
+    tensors = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
+    return any(not tensor.is_floating_point() for tensor in tensors) and bool(why_refused(run))
+
+
+def _drawn(
+    examples: Sequence[Any], rng: np.random.Generator, device: str, *, as_it_is: bool = False
+) -> tuple[Any, ...]:
+    """Return arguments like the examples, with each tensor drawn in its place."""
+    drawn: tuple[Any, ...] = pytree.tree_map_only(
+        torch.Tensor, lambda each: _drawn_like(each, rng, as_it_is=as_it_is).to(device), tuple(examples)
+    )
+    return drawn
 
 
 def _drawn_like(example: torch.Tensor, rng: np.random.Generator, *, as_it_is: bool = False) -> torch.Tensor:
@@ -215,8 +227,12 @@ def _drawn_like(example: torch.Tensor, rng: np.random.Generator, *, as_it_is: bo
 
 
 def _loss(outputs: Sequence[torch.Tensor], rng: np.random.Generator) -> torch.Tensor:
-    """Return the loss that the tuner put on the module: its only scalar, or the cross-entropy of logits."""
-    (output,) = outputs
+    """Return the loss that the tuner put on the module: its scalars' sum, or the cross-entropy of logits."""
+    found = [each for each in outputs if isinstance(each, torch.Tensor)]
+    if len(found) > 1:
+        scalars = [each for each in found if each.is_floating_point() and not each.shape]
+        return torch.stack([each for each in scalars if each.dtype is scalars[0].dtype]).sum()
+    (output,) = found
     if not output.shape:
         return output
     num_classes = output.shape[-1]
@@ -231,7 +247,7 @@ class _Draws:
     def __init__(
         self,
         spec: TorchProgramSpec,
-        examples: Sequence[torch.Tensor],
+        examples: Sequence[Any],
         pipeline: TorchPipeline,
         *,
         takes_examples: bool,
@@ -244,7 +260,9 @@ class _Draws:
 
     def inputs(self, micro_batch: int) -> Tensors:
         """Return the user's inputs by name."""
-        return dict(zip(self._input_names, self._drawn(_rng(self._spec, micro_batch)), strict=True))
+        leaves = pytree.tree_leaves(self._drawn(_rng(self._spec, micro_batch)))
+        named = zip(self._input_names, leaves, strict=True)
+        return {name: leaf for name, leaf in named if isinstance(leaf, torch.Tensor)}
 
     def loss(self, micro_batch: int, known: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the loss of what the last stage made."""
@@ -252,8 +270,5 @@ class _Draws:
         self._drawn(rng)  # Labels are drawn after the inputs, as in `reference_step`.
         return _loss([known[name] for name in self._output_names], rng)
 
-    def _drawn(self, rng: np.random.Generator) -> list[torch.Tensor]:
-        return [
-            _drawn_like(example, rng, as_it_is=self._takes_examples).to(self._spec.device)
-            for example in self._examples
-        ]
+    def _drawn(self, rng: np.random.Generator) -> tuple[Any, ...]:
+        return _drawn(self._examples, rng, self._spec.device, as_it_is=self._takes_examples)

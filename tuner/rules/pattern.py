@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import tvm
 from tvm import relax
 from tvm.relax.dpl import CallPattern, TupleGetItemPattern
 
+from tuner.graph.bound_values import bound_values
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.node_set import NodeSet
 from tuner.graph.subgraph import SubGraph
@@ -36,11 +38,14 @@ class PatternRule:
         name: shown in reports.
         pattern: ends in an operator call.
         accepts: says whether a match will do; every match if None.
+        given: a part of the pattern that must be a parameter, or be made of weights alone; not one that is
+            only transposed, which the pattern that spells the transposition out matches too.
     """
 
     name: str
     pattern: DFPattern
     accepts: Callable[[Match], bool] | None = None
+    given: DFPattern | None = None
 
     def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
         """Yield one sub-graph a match, in order of the match's last node; O(nodes × size of the pattern)."""
@@ -51,6 +56,8 @@ class PatternRule:
         for call in source.bound_calls:
             match = self.pattern.extract_matched_expr(call, values)
             if match is None or (self.accepts is not None and not self.accepts(match)):
+                continue
+            if self.given is not None and not _is_given(match[self.given], graph, values):
                 continue
             inside = _inside(match, node_of)
             if inside and inside not in seen:
@@ -65,10 +72,21 @@ class LabelledPattern:
     label: str
     pattern: DFPattern
     accepts: Callable[[Match], bool] | None = None
+    given: DFPattern | None = None
 
     def rule(self) -> Composite:
         """Return the rule that proposes its matches under its label."""
-        return Composite(self.label, PatternRule(self.label, self.pattern, self.accepts))
+        return Composite(self.label, PatternRule(self.label, self.pattern, self.accepts, self.given))
+
+
+def _is_given(expression: Any, graph: DataflowGraph, values: Mapping[Any, Any]) -> bool:
+    """Say whether a matched expression is a parameter or made of weights alone, and no mere transposition."""
+    if not isinstance(expression, relax.DataflowVar | relax.Call):
+        return True
+    call = values[expression] if isinstance(expression, relax.DataflowVar) else expression
+    if isinstance(call, relax.Call) and call.op == tvm.ir.Op.get("relax.permute_dims"):
+        return False
+    return any(value in values and values[value].same_as(call) for value in bound_values(graph))
 
 
 def _node_by_expression(graph: DataflowGraph) -> dict[Any, int]:

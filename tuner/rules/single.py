@@ -17,8 +17,8 @@ from tuner.graph.subgraph import SubGraph
 FREE_OPERATORS = frozenset({"shape_of", "shape_to_tensor", "size", "tensor_to_shape"})
 """Operators that the virtual machine runs itself, without a kernel."""
 
-_LAYOUTS = frozenset({"expand_dims", "permute_dims", "reshape", "squeeze"})
-"""Operators that lay a tensor out another way; weights are laid out once, where they are bound."""
+_LAYOUTS = frozenset({"astype", "expand_dims", "permute_dims", "reshape", "squeeze"})
+"""Operators that store a tensor another way; weights are laid out and widened once, where they are bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class OperatorByKind:
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """Proposes what costs nothing and needs no lowering: shapes, and weights laid out another way."""
+    """Proposes what costs nothing and needs no lowering: shapes, and weights stored another way."""
 
     name: str = "host"
 

@@ -244,6 +244,17 @@ class _Writer:
         joint = needed(bindings, [value for _, value in input_gradients + weight_gradients])
         first = needed(bindings, [value for _, value in input_gradients])
         again = {binding.var for binding in self._recomputed}
+        # A tuple cannot be handed on, but its fields can.
+        fields = self._fields_of(first)
+        taken = needed(
+            bindings,
+            [value for _, value in weight_gradients],
+            given=frozenset(binding.var for binding in (*first, *fields) if binding.var not in again),
+        )
+        read = {variable for binding in taken for variable in binding.reads}
+        read.update(value for _, value in weight_gradients)
+        wanted = [binding.var for binding in fields if binding.var in read]
+        first = needed(bindings, [*(value for _, value in input_gradients), *wanted])
         computed_first = frozenset(binding.var for binding in first if binding.var not in again)
         second = needed(bindings, [value for _, value in weight_gradients], given=computed_first)
         read_second = self._read_by(second, weight_gradients)
@@ -260,6 +271,16 @@ class _Writer:
             saved=tuple(value for value in read_joint if value not in weights | self._arriving),
             saved_for_weight=tuple(value for value in read_second if value not in weights),
         )
+
+    def _fields_of(self, first: Sequence[Binding]) -> tuple[Binding, ...]:
+        """Find the fields, taken anywhere in the adjoint program, of the tuples that some bindings make."""
+        made = {binding.var for binding in first}
+        found: list[Binding] = []
+        for binding in self._adjoint.bindings:
+            if binding.field_of in made and binding.var not in made:
+                made.add(binding.var)
+                found.append(binding)
+        return tuple(found)
 
     def forward(self, saved: Sequence[Var]) -> StageFunction:
         """Write the forward: its outputs, then what it saves beyond them and its inputs."""

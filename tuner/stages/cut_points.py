@@ -5,6 +5,9 @@ or all that stands between two of them (`wte+wpe`, `ln_f+lm_head`, the loss incl
 numbered containers is a line of its top modules. An operator that belongs to no module stays with what came
 before it. Runs of a module that is called in several places are numbered `name#1`, `name#2`, …
 
+A layer has *parts* where a module within it begins, such as the norm before a feed-forward layer. `h.3.attn+`
+names the one up to there: `h.3.attn` and what `h.3` does with its result, a residual sum.
+
 A cut is a position: a new stage begins with the operator there. Any position will do, so a cut inside nested
 modules needs no special case: what a cut within `encoder` and one within `decoder` leave between them
 becomes a stage of its own, whatever modules it takes parts of. (Slapo, Chen et al., ASPLOS 2024, section
@@ -17,10 +20,13 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tuner.errors import TunerError, UnknownNameError
+
+_AND_ON = "+"
+"""Follows the name of a module: with what modules around it do next, up to where another begins."""
 
 
 class Span(NamedTuple):
@@ -61,6 +67,47 @@ def split_spans(paths: Sequence[str], spans: Sequence[Span], positions: Iterable
     return tuple(divided)
 
 
+def module_starts(paths: Sequence[str], span: Span) -> tuple[int, ...]:
+    """Find the positions within a layer, its first left out, where the operators of another module begin."""
+    starts = []
+    before = ""
+    for position in range(span.start, span.stop):
+        path = paths[position]
+        if before and path and not _within(before, path):
+            starts.append(position)
+        before = path or before
+    return tuple(starts)
+
+
+def name_up_to(paths: Sequence[str], position: int) -> str:
+    """Name what ends where a module begins, so that a cut after it falls there; empty where nothing does."""
+    begun = paths[position]
+    # What stands last may belong to a module around the one that ends.
+    ended = next((path for path in reversed(paths[:position]) if path and not _within(begun, path)), "")
+    for module in _prefixes(ended) if ended else ():
+        if _last_end(paths, module) == position:
+            return module
+        if _end_and_on(paths, module) == position:
+            return f"{module}{_AND_ON}"
+    return ""
+
+
+def divide_spans(spans: Sequence[Span], names: Mapping[int, str]) -> tuple[Span, ...]:
+    """Divide layers at positions inside; the last part of a layer keeps its name, since it ends with it.
+
+    Args:
+        spans: the layers.
+        names: of the part that ends at each position.
+    """
+    divided: list[Span] = []
+    for span in spans:
+        inside = sorted(position for position in names if span.start < position < span.stop)
+        for start, stop in itertools.pairwise((span.start, *inside)):
+            divided.append(Span(names[stop], start, stop))
+        divided.append(Span(span.name, inside[-1] if inside else span.start, span.stop))
+    return tuple(divided)
+
+
 def positions_after(paths: Sequence[str], spans: Sequence[Span], names: Iterable[str]) -> tuple[int, ...]:
     """Turn names into positions at which a new stage begins: right after each of them.
 
@@ -68,8 +115,9 @@ def positions_after(paths: Sequence[str], spans: Sequence[Span], names: Iterable
         paths: path of each operator's module.
         spans: the model's layers.
         names: in any order, each the dotted path of a module (`transformer.h.3`, `encoder.layer.5`), the end
-            of such a path where only one module ends so (`h.3`), the name of a layer (`wte+wpe`), or
-            `layer:3` for the one module numbered 3.
+            of such a path where only one module ends so (`h.3`), the name of a layer (`wte+wpe`),
+            `layer:3` for the one module numbered 3, or `h.3.attn+` for a module and what those around it do
+            with its result.
 
     Raises:
         UnknownNameError: no module is called so, or several are; the message lists the nearest.
@@ -94,7 +142,7 @@ def _end_of(paths: Sequence[str], spans: Sequence[Span], name: str) -> int:
     by_name = {span.name: span for span in spans}
     if name in by_name:
         return by_name[name].stop
-    module = _module_called(paths, spans, name)
+    module = _module_called(paths, spans, name.removesuffix(_AND_ON))
     inside = [index for index, path in enumerate(paths) if _within(path, module)]
     between = paths[inside[0] : inside[-1] + 1]
     foreign = [path for path in between if path and not _within(path, module) and not _within(module, path)]
@@ -103,14 +151,22 @@ def _end_of(paths: Sequence[str], spans: Sequence[Span], name: str) -> int:
             f"module {module!r} runs in several places, with {foreign[0]!r} between them, so a cut after it "
             "means no one place; cut after a module that runs once, or one of its runs, numbered `#1`, …"
         )
-    return _last_end(paths, module)
+    return _end_and_on(paths, module) if name.endswith(_AND_ON) else _last_end(paths, module)
 
 
 def _name_ending_at(paths: Sequence[str], span: Span, stop: int) -> str:
-    """Find the outermost module that ends at a position within a layer; the layer itself where none does."""
+    """Name what ends at a position within a layer: a module, a part of the layer, or else the layer."""
     path = next((path for path in reversed(paths[span.start : stop]) if path), "")
     ends = (prefix for prefix in _prefixes(path) if path and _last_end(paths, prefix) == stop)
-    return next(ends, span.name)
+    return next(ends, "") or (name_up_to(paths, stop) if stop < len(paths) else "") or span.name
+
+
+def _end_and_on(paths: Sequence[str], module: str) -> int:
+    """Find where a module's last run ends with what modules around it do next."""
+    end = _last_end(paths, module)
+    while end < len(paths) and _within(module, paths[end] or module):
+        end += 1
+    return end
 
 
 def _last_end(paths: Sequence[str], module: str) -> int:

@@ -16,7 +16,15 @@ import tvm_ffi
 
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
-from tuner.stages.cut_points import Span, layer_spans, positions_after, split_spans
+from tuner.stages.cut_points import (
+    Span,
+    divide_spans,
+    layer_spans,
+    module_starts,
+    name_up_to,
+    positions_after,
+    split_spans,
+)
 from tuner.stages.liveness import Part, find_flow, input_free
 from tuner.stages.program import (
     Binding,
@@ -24,6 +32,7 @@ from tuner.stages.program import (
     is_tensor,
     operator_name,
     read_program,
+    tensor_info,
     write_module,
 )
 
@@ -47,13 +56,15 @@ class Layer:
     fingerprint: str
 
 
-def layers_of(model: Model, *, at_branches: bool = False) -> tuple[Layer, ...]:
+def layers_of(model: Model, *, at_branches: bool = False, in_parts: bool = False) -> tuple[Layer, ...]:
     """List the layers of a model in order; together they hold every binding once.
 
     Args:
         model: what is to be cut.
         at_branches: whether a layer that holds the end of one branch and the beginning of another, such as
             two towers, is divided there, and where branches meet.
+        in_parts: whether layers are divided where that sends no more than a cut between them, such as a
+            transformer's block between attention and feed-forward.
 
     Raises:
         TunerError: the model cannot be read, or has no bindings.
@@ -64,6 +75,8 @@ def layers_of(model: Model, *, at_branches: bool = False) -> tuple[Layer, ...]:
     spans = find_spans(model, program)
     if at_branches:
         spans = tuple(_merge_idle(program, split_spans(model.module_paths, spans, branch_positions(program))))
+    if in_parts:
+        spans = divide_spans(spans, part_names(model.module_paths, program, spans))
     parts = find_flow(program, [span.start for span in spans[1:]]).parts
     return tuple(_layer(program, part, span) for part, span in zip(parts, spans, strict=True))
 
@@ -87,6 +100,37 @@ def cut_after(model: Model, names: Iterable[str] | None = None) -> tuple[int, ..
     """
     spans = [Span(layer.name, layer.start, layer.stop) for layer in layers_of(model)]
     return positions_after(model.module_paths, spans, model.cuts if names is None else names)
+
+
+def part_names(paths: Sequence[str], program: Program, spans: Sequence[Span]) -> dict[int, str]:
+    """Find where layers can be divided, and name what ends there.
+
+    A part begins with a module, has a product, as what is left of its layer does, and is sent no more bytes
+    than the layer is sent, or sends.
+    """
+    wanted = {span: module_starts(paths, span) for span in spans}
+    borders = sorted({*(span.start for span in spans[1:]), *itertools.chain(*wanted.values())})
+    crossing = find_flow(program, borders).crossing
+    bytes_at = {
+        position: sum(tensor_info(value, "").num_bytes for value in values)
+        for position, values in zip(borders, crossing, strict=True)
+    }
+    products = [index for index, binding in enumerate(program.bindings) if _is_product(binding)]
+    found: dict[int, str] = {}
+    for span, starts in wanted.items():
+        allowed = max(bytes_at.get(span.start, 0), bytes_at.get(span.stop, 0))
+        begun = span.start
+        for position in starts:
+            is_worth_it = _has_product(products, begun, position) and _has_product(
+                products, position, span.stop
+            )
+            if not is_worth_it or bytes_at[position] > allowed:
+                continue
+            name = name_up_to(paths, position)
+            if name:
+                found[position] = name
+                begun = position
+    return found
 
 
 def branch_positions(program: Program) -> tuple[int, ...]:
@@ -143,7 +187,11 @@ def _spans_of_single_tensors(program: Program) -> list[Span]:
 
 def _holds_one(products: Sequence[int], start: int, stop: int) -> bool:
     """Say whether a range holds one of the products, or whether there are none at all."""
-    return not products or bisect.bisect_left(products, start) < bisect.bisect_left(products, stop)
+    return not products or _has_product(products, start, stop)
+
+
+def _has_product(products: Sequence[int], start: int, stop: int) -> bool:
+    return bisect.bisect_left(products, start) < bisect.bisect_left(products, stop)
 
 
 def _is_product(binding: Binding) -> bool:

@@ -96,9 +96,9 @@ def refuse_remote(text: str) -> None:
     """
     if is_remote(text):
         raise ValueError(
-            f"target {text!r} is behind an RPC tracker, and only `tessel partition` measures there; for "
-            "anything else start `tessel fleet worker` on a machine that drives the device, and give --fleet "
-            "with --target cpu or cuda"
+            f"target {text!r} is behind an RPC tracker, and only `tessel partition`, `stages` and `tune` "
+            "measure there; for anything else start `tessel fleet worker` on a machine that drives the "
+            "device, and give --fleet with --target cpu or cuda"
         )
 
 

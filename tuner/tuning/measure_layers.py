@@ -44,6 +44,7 @@ def measure_layers(
     tensor_counts: Sequence[int] = (),
     collectives: Collectives | None = None,
     batch: int = 1,
+    in_parts: bool = False,
 ) -> LayersPlan:
     """Return what every layer of a model costs, whole and divided, and its ends divided by words.
 
@@ -55,6 +56,7 @@ def measure_layers(
             which nothing of the model can be are left out.
         collectives: says how long all-reduces of shards take; needed where there are shard counts.
         batch: samples of a micro-batch, as the model was loaded.
+        in_parts: whether layers are measured in the parts that they can be divided into.
 
     Raises:
         TunerError: the model was imported wrongly, or a function cannot be partitioned or measured. Ends that
@@ -62,7 +64,7 @@ def measure_layers(
     """
     model, _ = admit_import(with_all_gradients(model), session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
-    layers = layers_of(model)
+    layers = layers_of(model, in_parts=in_parts)
     stages = build_stages(model, cut_between(layers, range(1, len(layers))))
     partitioned = partition_stages(session, stages, penalty_us, model.layers_by_variable())
     figures = {name: price_stage(session, function) for name, function in partitioned.items()}

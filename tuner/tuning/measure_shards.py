@@ -26,6 +26,7 @@ from tuner.plan import Figure, ShardsPlan, StagePlan
 from tuner.pricing.measured import price_of
 from tuner.shards import Collective, ShardedFunction, ShardedStage, Split, run_as_whole
 from tuner.stages import StageFunction
+from tuner.targets.remote import is_remote
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress
 from tuner.tuning.stage_pricing import price_stage
@@ -92,10 +93,10 @@ class MeasuredCollectives:
         """Return the time of an all-reduce of each size among as many processes as there are devices.
 
         Raises:
-            TunerError: the target is no CPU, or the ranks failed.
+            TunerError: the target is no CPU of this machine, or the ranks failed.
         """
         session, measurer = self.session, self.session.measurer
-        if session.target.kind != "cpu":
+        if session.target.kind != "cpu" or is_remote(session.target.name):
             raise TunerError(
                 f"all-reduces between devices of {session.target.name} cannot be measured on one machine's "
                 "processors; give what the link does with --link and --hop-us"

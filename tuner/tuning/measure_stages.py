@@ -29,8 +29,6 @@ from tuner.stages import (
     StageFunction,
     build_stages,
     check_gradients,
-    cut_between,
-    layers_of,
     tied_groups,
     with_all_gradients,
 )
@@ -73,7 +71,7 @@ def measure_stages(
     *,
     num_stages: int | None = None,
     cuts: Sequence[str] | None = None,
-    layer_cuts: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
     memory_limit_bytes: int | None = None,
     collectives: Collectives | None = None,
     placed: PlacedStages | None = None,
@@ -89,7 +87,7 @@ def measure_stages(
         num_stages: how many stages, where cuts are to be found.
         cuts: names of modules after which a stage ends, else those that the model marks; where there are
             any they decide alone.
-        layer_cuts: in place of all that: the layers at which each stage but the first begins, by number.
+        positions: in place of all that: where each stage but the first begins, as `cut_between` returns them.
         memory_limit_bytes: what weights and one micro-batch's activations of a stage may need.
         collectives: says how long all-reduces of shards take; None where no stage is divided.
         placed: in place of a number of stages: where each runs, which receives from which, and which are
@@ -102,8 +100,8 @@ def measure_stages(
     """
     model, import_error = admit_import(with_all_gradients(model), session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
-    if layer_cuts is not None:
-        positions = cut_between(layers_of(model), layer_cuts)
+    if positions is not None:
+        positions = tuple(positions)
     elif placed is not None:
         positions = cut_placed(model, session, placed, cuts, memory_limit_bytes, penalty_us)
     elif collectives is not None:

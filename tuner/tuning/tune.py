@@ -18,8 +18,9 @@ from tuner.frontend.model import Model
 from tuner.measuring.communication.transfer import BACKEND as TRANSFER_BACKEND
 from tuner.measuring.communication.transfer import measure_transfers, transfer_workload
 from tuner.plan import ModelPlan, StagePlan
-from tuner.stages import with_all_gradients
+from tuner.stages import cut_between, layers_of, with_all_gradients
 from tuner.stages.placed_stages import PlacedStages
+from tuner.targets.remote import is_remote
 from tuner.tuning.cut_model import require_memory
 from tuner.tuning.import_check import admit_import
 from tuner.tuning.measure_shards import Collectives, Link, MeasuredCollectives
@@ -40,6 +41,7 @@ class TuningSettings:
         cuts: names of modules after which a stage ends; found if None.
         layer_cuts: in their place, the layers at which each stage but the first begins, by number, those that
             are divided included.
+        in_parts: whether these count the parts that layers can be divided into.
         memory_limit_bytes: memory of one device; None for no limit.
         hop_us: latency of one hop between devices, to which a link adds its time for the bytes; measured if
             None.
@@ -56,6 +58,7 @@ class TuningSettings:
     stage_devices: tuple[int, ...] = ()
     cuts: Sequence[str] | None = None
     layer_cuts: tuple[int, ...] | None = None
+    in_parts: bool = False
     memory_limit_bytes: int | None = None
     hop_us: float | None = None
     graph_level_search: int = 0
@@ -181,7 +184,9 @@ def _plan_stages(
         session,
         num_stages=settings.num_stages,
         cuts=settings.cuts,
-        layer_cuts=settings.layer_cuts,
+        positions=None
+        if settings.layer_cuts is None
+        else cut_between(layers_of(model, in_parts=settings.in_parts), settings.layer_cuts),
         memory_limit_bytes=settings.memory_limit_bytes,
         collectives=_collectives(session, settings),
         placed=settings.placed,
@@ -213,7 +218,7 @@ def _plan_stages(
         tied_bytes=measured.tied_bytes,
         stage_devices=settings.devices_by_stage,
         stages_before=branches or (),
-        cut_positions=measured.cut_positions if branches is not None else (),
+        cut_positions=measured.cut_positions if branches is not None or settings.in_parts else (),
         hop_latency_us=hops,
         hop_source=hop_source,
         new_measurements=measurer.new_measurements,
@@ -256,7 +261,16 @@ def _hop_latencies(
 
 
 def hop_latencies(session: Session, sizes: Sequence[int]) -> dict[int, float]:
-    """Return microseconds of a hop between processes of this machine, by its bytes, measured once each."""
+    """Return microseconds of a hop between processes of this machine, by its bytes, measured once each.
+
+    Raises:
+        TunerError: the target is behind an RPC tracker: its hops are none of this machine's.
+    """
+    if is_remote(session.target.name):
+        raise TunerError(
+            f"hops between devices of {session.target.name} cannot be measured on this machine; give their "
+            "latency with --hop-us"
+        )
     measurer = session.measurer
     environment = measurer.environment(TRANSFER_BACKEND)
     found = {size: measurer.find(transfer_workload(size), TRANSFER_BACKEND) for size in sorted(set(sizes))}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import numpy as np
 
@@ -194,6 +194,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
             lambda count: compiled_stages.reference_step(spec, count),
             _reference_name(plan.model),
             plan,
+            types=lambda: compiled_stages.computed_types(spec),
             exact=lambda count: compiled_stages.exact_gradients(spec, count),
         ),
         plan.step_us,
@@ -216,6 +217,7 @@ def _expected(
     name: str,
     plan: Plan | None,
     *,
+    types: Callable[[], Collection[str]] | None = None,
     exact: Callable[[int], Mapping[str, np.ndarray] | None] | None = None,
 ) -> ExpectedResults:
     from tessel.engine.results_check import ExpectedResults
@@ -223,4 +225,6 @@ def _expected(
     if plan is None:
         return ExpectedResults(reference=reference, name=name)
     parameters = [stage.parameters for stage in plan.stages]
-    return ExpectedResults(reference=reference, name=name, tied=plan.tied, parameters=parameters, exact=exact)
+    return ExpectedResults(
+        reference=reference, name=name, tied=plan.tied, parameters=parameters, types=types, exact=exact
+    )

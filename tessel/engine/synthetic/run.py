@@ -29,12 +29,14 @@ class SleepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         ranks: the ranks of each stage, ascending.
         before: the stages that each stage receives from.
         device: where the tensors are that cross borders; sleeping is the host's.
+        holds_collectives: whether the time of a stage on several ranks contains its collectives.
     """
 
     seconds: tuple[dict[str, float], ...]
     ranks: tuple[tuple[int, ...], ...]
     before: tuple[tuple[int, ...], ...]
     device: DeviceKind = "cpu"
+    holds_collectives: bool = False
 
 
 def sleep_spec(placement: Placement, *, step_us: float, device: DeviceKind = "cpu") -> SleepSpec:
@@ -74,6 +76,7 @@ def run_synthetic(
     repeats: int,
     timeout_s: float,
     devices: Devices = CPUS,
+    holds_collectives: bool = False,
 ) -> tuple[RankResult, ...]:
     """Run schedules of one placement in turn; return what every rank reports.
 
@@ -83,13 +86,16 @@ def run_synthetic(
         repeats: counted steps of each.
         timeout_s: longest the ranks may take.
         devices: where each rank keeps its tensors, and what carries them.
+        holds_collectives: whether spans of blocks on several devices contain their collectives.
 
     Raises:
         EngineError: a schedule cannot be run, or a rank failed.
     """
     first = next(iter(schedules.values()))
     check_chain(first.placement, branches=stages_before(first))
-    spec = sleep_spec(first.placement, step_us=step_us, device=devices.kind)
+    spec = msgspec.structs.replace(
+        sleep_spec(first.placement, step_us=step_us, device=devices.kind), holds_collectives=holds_collectives
+    )
     return launch(
         JobSpec(
             num_ranks=first.placement.devices,

@@ -2,7 +2,9 @@
 
 A sleeping rank uses hardly any processor time, so there may be more ranks than cores. One small tensor
 crosses each edge between stages. A stage on several ranks waits for all of them before it starts, as a
-tensor-parallel module would. Checked in tests/tessel/engine/synthetic/test_overheads.py.
+tensor-parallel module would. Where its stated duration contains its collectives, it sleeps from when the last
+rank came, so that what this machine's messages take to bring them together is no further part of it. Checked
+in tests/tessel/engine/synthetic/test_overheads.py.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class SleepingStage:
     def __init__(self, spec: SleepSpec, number: int, group: dist.ProcessGroup | None) -> None:
         self._seconds = spec.seconds[number]
         self._group = group
+        self._holds_collectives = spec.holds_collectives
         self._tensor = torch.zeros(_SIZE, device=spec.device)
         after = [later for later, earlier in enumerate(spec.before) if number in earlier]
         waiting = _waiting_for_gradients(spec)
@@ -61,9 +64,13 @@ class SleepingStage:
 
     def run(self, action: Action, given: Mapping[str, torch.Tensor]) -> Tensors:
         """Sleep; return what other stages wait for."""
-        if self._group is not None:
-            dist.barrier(self._group)
-        time.sleep(self._seconds[action.kind])
+        if self._group is not None and self._holds_collectives:
+            ends = _last_arrival(self._group) + self._seconds[action.kind]
+            time.sleep(max(0.0, ends - time.time()))
+        else:
+            if self._group is not None:
+                dist.barrier(self._group)
+            time.sleep(self._seconds[action.kind])
         made = self.sent if action.kind == "F" else self.sent_gradients
         return {info.name: self._tensor for info in made}
 
@@ -74,6 +81,18 @@ class SleepingStage:
     def losses(self) -> dict[int, float]:
         """Return none: nothing is computed."""
         return {}
+
+
+def _last_arrival(group: dist.ProcessGroup) -> float:
+    """Wait for all ranks of a group, and return when the last of them came, by the clock of the day.
+
+    Clocks of several machines may differ; what is returned is never before this rank came, or after it heard
+    of all.
+    """
+    arrived = time.time()
+    last = torch.tensor(arrived, dtype=torch.float64)
+    dist.all_reduce(last, op=dist.ReduceOp.MAX, group=group)
+    return min(max(arrived, last.item()), time.time())
 
 
 def _waiting_for_gradients(spec: SleepSpec) -> list[bool]:

@@ -3,6 +3,7 @@
 `python -m benchmarks.gpu_cost_model` does the same on all of them.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from benchmarks.gpu_cost_model.samples import read_samples
 from cost_model.errors import CostModelError, CostModelFileError
 from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.features import bound_us, feature_matrix, feature_names, memory_us
-from cost_model.gpu.kernel_model import MANIFEST, GpuKernelModel, GpuQuery, load_gpu_model
+from cost_model.gpu.kernel_model import MANIFEST, NUM_FORESTS, GpuKernelModel, GpuQuery, load_gpu_model
 from cost_model.gpu.kernels import Family, kernel_of
 from cost_model.gpu.training import GpuSample, mixture_quantile, train_gpu_model
 from records.files.neusight import kernel_workload
@@ -67,7 +68,7 @@ def test_what_is_out_of_range_is_told_by_extents_not_by_the_bound_of_some_slower
     (first, second) = model.predict([GpuQuery(kernel, find_gpu("H200")) for kernel in (near, far)])
     assert first.high_us / first.low_us < second.high_us / second.low_us
     assert np.log(second.high_us / second.latency_us) == pytest.approx(
-        np.hypot(family.unknown_width, max(family.doublings([far])[0] * family.widening))
+        np.hypot(family.unknown_width, max(family.doublings([far])[0] ** family.growth * family.widening))
     )
     # Rows and volume are both three doublings too large; whichever asks for more counts.
     assert len(set(family.widening)) > 1
@@ -87,6 +88,32 @@ def test_families_that_memory_bounds_share_a_width_on_unknown_devices(model) -> 
     assert not shared & {widths[Family.LINEAR], widths[Family.BATCHED_PRODUCT]}
 
 
+def test_row_wise_families_share_their_widening_and_element_wise_errors_level_off(model) -> None:
+    families = model.manifest.families
+    assert families[Family.SOFTMAX].widening == families[Family.LAYER_NORM].widening
+    assert families[Family.SOFTMAX].widening != families[Family.LINEAR].widening
+    growth = {name: found.growth for name, found in families.items()}
+    assert growth.pop(Family.ELEMENTWISE) == 0.5
+    assert set(growth.values()) == {1.0}
+
+
+def test_the_mean_of_the_forests_counts(samples, model) -> None:
+    kernels = [s.query for s in samples if s.query.kernel.family is Family.LINEAR][:5]
+    assert {len(several) for several in model.forests.values()} == {NUM_FORESTS}
+    known = [GpuQuery(query.kernel, find_gpu("V100 PCIe")) for query in kernels]
+    each = [
+        [
+            prediction.latency_us
+            for prediction in replace(model, forests={**model.forests, Family.LINEAR: one}).predict(known)
+        ]
+        for one in zip(model.forests[Family.LINEAR])
+    ]
+    overhead = model.manifest.families[Family.LINEAR].overheads_us["V100 PCIe"]
+    found = np.log(np.array([prediction.latency_us for prediction in model.predict(known)]) - overhead)
+    assert found == pytest.approx(np.log(np.array(each) - overhead).mean(axis=0), rel=1e-5)
+    assert np.ptp(each, axis=0).max() > 0
+
+
 def test_a_saved_model_predicts_the_same_and_a_changed_one_is_refused(samples, model, tmp_path: Path) -> None:
     queries = [sample.query for sample in samples[::20]]
     model.save(tmp_path)
@@ -96,7 +123,7 @@ def test_a_saved_model_predicts_the_same_and_a_changed_one_is_refused(samples, m
     (tmp_path / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     with pytest.raises(CostModelFileError, match="not a cost model's manifest"):
         load_gpu_model(tmp_path)
-    forest = tmp_path / "linear.json"
+    forest = tmp_path / "linear_1.json"
     model.save(tmp_path)
     forest.write_bytes(forest.read_bytes().replace(b"1", b"2", 5))
     with pytest.raises(CostModelFileError, match="not the forest that its manifest names"):

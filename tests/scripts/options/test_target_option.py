@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": ("language", "evaluate"),
 }
 READS_ONLY = ("best", "backends")
+MEASURES_BEHIND_A_TRACKER = ("tune", "stages")
 
 
 def arguments_of(name: str, folder: Path) -> tuple[str, ...]:
@@ -32,11 +33,21 @@ def arguments_of(name: str, folder: Path) -> tuple[str, ...]:
     return (*COMMANDS[name], *records, *out)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in MEASURES_BEHIND_A_TRACKER])
 def test_a_remote_target_is_wrong_usage(name: str, tessel: Callable[..., Any], tmp_path: Path) -> None:
     outcome = tessel(*arguments_of(name, tmp_path), "--target", REMOTE)
     assert outcome.status == 2, outcome.stderr
-    assert "only `tessel partition` measures there" in outcome.stderr
+    assert "only `tessel partition`, `stages` and `tune` measure there" in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hops_between_devices_behind_a_tracker_are_asked_for(
+    tessel: Callable[..., Any], tmp_path: Path
+) -> None:
+    outcome = tessel(*arguments_of("tune", tmp_path), "--target", REMOTE)
+    assert outcome.status == 2, outcome.stderr
+    assert "is not measured from here; give --hop-us" in outcome.stderr
     assert outcome.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -37,6 +37,7 @@ NO_END = ChosenLayout(
     lower_bound_us=0.0,
     link=Link(bytes_per_s=1e15, latency_us=0.0),
     update_us_a_byte=0.0,
+    step_us=0.0,
 )
 """Of a planned step after whose last block nothing takes time."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -56,6 +57,14 @@ def test_every_export_refuses_what_its_framework_cannot_run(name: str) -> None:
         WRITERS[name](inference)
     assert "; " in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["torchtitan (Python)", "torchtitan (TOML)", "megatron", "deepspeed"])
+def test_a_stage_that_ends_within_a_layer_is_refused(name: str) -> None:
+    recipe = recipe_of_saved_plan(saved_plan())
+    cut = replace(recipe, layers=(recipe.layers[0], "h.0.attn+", *recipe.layers[2:]))
+    with pytest.raises(ScheduleError, match=r"ends within a layer, after 'h.0.attn\+', and"):
+        WRITERS[name](cut)
 
 
 @pytest.mark.parametrize("shape", ["mshape", "xshape"])

@@ -38,6 +38,7 @@ def least_step_us(profile: Profile, cluster: Cluster, *, samples: int) -> float 
         samples=samples,
         recompute=is_limited,
         divides=bool(profile.shards),
+        tensor=tuple(each.tensor_parallel for each in profile.tables if each.tensor_parallel > 1),
     )
     for layout in layouts:
         placement, rooms, step_us = placed_by_hand(profile, layout, cluster, QUIET)
@@ -63,22 +64,28 @@ def plan(
 
 
 @pytest.mark.parametrize(
-    ("seed", "layers", "devices", "memory", "shards"),
+    ("seed", "layers", "devices", "memory", "divided"),
     [
-        (0, 3, 2, None, ()),
-        (1, 3, 2, 70, ()),
-        (2, 4, 2, None, ()),
-        (3, 3, 3, None, ()),
-        (4, 3, 2, 60, ()),
-        (16, 4, 2, None, (2,)),
-        (17, 4, 2, 60, (2,)),
+        (0, 3, 2, None, {}),
+        (1, 3, 2, 70, {}),
+        (2, 4, 2, None, {}),
+        (3, 3, 3, None, {}),
+        (4, 3, 2, 60, {}),
+        (16, 4, 2, None, {"shards": (2,)}),
+        (17, 4, 2, 60, {"shards": (2,)}),
+        # Replicas of pairs, pairs in a pipeline, all four devices for each layer, an m shape, and all else.
+        (18, 4, 4, None, {"shards": (2,), "tensor": (2, 4)}),
+        (19, 3, 4, 40, {"tensor": (2,)}),
+        (20, 4, 2, 50, {"shards": (2,), "tensor": (2,)}),
     ],
 )
 def test_plan_equals_exhaustive_search(
-    seed: int, layers: int, devices: int, memory: int | None, shards: tuple[int, ...]
+    seed: int, layers: int, devices: int, memory: int | None, divided: dict[str, tuple[int, ...]]
 ) -> None:
-    profile = random_profile(np.random.default_rng(seed), layers, has_update=False, shards=shards)
-    samples = 2 if devices == 2 else 3
+    shards, tensor = divided.get("shards", ()), divided.get("tensor", ())
+    rng = np.random.default_rng(seed)
+    profile = random_profile(rng, layers, has_update=False, shards=shards, tensor=tensor)
+    samples = 3 if devices == 3 else 2
     cluster = small_cluster(devices, memory_bytes=None if memory is None else memory * MIB)
     truth = least_step_us(profile, cluster, samples=samples)
     if truth is None:

@@ -60,9 +60,9 @@ def target() -> Target:
     return resolve_target("cpu", num_threads=1)
 
 
-def marked_graph(shapes: Sequence[Sequence[int]], body: Body) -> DataflowGraph:
+def marked_graph(shapes: Sequence[Sequence[int]], body: Body, dtypes: Sequence[str] = ()) -> DataflowGraph:
     """Return the graph of a function whose parameters are weights, except for the first."""
-    module = function_module(shapes, body)
+    module = function_module(shapes, body, dtypes)
     module["main"] = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
     return DataflowGraph.from_function(module)
 
@@ -156,6 +156,38 @@ def test_a_weight_that_is_stored_transposed_is_transposed_once_and_for_free(targ
     assert all(not isinstance(each, tvm.runtime.Tensor) for each in bound), "the library packed what was made"
     (result,) = run_module(executable, (x, w), target)
     assert relative_error([result], [x @ w.T]) < 1e-5
+
+
+def test_a_weight_of_bfloat16_is_widened_once_and_for_free_and_then_packed(target: Target) -> None:
+    def product(x: Any, w: Any) -> Any:
+        return op.matmul(x, op.permute_dims(op.astype(w, "float32")))
+
+    graph = marked_graph([(4, 8), (32, 8)], product, ["float32", "bfloat16"])
+    free = {graph.operators_of(each.inside): each for each in HostRule().find_candidates(graph)}
+    assert set(free) == {("astype",), ("permute_dims",)}
+    packed = make_backend("packed_matmul")
+    (candidate,) = packed.rule(target).find_candidates(graph)
+    assert graph.operators_of(candidate.inside) == ("permute_dims", "matmul")
+    chosen = [
+        CandidatePartition(free["astype",], FREE, "host"),
+        CandidatePartition(candidate, "packed_matmul", "test"),
+    ]
+    module = outline_partitions(graph, chosen)
+    lowered = lower_module(module, [packed], target)
+    assert "astype" not in lowered["main"].script()
+    assert "pack_panels" not in lowered["main"].script()
+    executable = build_module(lowered, target)
+    x, w = random_inputs(input_specs(module), seed=1)
+    (result,) = run_module(executable, (x, w), target)
+    assert relative_error([result], [x @ w.astype("float32").T]) < 1e-5
+
+
+def test_what_is_widened_at_each_run_is_neither_free_nor_packed(target: Target) -> None:
+    graph = marked_graph(
+        [(8, 32), (4, 8)], lambda x, w: op.matmul(w, op.astype(x, "float32")), ["bfloat16", "float32"]
+    )
+    assert not list(HostRule().find_candidates(graph))
+    assert not list(make_backend("packed_matmul").rule(target).find_candidates(graph))
 
 
 @pytest.mark.parametrize("name", ["torch", "onnxruntime", "blas"])

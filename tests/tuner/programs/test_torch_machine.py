@@ -33,6 +33,7 @@ def written(function, *, shape=X.shape, dtype="float32"):
     "function",
     [
         lambda x: op.clip(x, -1, 1),
+        lambda x: op.nn.softplus(x, 2.0, 0.5),
         lambda x: op.expand_dims(x, [0, 2, -1]),
         lambda x: op.squeeze(op.expand_dims(x, [0, 2]), [2]),
         lambda x: op.nn.pad(x, (0, 1, 2, 0, 1, 1), pad_value=3.0),

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from pipeline_programs import Step
-from planned_models import DROPPING, ENCODER_DECODER, HALVES, plan_on_tvm
+from planned_models import ANSWERING, DROPPING, ENCODER_DECODER, HALVES, plan_on_tvm
 
 from tuner.errors import TunerError
 from tuner.frontend import load_model
@@ -34,6 +34,11 @@ def plan_of_views() -> ModelPlan:
 
 
 @pytest.fixture(scope="module")
+def plan_of_a_dataclass() -> ModelPlan:
+    return plan_on_tvm(ANSWERING, ["first", "second"])
+
+
+@pytest.fixture(scope="module")
 def plan_with_dropout() -> ModelPlan:
     return plan_on_tvm(DROPPING, ["first", "second"])
 
@@ -43,7 +48,9 @@ def plan_of_the_zoo() -> ModelPlan:
     return plan_on_tvm("mlp:tiny", [layer.name for layer in layers_of(load_model("mlp:tiny"))][:2])
 
 
-@pytest.mark.parametrize("name", ["plan", "plan_of_views", "plan_with_dropout", "plan_of_the_zoo"])
+@pytest.mark.parametrize(
+    "name", ["plan", "plan_of_views", "plan_of_a_dataclass", "plan_with_dropout", "plan_of_the_zoo"]
+)
 def test_losses_and_gradients_are_the_uncut_modules(name: str, request: pytest.FixtureRequest) -> None:
     plan = request.getfixturevalue(name)
     spec = TorchProgramSpec(plan=plan, trust_model=True)

@@ -145,6 +145,22 @@ def test_the_first_stage_has_no_input_half_and_inference_no_backward():
         )
 
 
+def test_a_field_of_what_the_input_half_splits_is_handed_on_to_the_weight_half(make_model, interpret):
+    """The gradient of a concatenation: one field is an input's, the other a weight's alone."""
+
+    def build(emit, x, w0, w1, w2):
+        first = emit(op.tanh(emit(op.multiply(x, w0))))
+        both = emit(op.concat([emit(op.multiply(first, w1)), w2], axis=0))
+        return op.sum(emit(op.tanh(both)))
+
+    model = make_model(build, inputs=[X], parameters={f"w{n}": ((2, 4), "float32") for n in range(3)})
+    stages = build_stages(model, (2,))
+    last = stages[1]
+    made = {info.name for info in last.backward_input.outputs}
+    assert len(made & {info.name for info in last.saved_for_weight}) >= 2
+    assert check_gradients(model, stages, seed=0, run=interpret).is_within(1e-5)
+
+
 def test_the_two_halves_do_the_work_of_the_joint_backward_once():
     model = load_model("gpt2:tiny", training=True)
     _, middle, _ = build_stages(model, cut_after(model, ["h.0", "h.2"]))

@@ -31,9 +31,35 @@ def build(dtype: torch.dtype) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return module.to(dtype).eval(), (torch.randint(50, (2, 8)),)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_stages_in_half_precision_give_the_gradients_of_torch(dtype: torch.dtype) -> None:
-    finding = check_training(import_module(*build(dtype), "half"), 2)
+class Autocast(nn.Module):
+    """Weights of float32, whose products are computed in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.layers = nn.Sequential(nn.Embedding(50, 16), Residual(), encoder, nn.Linear(16, 50))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.layers(ids)
+
+
+def autocast() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    return Autocast(), (torch.randint(50, (2, 8)),)
+
+
+def bfloat16() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return build(torch.bfloat16)
+
+
+def float16() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return build(torch.float16)
+
+
+@pytest.mark.parametrize("built", [bfloat16, float16, autocast])
+def test_stages_in_half_precision_give_the_gradients_of_torch(built) -> None:
+    finding = check_training(import_module(*built(), "half"), 2)
     assert finding.outcome == "equal", finding.reason
     assert finding.error is not None
     assert finding.error < 2e-2
@@ -49,16 +75,8 @@ def test_a_loss_of_logits_in_half_precision_is_computed_in_float32(dtype: torch.
     assert str(trained.module["main"].ret_ty.dtype.dtype) == str(dtype).removeprefix("torch.")
 
 
-def bfloat16() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    return build(torch.bfloat16)
-
-
-def float16() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    return build(torch.float16)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("built", [bfloat16, float16])
+@pytest.mark.parametrize("built", [bfloat16, float16, autocast])
 def test_ranks_in_half_precision_give_the_losses_and_gradients_of_torch(built) -> None:
     finding = check_run(import_module(*built(), f"{__file__}:{built.__name__}"))
     assert finding.outcome == "equal", finding.reason

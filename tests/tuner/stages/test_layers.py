@@ -42,6 +42,48 @@ def test_gpt2_is_an_embedding_its_blocks_and_a_head():
 
 
 @pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("gpt2:tiny", ["wte+wpe", "h.0.attn+", "h.0", "h.1.attn+", "h.1"]),
+        ("bert:tiny", ["embeddings", "encoder.layer.0.attention+", "encoder.layer.0"]),
+    ],
+)
+def test_blocks_are_divided_between_attention_and_feed_forward(name, parts):
+    model = load_model(name, training=True)
+    layers = layers_of(model, in_parts=True)
+    for layer, part in zip(layers, parts, strict=False):
+        assert layer.name.replace("transformer.", "").endswith(part)
+    stages = build_stages(model, cut_between(layers, range(1, len(layers))))
+    assert all(len(stage.sent) == 1 for stage in stages[:-1])
+    # Equal parts of equal blocks are measured once.
+    assert layers[1].fingerprint == layers[3].fingerprint != layers[2].fingerprint == layers[4].fingerprint
+    whole = layers_of(model)
+    assert {layer.stop for layer in whole} <= {layer.stop for layer in layers}
+
+
+@pytest.mark.parametrize("name", ["gpt2:tiny", "bert:tiny", "mt5:tiny", "flava:tiny"])
+def test_a_cut_after_a_part_is_asked_for_by_its_name(name):
+    model = load_model(name, training=True)
+    whole = {layer.stop for layer in layers_of(model)}
+    parts = [layer for layer in layers_of(model, in_parts=True) if layer.stop not in whole]
+    assert len(parts) >= 4
+    for layer in parts:
+        (position,) = cut_after(model, [layer.name])
+        assert position == layer.stop
+        assert build_stages(model, (position,))[0].layers[-1] == layer.name
+
+
+def test_a_decoders_block_is_divided_in_three():
+    layers = layers_of(load_model("mt5:tiny", training=True), in_parts=True)
+    names = [layer.name for layer in layers if "decoder.block.0" in layer.name]
+    assert [name.rpartition("decoder.block.0")[2] for name in names] == [
+        ".attention+",
+        ".cross_attention+",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
     ("paths", "expected"),
     [
         (["fc1", "act", "fc2"], ["fc1", "act", "fc2"]),

@@ -64,7 +64,9 @@ def test_the_h200_is_an_h100_to_the_compiler() -> None:
     "text", ["rpc://farm:9190/gpu?target=nvidia/nvidia-a100", "rpc://farm:9190/gpu?target=cpu", "rpc://farm"]
 )
 def test_a_remote_target_is_refused_with_what_to_do(text: str) -> None:
-    with pytest.raises(ValueError, match=r"only `tessel partition` measures there; for anything else start"):
+    with pytest.raises(
+        ValueError, match=r"only `tessel partition`, `stages` and `tune` measure there; for anything"
+    ):
         resolve_target(text)
 
 

@@ -315,10 +315,8 @@ class _Writer:
     def _block(self, chains: Sequence[Chain]) -> Expression:
         """Return the call of the kernel that computes convolutions row by row, as `find_blocks` found."""
         wide, between, *narrow = chains
-        shape, alone = (
-            self._direct_shape(wide),
-            DepthwiseShape(**place_of(between.call), registers=self.registers),
-        )
+        shape = self._direct_shape(wide)
+        alone = DepthwiseShape(**place_of(between.call), registers=self.registers)
         shapes: list[DirectShape | DepthwiseShape] = [shape, alone]
         shapes += [self._direct_shape(chain) for chain in narrow]
         stages = [

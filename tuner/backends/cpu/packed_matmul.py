@@ -25,7 +25,7 @@ from tuner.backends.library_call import recognise_product, shape_of
 from tuner.backends.tvm.native import replace_function
 from tuner.backends.tvm.schedule import as_finished
 from tuner.graph.relax_types import IRModule, RelaxFunction
-from tuner.rules.pattern import LabelledPattern, Match
+from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.segments import WithPackedWeights
 from tuner.rules.styles import library_rule
@@ -125,12 +125,8 @@ def _product(*, turns: bool, has_bias: bool, activation: str) -> tuple[Any, Any]
 
 
 def _labelled(label: str, pattern: Any, matrix: Any) -> LabelledPattern:
-    """Return the pattern for matrices that are parameters: what is computed changes, or is turned first."""
-
-    def is_given(match: Match) -> bool:
-        return not isinstance(match[matrix], relax.DataflowVar | relax.Call)
-
-    return LabelledPattern(label, pattern, is_given)
+    """Return the pattern for matrices that are parameters or made of weights alone: others change."""
+    return LabelledPattern(label, pattern, given=matrix)
 
 
 _PATTERNS = tuple(_patterns())

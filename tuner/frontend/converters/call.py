@@ -103,7 +103,8 @@ class Call:
     @property
     def used_results(self) -> frozenset[int]:
         """Which of several results something reads."""
-        return frozenset(int(user.args[1]) for user in self.node.users if user.target is operator.getitem)
+        picked = [user for user in self.node.users if user.target is operator.getitem and user.users]
+        return frozenset(int(user.args[1]) for user in picked)
 
     @property
     def dtype(self) -> str:

@@ -1,5 +1,6 @@
 """Orders and counts: sorts, the largest few, medians, bins.
 
+NaN is above all numbers, as torch has it; beside positive infinities it stands in the order of places.
 Checked against torch in tests/tuner/frontend/converters/test_reductions.py.
 """
 
@@ -27,7 +28,8 @@ def _sort(call: Call) -> list[Expr | None]:
     if not rank_of(x):
         return [x, constant(np.zeros((), "int64"))]
     axis, descending = call["dim"] % rank_of(x), bool(call["descending"])
-    places = call.emit(relax.op.argsort(x, axis=axis, descending=descending, dtype="int64"))
+    keys = _keys(call, x)
+    places = call.emit(relax.op.argsort(keys, axis=axis, descending=descending, dtype="int64"))
     # By its places, so that both agree where values are equal.
     return [call.emit(relax.op.gather_elements(x, places, axis=axis)), places]
 
@@ -42,27 +44,55 @@ def _largest(call: Call) -> list[Expr]:
     if not rank_of(x):
         return [x, constant(np.zeros((), "int64"))]
     axis, largest = call["dim"] % rank_of(x), bool(call["largest"])
-    both = call.emit(relax.op.topk(x, call["k"], axis=axis, largest=largest, dtype="int64"))
-    return [call.emit(relax.TupleGetItem(both, index)) for index in (0, 1)]
+    places = call.emit(
+        relax.op.topk(
+            _keys(call, x), call["k"], axis=axis, ret_type="indices", largest=largest, dtype="int64"
+        )
+    )
+    return [call.emit(relax.op.gather_elements(x, places, axis=axis)), places]
+
+
+def _keys(call: Call, x: Expr) -> Expr:
+    """Return what sorts as torch sorts a tensor: TVM's order of NaN is none."""
+    if "float" not in dtype_of(x):
+        return x
+    above = relax.const(np.asarray(np.inf, dtype_of(x)), dtype_of(x))
+    return call.emit(relax.op.where(call.emit(relax.op.isnan(x)), above, x))
 
 
 def _median(call: Call) -> Expr:
     """Emit the lower of the middle values of all."""
     flat = call.reshaped(call["self"], [size_of(call["self"])])
-    return _at_rank(call, flat, 0, (size_of(flat) - 1) // 2)[0]
+    return _middle(call, flat, 0)[0]
 
 
 def _median_of_axis(call: Call) -> list[Expr]:
     x = call["self"]
     x = x if rank_of(x) else call.reshaped(x, [1])
     axis = call["dim"] % rank_of(x)
-    rank = call["k"] - 1 if "k" in call.names else (shape_of(x)[axis] - 1) // 2
-    return [call.reshaped(each, call.shape) for each in _at_rank(call, x, axis, rank)]
+    found = _at_rank(call, x, axis, call["k"] - 1) if "k" in call.names else _middle(call, x, axis)
+    return [call.reshaped(each, call.shape) for each in found]
+
+
+def _middle(call: Call, x: Expr, axis: int) -> list[Expr]:
+    """Return the lower of the middle values of an axis and its place; those of NaN where there is one."""
+    value, place = _at_rank(call, x, axis, (shape_of(x)[axis] - 1) // 2)
+    if "float" not in dtype_of(x):
+        return [value, place]
+    flags = call.emit(relax.op.astype(call.emit(relax.op.isnan(x)), "int32"))
+    count = call.emit(relax.op.max(flags, axis=[axis]))
+    has_nan = call.emit(relax.op.not_equal(count, relax.const(0, "int32")))
+    first = call.emit(relax.op.argmax(flags, axis=axis))
+    nan = relax.const(np.asarray(np.nan, dtype_of(x)), dtype_of(x))
+    return [
+        call.emit(relax.op.where(has_nan, nan, value)),
+        call.emit(relax.op.where(has_nan, call.cast(first, "int64"), place)),
+    ]
 
 
 def _at_rank(call: Call, x: Expr, axis: int, rank: int) -> list[Expr]:
     """Return the value that is so many places behind the smallest one, and where it stands."""
-    places = call.emit(relax.op.argsort(x, axis=axis, descending=False, dtype="int64"))
+    places = call.emit(relax.op.argsort(_keys(call, x), axis=axis, descending=False, dtype="int64"))
     place = call.emit(relax.op.strided_slice(places, [axis], [rank], [rank + 1]))
     value = call.emit(relax.op.gather_elements(x, place, axis=axis))
     return [call.emit(relax.op.squeeze(each, [axis])) for each in (value, place)]

@@ -21,7 +21,8 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return a copy of an array as a tensor."""
+    """Return a copy of an array as a contiguous tensor: compiled programs take no other strides."""
+    copied = np.array(array, order="C")
     if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(np.array(array))
+        return torch.from_numpy(copied.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(copied)

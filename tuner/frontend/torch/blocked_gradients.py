@@ -51,13 +51,16 @@ def blocked_nodes(program: torch.export.ExportedProgram) -> frozenset[torch.fx.N
 
 @contextmanager
 def checkpoints_inlined() -> Iterator[None]:
-    """Let an export see what a reentrant checkpoint runs: without gradients, and again in its backward."""
-    original = checkpoint.CheckpointFunction
+    """Let checkpoints of either kind be what they run, once: they run it again in the backward."""
+    reentrant = checkpoint.CheckpointFunction
+    other = checkpoint._checkpoint_without_reentrant_generator
     checkpoint.CheckpointFunction = _Inlined  # type: ignore[misc, assignment]  # what `checkpoint` applies
+    checkpoint._checkpoint_without_reentrant_generator = _inlined
     try:
         yield
     finally:
-        checkpoint.CheckpointFunction = original  # type: ignore[misc]  # as above
+        checkpoint.CheckpointFunction = reentrant  # type: ignore[misc]  # as above
+        checkpoint._checkpoint_without_reentrant_generator = other
 
 
 class _Inlined:
@@ -67,6 +70,11 @@ class _Inlined:
     def apply(function: Any, preserve_rng_state: bool, *arguments: Any) -> Any:
         """Run the function."""
         return function(*arguments)
+
+
+def _inlined(*_: Any, **__: Any) -> Iterator[None]:
+    """Stand for what `checkpoint` runs before and after the function."""
+    yield
 
 
 def _detach_results(graph: torch.fx.Graph) -> None:

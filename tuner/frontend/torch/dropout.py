@@ -5,9 +5,10 @@ own: 0 where a value is dropped, 1/(1 − p) where it is kept (inverted dropout,
 computes it). Whoever runs the program draws the masks, and whoever compares it gives both sides the same.
 Attention with dropout is written as matrix products and a softmax, between which its mask acts.
 
-Covered are `dropout`, `dropout1d` to `dropout3d` of batches, attention and multi-head attention, whatever
-module calls them. A module that draws in any other way, as stochastic depth does, or that draws again in its
-backward, as a checkpoint does, is left as it is. Checked in tests/tuner/frontend/torch/test_dropout.py.
+Covered are `dropout`, `dropout1d` to `dropout3d` of batches, attention, multi-head attention, and LSTM, GRU
+and RNN between their layers, whatever module calls them. Checkpoints, which would draw again in their
+backward, are what they run. A module that draws in any other way, as stochastic depth does, is left as it is.
+Checked in tests/tuner/frontend/torch/test_dropout.py.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from tuner.frontend.torch.blocked_gradients import checkpoints_inlined
 from tuner.frontend.torch.export import argument_names
 from tuner.frontend.torch.training import in_mode
 
@@ -34,7 +36,12 @@ MASK = "dropout_mask"
 _FEATURES = {"dropout1d": 3, "dropout2d": 4, "dropout3d": 5}
 """Functions that drop whole channels, and the axes of a batch of theirs."""
 
-_ACTS = frozenset({"dropout", *_FEATURES, "scaled_dot_product_attention", "multi_head_attention_forward"})
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+"""Functions that drop values between their layers."""
+
+_ACTS = frozenset(
+    {"dropout", *_FEATURES, *_RECURRENT, "scaled_dot_product_attention", "multi_head_attention_forward"}
+)
 """Functions whose acts of training are covered."""
 
 BATCH_NORM = "batch_norm"
@@ -129,7 +136,7 @@ def _taking_masks(module: torch.nn.Module, names: Sequence[str], masks: Sequence
                 raise ValueError(f"a mask has shape {tuple(mask.shape)} in place of {tuple(shape)}")
             return mask
 
-        with _Drops(take):
+        with _Drops(take), checkpoints_inlined():
             return kind.forward(self, *given[: len(names)])
 
     # An export names inputs by the signature.
@@ -182,6 +189,8 @@ class _Drops(TorchFunctionMode):
             return self._features(func, *args, **kwargs)
         if func is _ATTENTION:
             return self._attention(*args, **kwargs)
+        if getattr(func, "__name__", "") in _RECURRENT and _drops_between_layers(args):
+            return self._recurrent(func, args)
         if func is _MULTI_HEAD:
             with self._inside_multi_head():
                 return func(*args, **kwargs)
@@ -228,6 +237,32 @@ class _Drops(TorchFunctionMode):
         mask = self._mask((*input.shape[:2], *[1] * (input.dim() - 2)), input, p)
         return input.mul_(mask) if inplace else input * mask
 
+    def _recurrent(self, function: Any, args: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """Run layer after layer, and drop between them, in torch's order of axes."""
+        given, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first = args
+        states = [hx] if isinstance(hx, torch.Tensor) else list(hx)
+        directions, each = 2 if bidirectional else 1, len(params) // num_layers
+        x = given.transpose(0, 1) if batch_first else given
+        lasts = []
+        for layer in range(num_layers):
+            x = self._dropout(x, dropout) if layer else x
+            own = [state[layer * directions : (layer + 1) * directions] for state in states]
+            weights = params[layer * each : (layer + 1) * each]
+            x, *last = function(
+                x,
+                own[0] if isinstance(hx, torch.Tensor) else tuple(own),
+                weights,
+                has_biases,
+                1,
+                0.0,
+                train,
+                bidirectional,
+                False,
+            )
+            lasts.append(last)
+        found = [torch.cat(same) for same in zip(*lasts, strict=True)]
+        return (x.transpose(0, 1) if batch_first else x, *found)
+
     def _attention(
         self,
         query: torch.Tensor,
@@ -256,3 +291,11 @@ class _Drops(TorchFunctionMode):
             scores = scores + attn_mask
         weights = scores.softmax(-1)
         return weights * self._mask(weights.shape, weights, dropout_p) @ value
+
+
+def _drops_between_layers(args: Sequence[Any]) -> bool:
+    """Say whether a call of a recurrent network drops values; one of packed sequences counts as none."""
+    if len(args) != 9 or not isinstance(args[3], bool):
+        return False
+    _, _, _, _, num_layers, dropout, train, _, _ = args
+    return bool(train and dropout and num_layers > 1)

@@ -5,18 +5,23 @@ Checked in tests/tuner/frontend/torch/test_program.py.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
+from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from tuner.frontend.torch.blocked_gradients import checkpoints_inlined
+
+_PLAIN = (torch.Tensor, bool, int, float, complex, str)
+"""Types of results that an export takes, beside None, which is nothing."""
 
 _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 """Loggers that repeat, over many lines, what an export that fails raises."""
@@ -25,8 +30,80 @@ _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 def export_module(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.export.ExportedProgram:
     """Return the export of a module in the mode that it is in; torch raises what it happens to raise."""
     examples = pytree.tree_map(_own_memory, tuple(inputs))
-    with checkpoints_inlined():
+    with checkpoints_inlined(), without_fast_path():
         return torch.export.export(module, examples, strict=False)
+
+
+class PlainResults:
+    """A hook after a module's forward: dataclasses become dicts, and what holds no tensors is left out.
+
+    A model of `transformers` returns its cache beside its logits, which an export would refuse.
+
+    Attributes:
+        left_out: names of types that were left out.
+    """
+
+    def __init__(self) -> None:
+        self.left_out: set[str] = set()
+
+    def __call__(self, module: torch.nn.Module, arguments: Any, results: Any) -> Any:
+        """Return the results that an export takes; None where it takes them as they are."""
+        if all(isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(results)):
+            return None
+        return self._plain(results)
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, _PLAIN):
+            return value
+        if isinstance(value, list | tuple):
+            return tuple(plain for item in value if (plain := self._plain(item)) is not None)
+        if isinstance(value, Mapping) or dataclasses.is_dataclass(value):
+            fields = value if isinstance(value, Mapping) else fields_of(value)
+            found = {str(key): self._plain(item) for key, item in fields.items()}
+            return {key: plain for key, plain in found.items() if plain is not None}
+        if all(leaf is None or isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(value)):
+            return value
+        self.left_out.add(type(value).__name__)
+        return None
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name; those that it holds, not copies."""
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+
+
+def with_plain_results(module: torch.nn.Module) -> PlainResults:
+    """Let a module give results that an export takes, from now on, and return the hook that sees to it."""
+    for hook in module._forward_hooks.values():
+        if isinstance(hook, PlainResults):
+            return hook
+    hook = PlainResults()
+    if not isinstance(module, torch.jit.ScriptModule):  # takes no hooks, and is not exported
+        module.register_forward_hook(hook)
+    return hook
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Let encoders, decoders and attention of torch.nn compute in eval mode what they compute while training.
+
+    Without gradients torch gives them kernels of its own, which ignore autocast, leave padding at zero, and
+    cut off what is padding in every example: an export, which keeps gradients, holds none of that. Nor do
+    they look at a mask's values to see whether it is causal, which no export can.
+    """
+    was_enabled = torch.backends.mha.get_fastpath_enabled()
+    looks = transformer._detect_is_causal_mask
+    torch.backends.mha.set_fastpath_enabled(False)
+    transformer._detect_is_causal_mask = _is_said_to_be_causal
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was_enabled)
+        transformer._detect_is_causal_mask = looks
+
+
+def _is_said_to_be_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    return is_causal is True
 
 
 @contextmanager

@@ -308,7 +308,10 @@ class _Importer:
                 if _is_random(node.target)
                 else "it has no converter"
             )
-        converted = _converter(node)(Call(node, self))
+        call = Call(node, self)
+        converted = _converter(node)(call)
+        if isinstance(converted, list) and any(converted[index] is None for index in call.used_results):
+            raise ValueError("its converter leaves out a result that something reads")
         _require_noted(node, converted)
         return converted
 

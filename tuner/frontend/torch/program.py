@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,12 +28,18 @@ from tuner.frontend.model import Model
 from tuner.frontend.pipeline_marks import marked_cuts
 from tuner.frontend.sandbox import try_import
 from tuner.frontend.torch.decomposition import decompose, require_shapes
-from tuner.frontend.torch.export import argument_names, export_module, quiet_export
+from tuner.frontend.torch.export import argument_names, export_module, quiet_export, with_plain_results
 from tuner.frontend.torch.exported.exported_program import load_program
 from tuner.frontend.torch.importer import import_program
 from tuner.frontend.torch.reference import TorchReference
+from tuner.frontend.torch.untraceable import explain
 
 _UNCOMPARED = "the program takes inputs by keyword, so its import is not compared with torch"
+
+
+_LEFT_OUT = (
+    "results of type {} are left out: a model gives tensors, alone or in tuples, lists, dicts and dataclasses"
+)
 
 
 def load_exported(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: bool = True) -> Model:
@@ -158,7 +165,44 @@ def build_torch_module(
             f"{name} returned {type(built).__name__}, but it must return a torch module and a tuple of "
             "example inputs"
         )
-    return built
+    module, given = built
+    with_plain_results(module)
+    return module, _by_position(module, given, name)
+
+
+def _by_position(module: torch.nn.Module, given: Any, name: str) -> tuple[Any, ...]:
+    """Return example inputs by position: of one tensor, of a sequence, or by names of the forward.
+
+    Raises:
+        ModelFileError: they are nothing of these, or have names that no position belongs to.
+    """
+    if isinstance(given, torch.Tensor):
+        return (given,)
+    if isinstance(given, list | tuple):
+        return tuple(given)
+    if not isinstance(given, Mapping):
+        raise ModelFileError(
+            f"{name} returned example inputs of type {type(given).__name__}, but a module takes tensors; "
+            "return a tuple of them, or a dict by the names of its forward"
+        )
+    known = {
+        each.name: each.default
+        for each in inspect.signature(module.forward).parameters.values()
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    }
+    unknown = [str(key) for key in given if key not in known]
+    names = list(known)[: max([list(known).index(key) + 1 for key in given if key in known], default=0)]
+    missing = [each for each in names if each not in given and known[each] is inspect.Parameter.empty]
+    if unknown:
+        raise ModelFileError(
+            f"{name} returned example inputs by name, but the module's forward has no position for "
+            f"{unknown[0]!r}; name those of {', '.join(known)}"
+        )
+    if missing:
+        raise ModelFileError(
+            f"{name} returned example inputs by name without {missing[0]!r}, which the module needs; add it"
+        )
+    return tuple(given.get(each, known[each]) for each in names)
 
 
 def import_module(
@@ -181,13 +225,13 @@ def import_module(
     """
     inputs = _with_shapes(module, inputs, shapes or {})
     was_training = module.training
+    results = with_plain_results(module)
     try:
         with quiet_export():
             program = export_module(module.eval(), inputs)
     except Exception as error:  # foreign code: torch traces the module by running it
         raise UnsupportedOperatorError(
-            f"torch.export cannot trace {name} ({_first_line(error)}); see that its control flow does not "
-            "depend on values of tensors"
+            f"torch.export cannot trace {name}: {explain(module, inputs, error)}"
         ) from error
     finally:
         module.train(was_training)
@@ -196,7 +240,8 @@ def import_module(
         import_program(program, name),
         TorchReference(module=module, examples=tuple(inputs), program=program),
     )
-    return replace(model, cuts=marked_cuts(module))
+    notes = (_LEFT_OUT.format(", ".join(sorted(results.left_out))),) if results.left_out else ()
+    return replace(model, cuts=marked_cuts(module), notes=(*model.notes, *notes))
 
 
 def _with_shapes(

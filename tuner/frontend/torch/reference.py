@@ -251,6 +251,7 @@ class TorchReference:
             cuts=model.cuts,
             reference=reference,
             called=model.called,
+            notes=model.notes,
         )
 
     def _export_with(self, functions: Sequence[type], name: str) -> torch.export.ExportedProgram:
@@ -325,6 +326,7 @@ class TorchReference:
             cuts=model.cuts,
             reference=reference,
             called=model.called,
+            notes=model.notes,
         )
 
     def with_blocked_gradients(self, model: Model) -> Model:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in [^\n]*(?:\n +([^\n]+))?')
 _TORCH = Path(str(torch.__file__)).parent
+_TUNER = Path(__file__).parents[2]
+_PYTHON = Path(traceback.__file__).parent
 _MAX_CODE = 80
 
 
@@ -49,7 +52,29 @@ def source_of(node: Any) -> str:
     own = [frame for frame in frames if _TORCH not in Path(frame[0]).parents]
     if not own:
         return ""
-    file, line, code = own[-1]
+    return _place(*own[-1])
+
+
+def raised_at(error: BaseException) -> str:
+    """Return the line that an error of a trace came from, as `source_of` does; empty if it is nobody's own.
+
+    Tracing runs the module, so that the innermost frame of a person's code is what torch could not trace.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _is_machinery(Path(frame.filename))]
+    if not own:
+        return raised_at(error.__cause__) if error.__cause__ is not None else ""
+    return _place(own[-1].filename, str(own[-1].lineno), own[-1].line or "")
+
+
+def _is_machinery(path: Path) -> bool:
+    """Say whether a file is torch's, this program's or Python's own, or none."""
+    if not path.is_file() or _TORCH in path.parents or _TUNER in path.parents:
+        return True
+    return _PYTHON in path.parents and "site-packages" not in path.parts
+
+
+def _place(file: str, line: str, code: str) -> str:
     shown = code if len(code) <= _MAX_CODE else code[:_MAX_CODE] + "…"
     place = f"{_short(file)}:{line}"
     return f"`{shown}` at {place}" if shown else place

@@ -20,6 +20,8 @@ from torch.nn.modules._functions import BackwardHookFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from tuner.frontend.torch.export import without_fast_path
+
 _TRAINING_ARGUMENTS = ("training", "train", "use_input_stats")
 """What functions of torch call the argument that says that they are to act as for training."""
 
@@ -31,8 +33,10 @@ _POSITIONAL = {
     "native_dropout": ("input", "p", "train"),
     "batch_norm": ("input", "weight", "bias", "running_mean", "running_var", "training"),
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p"),
-    "lstm": ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train"),
-    "gru": ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train"),
+    **dict.fromkeys(
+        ("lstm", "gru", "rnn_tanh", "rnn_relu"),
+        ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train"),
+    ),
 }
 """Arguments, in order, of functions written in C++, which have no signature."""
 
@@ -121,7 +125,7 @@ def in_mode(
     try:
         if training is not None:
             module.train(training)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), without_fast_path():
             torch.manual_seed(0)
             yield call
     finally:

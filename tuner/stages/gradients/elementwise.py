@@ -81,7 +81,9 @@ def _leaky_relu(result: Var, call: Any, gradient: Expr) -> Parts:
 
 def _softplus(result: Var, call: Any, gradient: Expr) -> Parts:
     scaled = op.multiply(constant_like(result, float(call.attrs.beta)), call.args[0])
-    return (op.multiply(gradient, op.sigmoid(scaled)),)
+    # Above the threshold the result is the argument itself.
+    is_linear = op.greater(scaled, constant_like(result, float(call.attrs.threshold)))
+    return (op.where(is_linear, gradient, op.multiply(gradient, op.sigmoid(scaled))),)
 
 
 def _clip(result: Var, call: Any, gradient: Expr) -> Parts:

@@ -103,6 +103,28 @@ def test_a_rank_that_holds_both_ends_of_an_edge_pays_no_hop() -> None:
 
 
 @pytest.mark.torch
+def test_a_block_that_holds_its_collectives_lasts_from_the_last_arrival() -> None:
+    """One rank comes later than the other, and neither leaves before its time is over from then."""
+    pytest.importorskip("torch")
+    schedule = one_f_one_b("mshape", 2, 2)
+    step_s = 0.02
+    results = run_synthetic(
+        {"m": schedule}, step_us=1e6 * step_s, repeats=1, timeout_s=120, holds_collectives=True
+    )
+    (steps,) = zip(*(result.events["m"] for result in results), strict=True)
+    by_action = [{event.action: event for event in own} for own in steps]
+    shared = by_action[0].keys() & by_action[1].keys()
+    assert len(shared) == 4  # forward and backward of two micro-batches
+    waited = 0
+    for action in shared:
+        own = [events[action] for events in by_action]
+        last_s = max(event.start_s for event in own)
+        assert all(event.end_s >= last_s + step_s - 1e-3 for event in own)
+        waited += max(event.start_s for event in own) - min(event.start_s for event in own) > step_s / 2
+    assert waited
+
+
+@pytest.mark.torch
 def test_real_ranks_are_measured_once_and_then_found_in_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

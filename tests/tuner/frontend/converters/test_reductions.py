@@ -55,6 +55,8 @@ def test_moments_are_torchs(assert_as_torch, draws) -> None:
 
 def test_orders_are_torchs(assert_as_torch, draws) -> None:
     x, n = draws(3, 7), draws(4, 6, dtype="int64", low=-50, high=50)
+    odd = x.clone()
+    odd[0, 1], odd[1, 6], odd[1, 0] = float("nan"), float("nan"), float("-inf")
     cases = {
         "sort": (lambda x: x.sort(-1), (x,)),
         "sort down": (lambda x: x.sort(0, descending=True), (x,)),
@@ -64,6 +66,14 @@ def test_orders_are_torchs(assert_as_torch, draws) -> None:
         "median": (torch.median, (x,)),
         "median of an axis": (lambda x: x.median(0), (x,)),
         "kth": (lambda x: x.kthvalue(2), (x,)),
+        "NaN sorted": (lambda x: x.sort(-1), (odd,)),
+        "NaN sorted down": (lambda x: x.sort(-1, descending=True), (odd,)),
+        "NaN among the largest": (lambda x: x.topk(2), (odd,)),
+        "NaN beside the least": (lambda x: x.topk(3, largest=False), (odd,)),
+        "median of NaN": (torch.median, (odd,)),
+        "medians beside NaN": (lambda x: x.median(1), (odd,)),
+        "NaN of a rank": (lambda x: x.kthvalue(7), (odd,)),
+        "NaN of halves": (lambda x: x.half().sort(0), (odd,)),
         "bins": (lambda x: torch.histc(x, 4, min=-1, max=1), (x,)),
         "bins of classes": (lambda x: torch.histc(x.float(), 8, min=0, max=7), (n.abs() % 8,)),
         "between": (lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0])), (x,)),

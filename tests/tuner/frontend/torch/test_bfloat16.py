@@ -99,8 +99,14 @@ def test_libraries_are_offered_the_products_of_bfloat16(given) -> None:
 
 
 def test_tensors_become_arrays_and_back() -> None:
-    for values in (torch.randn(3, 4).bfloat16().T, torch.tensor(1.5).bfloat16(), torch.arange(3)):
+    for values in (
+        torch.randn(3, 4).bfloat16().T,
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.tensor(1.5).bfloat16(),
+        torch.arange(3),
+    ):
         assert as_tensor(as_array(values)).equal(values)
+        assert as_tensor(as_array(values)).is_contiguous()
         assert as_tensor(as_array(values)).dtype == values.dtype
 
 

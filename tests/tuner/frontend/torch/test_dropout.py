@@ -59,9 +59,41 @@ class Features(nn.Module):
 
 
 class Checkpointed(Language):
+    """Checkpoints of both kinds, whose backwards run their layers again."""
+
     def forward(self, ids):
         x = self.drop(self.table(ids))
-        return self.head(checkpoint(self.blocks[0], x, use_reentrant=False))
+        for block, is_reentrant in zip(self.blocks, (False, True), strict=True):
+            x = checkpoint(block, x, use_reentrant=is_reentrant)
+        return self.head(x)
+
+
+class Recurrent(nn.Module):
+    """Networks of several layers with dropout between them, of either order of axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 6)
+        self.one = nn.LSTM(6, 5, 3, dropout=0.3, batch_first=True, bidirectional=True, proj_size=3)
+        self.two = nn.GRU(6, 6, 2, dropout=0.2)
+        self.three = nn.RNN(6, 6, 2, dropout=0.1, bias=False)
+        self.head = nn.Linear(6, 11)
+
+    def forward(self, ids):
+        x, (h, _) = self.one(self.table(ids))
+        x, last = self.two(x)
+        x, _ = self.three(x, last)
+        return self.head(x) + h.sum()
+
+
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.GRU(6, 6, 2, dropout=0.2)
+
+    def forward(self, x):
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 2]))
+        return nn.utils.rnn.pad_packed_sequence(self.one(packed)[0])[0]
 
 
 class Noisy(Language):
@@ -73,6 +105,8 @@ class Noisy(Language):
 CASES = {
     "language": lambda: (Language(), (torch.randint(11, (2, 6)),), 7),
     "features": lambda: (Features(), (torch.randn(2, 3, 5, 5),), 1),
+    "checkpoints": lambda: (Checkpointed(), (torch.randint(11, (2, 6)),), 7),
+    "recurrent": lambda: (Recurrent(), (torch.randint(11, (2, 6)),), 4),
     "encoder": lambda: (
         nn.TransformerEncoderLayer(8, 2, 12, dropout=0.25, batch_first=True),
         (torch.randn(2, 6, 8),),
@@ -102,9 +136,12 @@ def test_with_masks_that_torch_draws_results_are_torchs_own(name) -> None:
     assert list(dict(masked.module.named_parameters())) == list(dict(module.named_parameters()))
 
 
-@pytest.mark.parametrize("kind", [Checkpointed, Noisy])
-def test_what_draws_in_another_way_stays_with_a_note(kind) -> None:
-    model = for_training(import_module(kind(), (torch.randint(11, (2, 6)),), "model"))
+def test_sequences_that_are_packed_are_left_alone() -> None:
+    assert give_masks(Packed(), (torch.randn(4, 2, 6),)) is None
+
+
+def test_what_draws_in_another_way_stays_with_a_note() -> None:
+    model = for_training(import_module(Noisy(), (torch.randint(11, (2, 6)),), "model"))
     assert [spec.name for spec in model.inputs] == ["ids", "labels"]
     assert any("as in eval mode" in note for note in model.notes)
 
@@ -130,7 +167,7 @@ def test_masks_are_inputs_for_training_alone_and_drawn_apart_for_each_micro_batc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["language", "features"])
+@pytest.mark.parametrize("name", ["language", "features", "checkpoints", "recurrent"])
 def test_stages_have_the_gradients_of_torch_with_equal_masks(name) -> None:
     module, inputs, _ = built(name)
     finding = check_training(import_module(module, inputs, "model"), 2)

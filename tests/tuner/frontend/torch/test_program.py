@@ -194,7 +194,19 @@ class Rare(torch.nn.Module):
     def forward(self, x):
         return torch.unique(x)
 
+class Listed(torch.nn.Module):
+    def forward(self, x):
+        return torch.tensor(x.tolist()) + torch.from_numpy(x.numpy() * 2)
+
 def branch(): return Branch(), (torch.randn(3),)
+def listed(): return Listed(), (torch.randn(3),)
+def scripted(): return torch.jit.script(torch.nn.ReLU()), (torch.randn(3),)
+def lazy(): return torch.nn.LazyLinear(3), (torch.randn(2, 3),)
+def empty(): return torch.nn.Linear(3, 3, device="meta"), (torch.randn(3),)
+def misfit(): return torch.nn.Linear(3, 3), (torch.randn(2, 4),)
+def quantised():
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    return torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}), (torch.randn(2, 3),)
 def rare(): return Rare(), (torch.randn(3),)
 def nothing(): return 5
 def fails(): raise KeyError("no such key")
@@ -206,7 +218,25 @@ value = 7
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        ("branch", UnsupportedOperatorError, r"torch\.export cannot trace"),
+        (
+            "branch",
+            UnsupportedOperatorError,
+            r"cannot trace .*`return x if x\.sum\(\) > 0 else -x` at .*program\.py:6: .*control flow",
+        ),
+        ("scripted", UnsupportedOperatorError, "the module itself, .* TorchScript; give the module that was"),
+        (
+            "quantised",
+            UnsupportedOperatorError,
+            "0, a Linear, holds packed, quantised weights; give the module",
+        ),
+        (
+            "lazy",
+            UnsupportedOperatorError,
+            "weight has no shape yet, .*; run the module once on its inputs first",
+        ),
+        ("empty", UnsupportedOperatorError, "weight is on the device meta, without values; load"),
+        ("misfit", UnsupportedOperatorError, "mat1 and mat2 .*on its example inputs; give inputs"),
+        ("listed", UnsupportedOperatorError, r"program\.py:14: .*write that line otherwise"),
         ("rare", UnsupportedOperatorError, r"unique"),
         ("nothing", ModelFileError, "returned int"),
         ("fails", ModelFileError, "KeyError.*no such key"),
@@ -221,6 +251,67 @@ def test_function_that_gives_no_model_is_refused(
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     with pytest.raises(error, match=message):
+        load_model(f"{path}:{function}")
+
+
+ANSWERS = """
+import torch
+from dataclasses import dataclass
+
+class Cache: pass
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    cache: Cache
+
+class Answering(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x, mask=None, scale=2.0, bias=None, *, more=None, **options):
+        x = x if mask is None else x * mask
+        return Answer(self.layer(x) * scale + (0 if bias is None else bias), [Cache()])
+
+def named(): return Answering(), {"bias": torch.ones(3), "x": torch.randn(2, 4)}
+def one(): return Answering(), torch.randn(2, 4)
+def unknown(): return Answering(), {"x": torch.randn(2, 4), "more": torch.ones(3)}
+def missing(): return Answering(), {"mask": torch.ones(4)}
+def text(): return Answering(), "x"
+"""
+
+
+@pytest.mark.parametrize(("function", "names"), [("named", ["x", "bias"]), ("one", ["x"])])
+def test_inputs_may_be_named_and_results_may_be_a_librarys(
+    function: str, names: list[str], tmp_path: Path, run_model, assert_close
+) -> None:
+    path = tmp_path / "answers.py"
+    path.write_text(ANSWERS)
+    model = load_model(f"{path}:{function}")
+    assert [spec.name for spec in model.inputs] == names
+    assert any("results of type Cache are left out" in note for note in model.notes)
+    inputs, (expected,) = model.reference.draw(model.inputs, 0)
+    (found,) = run_model(model, list(inputs.values()), model.parameters)
+    assert_close(found, expected)
+    assert [spec.name for spec in load_model(f"{path}:{function}", training=True).inputs] == [
+        *names,
+        "labels",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("unknown", "no position for 'more'; name those of x, mask, scale, bias"),
+        ("missing", "without 'x', which the module needs; add it"),
+        ("text", "of type str, but a module takes tensors"),
+    ],
+)
+def test_inputs_that_fit_no_forward_are_refused(function: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "answers.py"
+    path.write_text(ANSWERS)
+    with pytest.raises(ModelFileError, match=message):
         load_model(f"{path}:{function}")
 
 

@@ -12,6 +12,7 @@ from tuner.errors import TunerError  # noqa: E402 - after the skip
 from tuner.frontend import load_model  # noqa: E402
 from tuner.frontend.loading import for_training  # noqa: E402
 from tuner.frontend.torch.program import import_module  # noqa: E402
+from tuner.graph.torch_call import torch_calls_in  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -29,6 +30,38 @@ class Tied(nn.Module):
 
     def forward(self, ids):
         return self.head(self.frozen(self.words(ids)).tanh() * self.scale)
+
+
+class Padded(nn.Module):
+    """An encoder that torch would run by a kernel of its own, with zeros where the mask says padding.
+
+    Of the decoder's mask torch would see by its values that it is causal.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2).requires_grad_(False)
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1)
+
+    def forward(self, x, padding):
+        mask = nn.Transformer.generate_square_subsequent_mask(5)
+        encoded = self.encoder(x, src_key_padding_mask=padding)
+        return encoded, self.decoder(x, encoded, tgt_mask=mask)
+
+
+def test_encoders_are_imported_and_compared_without_torchs_fast_path(run_model, assert_close) -> None:
+    torch.manual_seed(0)
+    module = Padded().eval()
+    x, padding = torch.randn(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    model = import_module(module, (x, padding), "padded")
+    assert not list(torch_calls_in(model.module["main"]))
+    inputs = {"x": x.numpy(), "padding": padding.numpy()}
+    expected = model.reference.outputs(inputs)
+    for found, true in zip(run_model(model, list(inputs.values()), model.parameters), expected, strict=True):
+        assert_close(found, true)
+    assert expected[0][1, 3:].any()
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 @pytest.fixture(scope="module")

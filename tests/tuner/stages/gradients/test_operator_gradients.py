@@ -132,6 +132,7 @@ CASES = {
     "nn.relu": (op.nn.relu, [(3, 4)]),
     "nn.rms_norm": (lambda x, g: op.nn.rms_norm(x, g, axes=[-1]), [(2, 3, 8), (8,)]),
     "nn.softplus": (lambda x: op.nn.softplus(x, beta=2.0), [(3, 4)]),
+    "nn.softplus beyond its threshold": (lambda x: op.nn.softplus(x, beta=2.0, threshold=0.5), [(3, 4)]),
     "nn.pad": (lambda x: op.nn.pad(x, [0, 0, 1, 2]), [(3, 4)]),
     "repeat": (lambda x: op.repeat(x, 2, axis=0), [(3, 2)]),
     "repeat of all": (lambda x: op.repeat(x, 2), [(3, 2)]),
