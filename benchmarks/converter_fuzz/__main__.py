@@ -86,8 +86,8 @@ def work(
 ) -> None:
     """Check an operator and type, and send what is begun before it begins.
 
-    All samples are one program first, which takes a fraction of the time; each is one of its own where that
-    program is not equal throughout.
+    All samples are one program first, compiled once; each is one of its own where that program is not equal
+    throughout.
     """
     try:
         drawn = [(number, each) for number, each in samples(operator, dtype, count) if comparable(each)]
