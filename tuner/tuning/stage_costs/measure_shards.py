@@ -29,7 +29,7 @@ from tuner.stages import StageFunction
 from tuner.targets.remote import is_remote
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress
-from tuner.tuning.stage_pricing import price_stage
+from tuner.tuning.stage_costs.stage_pricing import price_stage
 
 
 class Collectives(Protocol):
