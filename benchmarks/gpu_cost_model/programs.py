@@ -16,7 +16,7 @@ from cost_model.gpu.devices import GpuDevice, find_gpu
 from cost_model.gpu.kernel_model import GpuKernelModel
 from tuner import frontend
 from tuner.stages import cut_between, layers_of
-from tuner.tuning.predict_stages import predict_stages
+from tuner.tuning.stage_costs.predict_stages import predict_stages
 
 _LABEL = re.compile(r"(?P<model>\w+?)_(?P<size>\w+)-inf-(?P<length>\d+)-(?P<batch>\d+)-fusion\.json")
 _MODELS = {"bert": "bert", "gpt2": "gpt2"}

@@ -46,9 +46,9 @@ from scripts.options.arguments import parse_bandwidth
 from tessel.planning.cluster import Link
 from tuner.frontend import load_model
 from tuner.plan import LayersPlan
-from tuner.tuning import measure_shards
-from tuner.tuning.measure_layers import measure_layers
 from tuner.tuning.session import SessionSettings, start_session
+from tuner.tuning.stage_costs import measure_shards
+from tuner.tuning.stage_costs.measure_layers import measure_layers
 
 _Line = TypeVar("_Line")
 

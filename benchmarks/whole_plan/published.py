@@ -28,7 +28,7 @@ import msgspec
 from tessel.profiles.load import load_profile
 from tessel.profiles.profile import LayerCost
 from tuner.plan import Figure, LayersPlan, ShardsPlan, StagePlan, TiedParameter
-from tuner.tuning.measure_shards import Link
+from tuner.tuning.stage_costs.measure_shards import Link
 
 PROFILE = Path(__file__).resolve().parents[1] / "data/profiles/gpt-3-2.7b_h100.csv"
 

@@ -63,7 +63,7 @@ def stages(model: ModelArgument, options: StagesOptions) -> None:
     if options.devices is not None and options.devices < 1:
         raise typer.BadParameter(f"--devices is {options.devices}; a pipeline has at least one stage")
 
-    from tuner.tuning.measure_stages import measure_stages
+    from tuner.tuning.stage_costs.measure_stages import measure_stages
 
     loaded = tuning_options.load_model(
         model, shapes=options.shape, batch=options.batch, training=options.train

@@ -235,7 +235,7 @@ def _settings_by_placement(options: TuneOptions, memory_bytes: int | None) -> di
 def _settings_of(placement: ModelPlacement, options: TuneOptions, memory_bytes: int | None) -> TuningSettings:
     """Return how the model is to be cut for one placement."""
     from tuner.stages.placed_stages import PlacedStages
-    from tuner.tuning.measure_shards import Link
+    from tuner.tuning.stage_costs.measure_shards import Link
     from tuner.tuning.tune import TuningSettings
 
     link = None
@@ -350,9 +350,9 @@ def _choose_layout(
     """Measure layers and divided ends, and plan with them."""
     from tessel.planning.cluster import Link
     from tessel.tuned_model.layout_choice import LayoutRequest
-    from tuner.tuning.layer_parts import guess_parts
-    from tuner.tuning.measure_layers import measure_layers
-    from tuner.tuning.measure_shards import MeasuredCollectives
+    from tuner.tuning.stage_costs.layer_parts import guess_parts
+    from tuner.tuning.stage_costs.measure_layers import measure_layers
+    from tuner.tuning.stage_costs.measure_shards import MeasuredCollectives
     from tuner.tuning.tune import hop_latencies
 
     counts = [count for count in range(2, options.devices + 1) if options.devices % count == 0]

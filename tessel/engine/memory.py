@@ -10,7 +10,8 @@ from other ranks may have come as early as its receive is posted. No optimizer: 
     ▆       ▆▆      ▆▆ + backward's
 
 Left out: what libraries allocate within a call, and buffers of connections, some megabytes together. Checked
-against processes in tests/scripts/commands/test_run_memory.py, by hand in tests/tessel/engine/test_memory.py.
+against processes in tests/scripts/commands/run/test_run_memory.py, and by hand in
+tests/tessel/engine/test_memory.py.
 """
 
 from __future__ import annotations

@@ -437,7 +437,7 @@ OF_TVM: dict[str, Case] = {
         context=TUNING_CONTEXT,
         spies={
             **SESSION,
-            "tuner.tuning.measure_stages.measure_stages": SimpleNamespace(
+            "tuner.tuning.stage_costs.measure_stages.measure_stages": SimpleNamespace(
                 stages=(), tied=(), max_error=None, import_error=None
             ),
             "scripts.commands.stages._print": None,

@@ -16,9 +16,9 @@ from tuner.frontend import load_model
 from tuner.frontend.model import Model
 from tuner.lowering.workload_of import workload_of
 from tuner.numerical_error import Deviation
-from tuner.tuning import measure_stages as stage_costs
 from tuner.tuning.end_to_end.check import WrongNumbersError, check_whole
 from tuner.tuning.session import checked_error
+from tuner.tuning.stage_costs import measure_stages as stage_costs
 
 pytestmark = pytest.mark.tvm
 

@@ -22,7 +22,7 @@ from tuner.pricing.measured import MeasuredPricer
 from tuner.stages import Stage, StageFunction, build_stages, cut_between, layers_of
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress
-from tuner.tuning.stage_pricing import price_stage
+from tuner.tuning.stage_costs.stage_pricing import price_stage
 
 
 def collect_stages(

@@ -3,7 +3,7 @@
 `measured` measures every distinct candidate once. `model` measures nothing: what the records lack is
 predicted with an interval. `active` measures only what the decision needs (tuner/pricing/active.py). The cost
 models are trained from the records when first needed, and again when those have grown. Checked in
-tests/tuner/pricing/test_active.py and tests/tuner/tuning/test_stage_pricing.py.
+tests/tuner/pricing/test_active.py and tests/tuner/tuning/stage_costs/test_stage_pricing.py.
 """
 
 from __future__ import annotations

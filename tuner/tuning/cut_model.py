@@ -37,7 +37,7 @@ from tuner.stages.placed_stages import (
 )
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress
-from tuner.tuning.stage_pricing import predict_stage, price_stage
+from tuner.tuning.stage_costs.stage_pricing import predict_stage, price_stage
 
 _LayerKey: TypeAlias = tuple[str, ...]
 """Names what a layer's functions are; equal for equal layers."""

@@ -23,12 +23,12 @@ from tuner.stages.placed_stages import PlacedStages
 from tuner.targets.remote import is_remote
 from tuner.tuning.cut_model import require_memory
 from tuner.tuning.import_check import admit_import
-from tuner.tuning.measure_shards import Collectives, Link, MeasuredCollectives
-from tuner.tuning.measure_stages import measure_stages
 from tuner.tuning.partition_graph import partition_graph
 from tuner.tuning.partition_model import PartitionedModel, partition_model
 from tuner.tuning.partitioned_function import partition_plans
 from tuner.tuning.session import Session, TuningProgress
+from tuner.tuning.stage_costs.measure_shards import Collectives, Link, MeasuredCollectives
+from tuner.tuning.stage_costs.measure_stages import measure_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

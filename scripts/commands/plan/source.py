@@ -42,7 +42,7 @@ def _measure(source: str, options: PlanCommandOptions) -> Profile:
     """Return the profile of a model, each layer a stage of its own, as it is measured."""
     from tessel.profiles.tuned_plan import profile_of_stages
     from tuner.stages import layers_of
-    from tuner.tuning.measure_stages import measure_stages
+    from tuner.tuning.stage_costs.measure_stages import measure_stages
 
     model = tuning_options.load_model(source, shapes=options.shape, batch=options.batch, training=True)
     names = [layer.name for layer in layers_of(model)]
@@ -62,7 +62,7 @@ def _predict(source: str, options: PlanCommandOptions) -> Profile:
     from cost_model.gpu.devices import find_gpu
     from tessel.profiles.tuned_plan import profile_of_stages
     from tuner.stages import cut_between, layers_of
-    from tuner.tuning.predict_stages import predict_stages
+    from tuner.tuning.stage_costs.predict_stages import predict_stages
 
     device = find_gpu(options.target)
     kernel_model = gpu_model(options)

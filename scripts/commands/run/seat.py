@@ -2,7 +2,7 @@
 
 Under torchrun every process is the same command. Each reads the plan for itself and runs its own rank; rank 0
 checks the results of all, prints, and writes the files. The others print nothing unless the run fails, and
-exit with the same status. Checked in tests/scripts/commands/test_run_nodes.py.
+exit with the same status. Checked in tests/scripts/commands/run/test_run_nodes.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 that the ranks meet in torchrun's store instead of in a file. Ranks send what they measured and computed to
 rank 0 over their process group; the end of a failed rank's log goes through the store, for then the group is
 broken. When a rank or a node is lost, every supervisor ends its own rank, and one on each node says whose
-fault it was (`blame`). Checked in tests/scripts/commands/test_run_nodes.py.
+fault it was (`blame`). Checked in tests/scripts/commands/run/test_run_nodes.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from scripts.options.tuning_options import TuningOptions, open_session
 from tests.samples.known_speed import keep_made_up_speed
 from tuner.frontend import load_model
 from tuner.tuning.partitioned_function import choose_partition, price_function
-from tuner.tuning.stage_pricing import predict_stage
+from tuner.tuning.stage_costs.stage_pricing import predict_stage
 
 pytestmark = pytest.mark.tvm
 

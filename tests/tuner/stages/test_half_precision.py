@@ -36,17 +36,17 @@ class Autocast(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-        self.layers = nn.Sequential(nn.Embedding(50, 16), Residual(), encoder, nn.Linear(16, 50))
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return self.layers(ids)
+            y = self.second(nn.functional.gelu(self.first(x)))
+        return y.float()
 
 
 def autocast() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     torch.manual_seed(0)
-    return Autocast(), (torch.randint(50, (2, 8)),)
+    return Autocast(), (torch.randn(4, 8),)
 
 
 def bfloat16() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

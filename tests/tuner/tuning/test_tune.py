@@ -13,10 +13,10 @@ from tuner.frontend import load_model
 from tuner.graph import DataflowGraph
 from tuner.numerical_error import TOLERANCES
 from tuner.plan import ModelPlan
-from tuner.tuning.measure_stages import measure_stages
 from tuner.tuning.partition_model import PartitionedModel, partition_model, prepared_module
 from tuner.tuning.partitioned_function import choose_partition, with_runner_ups
 from tuner.tuning.session import Session, SessionSettings, start_session
+from tuner.tuning.stage_costs.measure_stages import measure_stages
 from tuner.tuning.tune import TuningSettings, tune_model
 
 pytestmark = pytest.mark.tvm

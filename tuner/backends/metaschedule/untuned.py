@@ -22,7 +22,7 @@ from tvm.s_tir.schedule import Trace
 from tuner.backends.metaschedule.traces import plain_json
 from tuner.backends.tvm.cpu_schedule import cpu_schedule_of
 from tuner.graph.relax_types import IRModule
-from tuner.targets.vector_registers import WIDE, registers_of
+from tuner.targets.vector_registers import registers_of
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def is_untuned(record: Any) -> bool:
     return not record.trace.decisions
 
 
-def untuned_schedule(task: IRModule, registers: int = WIDE) -> Any | None:
+def untuned_schedule(task: IRModule, registers: int) -> Any | None:
     """Return the schedule of the `tvm` backend's rules; None where none can be kept in a database."""
     found = cpu_schedule_of(task["main"], registers)
     if found is None:

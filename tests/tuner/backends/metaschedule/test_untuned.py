@@ -20,6 +20,7 @@ from tuner.backends.metaschedule.proposers import Knowledge
 from tuner.backends.metaschedule.trials import task_name
 from tuner.backends.metaschedule.untuned import keep_untuned, untuned_schedule
 from tuner.backends.tvm.cpu_schedule import schedule_for_cpu
+from tuner.targets.vector_registers import registers_of
 
 pytestmark = pytest.mark.tvm
 
@@ -68,7 +69,7 @@ class NamingBuilder(meta_schedule.builder.PyBuilder):
 @pytest.mark.parametrize("others_ms", [0.5, 3.0])
 def test_the_database_has_the_faster_of_tuned_and_untuned(tmp_path: Path, others_ms: float) -> None:
     space = space_of("dense:13x48x64,relu")
-    untuned = untuned_schedule(space.module)
+    untuned = untuned_schedule(space.module, registers_of(space.tuned_for))
     assert untuned is not None
     runner = MadeUpRunner(untuned.mod, others_ms)
     (tmp_path / "built").mkdir()
@@ -116,9 +117,10 @@ def test_a_real_measurement_of_both_is_in_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_untuned_schedule_is_the_rules_own_and_right(kernel: str) -> None:
     space = space_of(kernel)
-    found = untuned_schedule(space.module)
+    registers = registers_of(space.tuned_for)
+    found = untuned_schedule(space.module, registers)
     assert found is not None
-    assert structural_equal(found.mod["main"].body, schedule_for_cpu(space.module["main"]).body)
+    assert structural_equal(found.mod["main"].body, schedule_for_cpu(space.module["main"], registers).body)
     replayed = Schedule(space.module)
     found.trace.apply_to_schedule(replayed, remove_postproc=False)
     arrays = [

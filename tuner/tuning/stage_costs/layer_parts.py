@@ -3,7 +3,7 @@
 A part takes of its layer's time the share that it has of the layer's floating-point operations; its weights,
 and what it keeps and sends, are known from its own functions. Left out: what a layer wins by fusing across
 the border of its parts, and that some operators are faster than others. Checked in
-tests/tuner/tuning/test_layer_parts.py.
+tests/tuner/tuning/stage_costs/test_layer_parts.py.
 """
 
 from __future__ import annotations

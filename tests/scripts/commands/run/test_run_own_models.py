@@ -24,7 +24,7 @@ from tuner.programs.compiled_stages import ProgramSpec, load_programs
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch, pytest.mark.slow]
 
-MODEL = f"{Path(__file__).parents[3] / 'examples' / 'encoder_decoder.py'}:build"
+MODEL = f"{Path(__file__).parents[4] / 'examples' / 'encoder_decoder.py'}:build"
 
 SOURCE = """
 import torch

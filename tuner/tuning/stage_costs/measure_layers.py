@@ -6,7 +6,7 @@
     optimizer   w - rate · g over a vector            by which every update is reckoned from its traffic
 
 A layer alone leaves out what fusing across its borders would win, so the stages of a plan are measured again
-as they are cut. Checked in tests/tuner/tuning/test_measure_shards.py.
+as they are cut. Checked in tests/tuner/tuning/stage_costs/test_measure_shards.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tuner.plan import Figure, LayersPlan, StagePlan
 from tuner.shards import shard_stages, vocabulary_layouts
 from tuner.stages import Stage, build_stages, cut_between, layers_of, tied_groups, with_all_gradients
 from tuner.tuning.import_check import admit_import
-from tuner.tuning.measure_shards import Collectives, ShardMeasurer
-from tuner.tuning.measure_stages import partition_stages, stage_plan
 from tuner.tuning.partitioned_function import choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress
-from tuner.tuning.stage_pricing import price_stage
+from tuner.tuning.stage_costs.measure_shards import Collectives, ShardMeasurer
+from tuner.tuning.stage_costs.measure_stages import partition_stages, stage_plan
+from tuner.tuning.stage_costs.stage_pricing import price_stage
 
 _UPDATED_BYTES = 16 << 20
 """Bytes of weights that the measured update goes over: more than caches hold, with gradient and result."""

@@ -18,7 +18,7 @@ from tessel.tuned_model.layout_choice import ChosenLayout, LayoutRequest, choose
 from tuner.frontend import load_model
 from tuner.plan import Figure, LayersPlan
 from tuner.stages import build_stages, cut_between, layers_of
-from tuner.tuning.layer_parts import guess_parts
+from tuner.tuning.stage_costs.layer_parts import guess_parts
 from tuner.tuning.tune import TuningSettings
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]

@@ -35,10 +35,10 @@ from tuner.stages import (
 from tuner.stages.placed_stages import PlacedStages
 from tuner.tuning.cut_model import cut_chain, cut_m_shape, cut_placed
 from tuner.tuning.import_check import admit_import, reference_settings
-from tuner.tuning.measure_shards import Collectives, MeasuredShards, ShardMeasurer
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress, checked_error
-from tuner.tuning.stage_pricing import price_stage
+from tuner.tuning.stage_costs.measure_shards import Collectives, MeasuredShards, ShardMeasurer
+from tuner.tuning.stage_costs.stage_pricing import price_stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

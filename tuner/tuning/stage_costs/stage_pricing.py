@@ -1,7 +1,7 @@
 """The price of a stage's function: measured as one program, or predicted from its parts.
 
 The record of a measured stage names its parts, so that the cost model learns from records alone by how much
-a stage differs from their sum. Checked in tests/tuner/tuning/test_stage_pricing.py.
+a stage differs from their sum. Checked in tests/tuner/tuning/stage_costs/test_stage_pricing.py.
 """
 
 from __future__ import annotations

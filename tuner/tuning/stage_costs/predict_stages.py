@@ -2,7 +2,7 @@
 
 Nothing is built or run: each function is seen as the kernels that a GPU runs for it
 (`cost_model.gpu.programs`). Every figure is a prediction, and says so. Checked in
-tests/tuner/tuning/test_predict_stages.py.
+tests/tuner/tuning/stage_costs/test_predict_stages.py.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def test_a_schedule_alone_runs_on_stages_of_ones_own(tessel: Callable[..., objec
     schedule = draw_schedule(make_shape("mshape", 2), 2, np.random.default_rng(0))
     path = tmp_path / "m.json"
     save_document(path, schedule.to_json())
-    own = Path(__file__).parents[3] / "examples" / "vocabulary_parallel.py"
+    own = Path(__file__).parents[4] / "examples" / "vocabulary_parallel.py"
     done = tessel("run", path, "--stages", f"{own}:stages", "--repeats", 1, "--overheads", "none", "--json")
     assert done.status == 0, done.stderr
     assert check_printed(["run"], done.stdout)["max_gradient_error"] < 1e-5

@@ -12,9 +12,9 @@ from tessel.profiles.tuned_plan import profile_of_stages
 from tuner.errors import UnpriceableError
 from tuner.frontend import load_model
 from tuner.stages import cut_between, layers_of
-from tuner.tuning.predict_stages import predict_stages
+from tuner.tuning.stage_costs.predict_stages import predict_stages
 
-TABLES = sorted((Path(__file__).parents[3] / "benchmarks/data/neusight/dataset/test").glob("*.csv"))
+TABLES = sorted((Path(__file__).parents[4] / "benchmarks/data/neusight/dataset/test").glob("*.csv"))
 SEEN, UNSEEN = "T4", "H200"
 
 pytestmark = pytest.mark.tvm

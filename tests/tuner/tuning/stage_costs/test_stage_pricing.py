@@ -11,10 +11,10 @@ import pytest
 from cost_model.stage_model import load_stages, parts_of, train_stage_model
 from tuner.frontend import load_model
 from tuner.pricing.protocol import Pricing
-from tuner.tuning.measure_stages import measure_stages
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, SessionSettings, start_session
-from tuner.tuning.stage_pricing import predict_stage, price_stage
+from tuner.tuning.stage_costs.measure_stages import measure_stages
+from tuner.tuning.stage_costs.stage_pricing import predict_stage, price_stage
 
 pytestmark = pytest.mark.tvm
 

@@ -16,10 +16,10 @@ from tuner.plan import Figure, ModelPlan
 from tuner.shards import shard_stage, vocabulary_layouts
 from tuner.stages import build_stages, cut_between, draw_tensors, layers_of
 from tuner.stages.placed_stages import PlacedStages
-from tuner.tuning.measure_layers import measure_layers
-from tuner.tuning.measure_shards import Link, MeasuredCollectives, MeasuredShards, ShardMeasurer
-from tuner.tuning.measure_stages import measure_stages
 from tuner.tuning.session import SessionSettings, start_session
+from tuner.tuning.stage_costs.measure_layers import measure_layers
+from tuner.tuning.stage_costs.measure_shards import Link, MeasuredCollectives, MeasuredShards, ShardMeasurer
+from tuner.tuning.stage_costs.measure_stages import measure_stages
 from tuner.tuning.tune import TuningSettings, tune_placements
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]

@@ -4,7 +4,7 @@ All shards run a segment side by side and then exchange, so a function takes, se
 its slowest shard, and then its collectives one after another. Segments are partitioned over the backends and
 measured as a stage's functions are; those of equal structure once, whichever shard, function or stage they
 belong to. Left out: contention between shards for memory and between collectives for the link, and overlap of
-both. Checked in tests/tuner/tuning/test_measure_shards.py.
+both. Checked in tests/tuner/tuning/stage_costs/test_measure_shards.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tuner.stages import StageFunction
 from tuner.targets.remote import is_remote
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress
-from tuner.tuning.stage_pricing import price_stage
+from tuner.tuning.stage_costs.stage_pricing import price_stage
 
 
 class Collectives(Protocol):
