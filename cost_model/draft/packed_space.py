@@ -10,44 +10,22 @@ are all tabulated. Checked in tests/cost_model/draft/test_packed_space.py.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_model.draft.decision_space import Access, DecisionSpace, Loop, Rows, TiledKernel
-
-Array = npt.NDArray[np.float64]
-Values: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
-"""The value of each decision, by its name, of many candidates."""
-
-MAX_REGISTERS = 32
-"""Accumulators of 8 elements; a tile beyond is slow on AVX2 and leaves no operand registers on AVX-512."""
-
-_MAX_REPEATED = 2.0
-"""Most results that tiles compute over those that are wanted."""
-
+from cost_model.draft.packed_families import RULES, Array, PackedFamily, Values
 
 _FREE_REGISTERS = 13
 """Of the 16 of AVX2 those that accumulators may fill."""
 
 _JITTER = 0.2
 """Octaves of speed that the rule of thumb does not tell apart."""
-
-
-class PackedFamily(enum.StrEnum):
-    """Kernels that read packed weights."""
-
-    PRODUCT = "product"
-    DIRECT = "direct"
-    DEPTHWISE = "depthwise"
-    WINOGRAD = "winograd"
-    ROWWISE = "rowwise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +95,7 @@ class PackedSpace:
 
     def is_legal(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Say of each candidate whether there is such a kernel, and no better one of the same kind."""
-        return _FAMILIES[self.family].is_legal(self.values_of(rows), dict(self.extents))
+        return RULES[self.family].is_legal(self.values_of(rows), dict(self.extents))
 
     def sample(self, count: int, rng: np.random.Generator) -> Rows:
         """Return random candidates, each as likely as the others."""
@@ -176,13 +154,13 @@ class PackedSpace:
         In the order of SSRSRS, as MetaSchedule's tiles, though a product of factors may exceed an extent.
         """
         values = {name: each.astype(np.float64) for name, each in self.values_of(rows).items()}
-        cut = _FAMILIES[self.family].factors(values, dict(self.extents))
+        cut = RULES[self.family].factors(values, dict(self.extents))
         return [np.stack([np.broadcast_to(each, (len(rows),)) for each in loop], axis=1) for loop in cut]
 
     def extras(self, rows: Rows) -> Mapping[str, Array]:
         """Return further features by name: what MetaSchedule's candidates have none of."""
         values = {name: each.astype(np.float64) for name, each in self.values_of(rows).items()}
-        found = _FAMILIES[self.family].extras(values, dict(self.extents))
+        found = RULES[self.family].extras(values, dict(self.extents))
         return {name: np.asarray(each, dtype=np.float64) for name, each in found.items()}
 
 
@@ -412,15 +390,6 @@ Space: TypeAlias = DecisionSpace | PackedSpace
 """What the draft model knows candidates of."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """What a family's values mean."""
-
-    is_legal: Callable[[Values, Mapping[str, int]], npt.NDArray[np.bool_]]
-    factors: Callable[[Mapping[str, Array], Mapping[str, int]], list[Sequence[Array | float]]]
-    extras: Callable[[Mapping[str, Array], Mapping[str, int]], dict[str, Array | float]]
-
-
 def _space(
     family: PackedFamily,
     kernel: TiledKernel,
@@ -450,256 +419,3 @@ def _convolution(
 
 def _divisors(number: int) -> list[int]:
     return [each for each in range(1, number + 1) if not number % each]
-
-
-def _parts(extent: int | Array, tile: Array | npt.NDArray[np.int64]) -> Array:
-    return np.asarray(np.ceil(extent / tile), dtype=np.float64)
-
-
-def _is_tile(values: Values, rows: int, columns: int, prefix: str = "") -> npt.NDArray[np.bool_]:
-    """Say which tiles fit into registers and results, and repeat few of these."""
-    tile_rows, panel = values[f"{prefix}rows"], values[f"{prefix}vectors"] * values[f"{prefix}lanes"]
-    registers = tile_rows * values[f"{prefix}vectors"] * np.maximum(values[f"{prefix}lanes"] // 8, 1)
-    computed = _parts(rows, tile_rows) * tile_rows * _parts(columns, panel) * panel
-    return np.asarray(
-        (panel <= columns)
-        & (tile_rows <= rows)
-        & (registers <= MAX_REGISTERS)
-        & (computed <= _MAX_REPEATED * rows * columns)
-    )
-
-
-def _tile_extras(
-    values: Mapping[str, Array], rows: int, columns: int, prefix: str = ""
-) -> dict[str, Array | float]:
-    tile_rows, panel = values[f"{prefix}rows"], values[f"{prefix}vectors"] * values[f"{prefix}lanes"]
-    vectors = np.ceil(panel / 8)
-    computed = _parts(rows, tile_rows) * tile_rows * _parts(columns, panel) * panel
-    return {
-        "lanes": np.log2(values[f"{prefix}lanes"]),
-        "registers": tile_rows * vectors,
-        "loads_a_product": (tile_rows + vectors) / (tile_rows * vectors),
-        "repeated": np.log2(computed / (rows * columns)),
-    }
-
-
-def _product_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    rows = values["rows"]
-    steps = np.where(values["depth_block"] > 0, values["depth_block"], extents["depth"])
-    needs_blocks = (values["depth_block"] > 0) | (values["packs_data"] > 0)
-    registers = rows * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
-    # A block is a whole number of tiles; of two sizes with as many tiles one is left out.
-    tiles = np.maximum(values["block_rows"] // rows, 1)
-    is_named = (values["block_rows"] >= rows) | (values["block_rows"] == values["block_rows"].min(initial=1))
-    is_last = (tiles * rows < extents["rows"]) | (values["block_rows"] == extents["rows"])
-    return np.asarray(
-        _is_tile(values, extents["rows"], extents["columns"])
-        & ~(needs_blocks & (values["shares_blocks"] == 0))
-        & (steps % values["unroll"] == 0)
-        & (registers * values["unroll"] <= 3 * MAX_REGISTERS)
-        & is_named
-        & is_last
-    )
-
-
-def _product_factors(
-    values: Mapping[str, Array], extents: Mapping[str, int]
-) -> list[Sequence[Array | float]]:
-    rows, panel = values["rows"], values["vectors"] * values["lanes"]
-    tiles = np.maximum(values["block_rows"] // rows, 1)
-    blocks = _parts(extents["rows"], tiles * rows)
-    panels = _parts(extents["columns"], panel)
-    shares = values["shares_blocks"] > 0
-    block = np.where(values["depth_block"] > 0, values["depth_block"], extents["depth"])
-    return [
-        (blocks, np.where(shares, 1, tiles), np.where(shares, tiles, 1), rows),
-        (np.where(shares, 1, panels), 1.0, np.where(shares, panels, 1), panel),
-        (extents["depth"] / block, block),
-    ]
-
-
-def _product_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
-    return {
-        **_tile_extras(values, extents["rows"], extents["columns"]),
-        "depth_block": np.log2(values["depth_block"] + 1),
-        "packs_data": values["packs_data"],
-        "shares_blocks": values["shares_blocks"],
-        "stores_sums": values["stores_sums"],
-        "written_out": np.log2(values["unroll"]),
-        "multiplications": 1.0,
-    }
-
-
-def _direct_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    registers = values["rows"] * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
-    tiles = extents["lines"] * _parts(extents["length"], values["rows"])
-    # All tiles at once have one number.
-    is_last = (values["block_tiles"] < tiles) | (values["block_tiles"] == 65536)
-    return np.asarray(
-        _is_tile(values, extents["length"], extents["filters"])
-        & (registers * values["unroll"] <= 3 * MAX_REGISTERS)
-        & is_last
-    )
-
-
-def _direct_factors(values: Mapping[str, Array], extents: Mapping[str, int]) -> list[Sequence[Array | float]]:
-    rows, panel = values["rows"], values["vectors"] * values["lanes"]
-    of_line = _parts(extents["length"], rows)
-    tiles = np.minimum(values["block_tiles"], of_line * extents["lines"])
-    lines = np.maximum(tiles / of_line, 1.0)
-    return [
-        (extents["lines"] / lines, lines, 1.0, 1.0),
-        (_parts(of_line, np.minimum(tiles, of_line)), np.minimum(tiles, of_line), 1.0, rows),
-        (_parts(extents["filters"], panel), 1.0, 1.0, panel),
-        (1.0, 1.0),
-        (1.0, 1.0),
-        (extents["channels"] / values["unroll"], values["unroll"]),
-    ]
-
-
-def _direct_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
-    return {
-        **_tile_extras(values, extents["length"], extents["filters"]),
-        "written_out": np.log2(values["unroll"]),
-        "multiplications": 1.0,
-    }
-
-
-def _depthwise_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    pixels, lanes = values["pixels"], values["lanes"]
-    registers = pixels * np.maximum(lanes // 8, 1)
-    computed = _parts(extents["length"], pixels) * pixels
-    vectors = extents["channels"] // lanes
-    return np.asarray(
-        (registers <= MAX_REGISTERS)
-        & (computed <= _MAX_REPEATED * extents["length"])
-        & (extents["channels"] % lanes == 0)
-        & (vectors % values["group"] == 0)
-    )
-
-
-def _depthwise_factors(
-    values: Mapping[str, Array], extents: Mapping[str, int]
-) -> list[Sequence[Array | float]]:
-    groups = extents["channels"] / values["lanes"] / values["group"]
-    return [
-        (float(extents["lines"]), 1.0, 1.0, 1.0),
-        (1.0, _parts(extents["length"], values["pixels"]), 1.0, values["pixels"]),
-        (groups, 1.0, values["group"], values["lanes"]),
-        (1.0, 1.0),
-        (1.0, 1.0),
-    ]
-
-
-def _depthwise_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
-    registers = values["pixels"] * np.ceil(values["lanes"] / 8)
-    computed = _parts(extents["length"], values["pixels"]) * values["pixels"]
-    return {
-        "lanes": np.log2(values["lanes"]),
-        "registers": registers,
-        "loads_a_product": ((values["pixels"] - 1) * extents["stride"] + extents["window"])
-        / (values["pixels"] * extents["window"]),
-        "repeated": np.log2(computed / extents["length"]),
-        "multiplications": 1.0,
-    }
-
-
-def _winograd_tiles(values: Mapping[str, Array] | Values, extents: Mapping[str, int]) -> Array:
-    tile = values["tile"]
-    tiles = extents["images"] * _parts(extents["height"], tile) * _parts(extents["width"], tile)
-    return np.asarray(tiles, dtype=np.float64)
-
-
-def _winograd_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    tiles, block = _winograd_tiles(values, extents), values["rows"] * values["groups"]
-    registers = values["rows"] * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
-    computed = _parts(tiles, block) * block
-    panel = values["vectors"] * values["lanes"]
-    return np.asarray(
-        (values["rows"] <= tiles)
-        & (computed <= _MAX_REPEATED * tiles)
-        & (extents["filters"] % panel == 0)
-        & (registers <= MAX_REGISTERS)
-        & (registers * values["unroll"] <= 3 * MAX_REGISTERS)
-    )
-
-
-def _winograd_factors(
-    values: Mapping[str, Array], extents: Mapping[str, int]
-) -> list[Sequence[Array | float]]:
-    block, panel = values["rows"] * values["groups"], values["vectors"] * values["lanes"]
-    points = (values["tile"] + 2) ** 2
-    return [
-        (1.0, 1.0, points, 1.0),
-        (_parts(_winograd_tiles(values, extents), block), 1.0, values["groups"], values["rows"]),
-        (1.0, 1.0, extents["filters"] / panel, panel),
-        (extents["channels"] / values["unroll"], values["unroll"]),
-    ]
-
-
-def _winograd_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
-    tiles, block = _winograd_tiles(values, extents), values["rows"] * values["groups"]
-    computed = _parts(tiles, block) * block
-    vectors = values["vectors"] * np.ceil(values["lanes"] / 8)
-    results = extents["images"] * extents["height"] * extents["width"]
-    return {
-        "lanes": np.log2(values["lanes"]),
-        "registers": values["rows"] * vectors,
-        "loads_a_product": (values["rows"] + vectors) / (values["rows"] * vectors),
-        "repeated": np.log2(computed / tiles),
-        "written_out": np.log2(values["unroll"]),
-        "winograd_tile": values["tile"],
-        "multiplications": computed * (values["tile"] + 2) ** 2 / (9.0 * results),
-    }
-
-
-def _rowwise_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    pixels = values["pixels"]
-    registers = pixels * np.maximum(values["between_lanes"] // 8, 1)
-    is_between = (registers <= MAX_REGISTERS // 2) & (
-        _parts(extents["result"], pixels) * pixels <= 1.4 * extents["result"]
-    )
-    first = values["rows"] * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
-    found = (
-        _is_tile(values, extents["length"], extents["filters"]) & is_between & (first <= 16) & (first >= 4)
-    )
-    if extents["narrow"]:
-        last = values["last_rows"] * values["last_vectors"] * np.maximum(values["last_lanes"] // 8, 1)
-        found &= _is_tile(values, extents["result"], extents["narrow"], "last_") & (last <= 16)
-        found &= (last >= 4) | (last >= last.max(initial=0))
-    return np.asarray(found)
-
-
-def _rowwise_factors(
-    values: Mapping[str, Array], extents: Mapping[str, int]
-) -> list[Sequence[Array | float]]:
-    panel = values["vectors"] * values["lanes"]
-    return [
-        (float(extents["lines"]), 1.0, 1.0, 1.0),
-        (1.0, _parts(extents["length"], values["rows"]), 1.0, values["rows"]),
-        (1.0, _parts(extents["filters"], panel), 1.0, panel),
-        (1.0, 1.0),
-        (1.0, 1.0),
-        (1.0, float(extents["channels"])),
-    ]
-
-
-def _rowwise_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
-    last = values["last_rows"] * values["last_vectors"] * np.ceil(values["last_lanes"] / 8)
-    return {
-        **_tile_extras(values, extents["length"], extents["filters"]),
-        "second_registers": last,
-        "depth_block": values["pixels"] * np.ceil(values["between_lanes"] / 8),
-        "multiplications": 1.0,
-    }
-
-
-_FAMILIES: Mapping[PackedFamily, _Family] = MappingProxyType(
-    {
-        PackedFamily.PRODUCT: _Family(_product_is_legal, _product_factors, _product_extras),
-        PackedFamily.DIRECT: _Family(_direct_is_legal, _direct_factors, _direct_extras),
-        PackedFamily.DEPTHWISE: _Family(_depthwise_is_legal, _depthwise_factors, _depthwise_extras),
-        PackedFamily.WINOGRAD: _Family(_winograd_is_legal, _winograd_factors, _winograd_extras),
-        PackedFamily.ROWWISE: _Family(_rowwise_is_legal, _rowwise_factors, _rowwise_extras),
-    }
-)

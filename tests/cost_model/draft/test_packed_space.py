@@ -11,9 +11,9 @@ from cost_model.draft.decision_features import FEATURE_NAMES, Caches, decision_f
 from cost_model.draft.draft_model import DraftTrials, train_draft_model
 from cost_model.draft.evolution import evolve, mutate
 from cost_model.draft.neighbours import adapt, distance, neighbour_rows
+from cost_model.draft.packed_families import MAX_REGISTERS
 from cost_model.draft.packed_space import (
     EXTRAS,
-    MAX_REGISTERS,
     OptionDecision,
     PackedSpace,
     depthwise_space,

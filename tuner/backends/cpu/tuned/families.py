@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
+from cost_model.draft.packed_families import PackedFamily
 from cost_model.draft.packed_space import (
-    PackedFamily,
     PackedSpace,
     depthwise_space,
     direct_space,

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.draft.draft_model import DraftTrials
-from cost_model.draft.packed_space import PackedFamily
+from cost_model.draft.packed_families import PackedFamily
 from records import Environment, Measurement, Operator, Record, RecordStore, Status, Tensor, Workload
 from records.workload import describe
 from tuner.backends.cpu.tuned.chosen_tiles import ChosenTiles

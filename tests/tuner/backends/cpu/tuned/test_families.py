@@ -10,7 +10,7 @@ import pytest
 from numerics import relative_error
 from tvm import relax
 
-from cost_model.draft.packed_space import PackedFamily
+from cost_model.draft.packed_families import PackedFamily
 from tests.harness.run_module import run_module
 from tests.samples.partition_samples import Body, partition_module
 from tuner.backends.cpu.kernels.clamp import RELU
