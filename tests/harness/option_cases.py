@@ -531,6 +531,7 @@ OF_TORCH: dict[str, Case] = {
             "--random": "3",
             "--rounds": "2",
             "--batch": "3",
+            "--own": "3",
             "--seed": "5",
             "--json": "",
         },
@@ -539,6 +540,7 @@ OF_TORCH: dict[str, Case] = {
             "scripts.commands.language.collect.find_machine": SimpleNamespace(target="target"),
             "tuner.language.kernels.named_kernels": [("kernel", "module")],
             "tuner.language.collecting.collection_kernels": [("kernel", "module")],
+            "tuner.language.collecting.collect_own": None,
             "tuner.language.collecting.train_on_records": SimpleNamespace(
                 save=lambda folder: None, manifest=SimpleNamespace(num_samples=1, residual=0.5)
             ),

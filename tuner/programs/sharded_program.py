@@ -35,15 +35,6 @@ def all_reduce(
     dist.all_reduce(tensor, op=_OPERATIONS[kind], group=group)
 
 
-def start_all_reduce(
-    tensor: torch.Tensor, kind: CollectiveKind, group: dist.ProcessGroup | None
-) -> dist.Work:
-    """Begin to reduce a tensor in place; it is reduced when what is returned has been waited for."""
-    work = dist.all_reduce(tensor, op=_OPERATIONS[kind], group=group, async_op=True)
-    assert work is not None  # this rank is of the group
-    return work
-
-
 class OwnShard:
     """One rank's part of a stage that is divided over all ranks.
 
@@ -151,14 +142,11 @@ class ShardedMachine:
         held = {**known, **self._offsets}
         for segment, collectives in zip(self._segments, self._rounds, strict=True):
             held |= segment(held)
-            works = []
             for collective in collectives:
                 # The term may be read again, so it is not reduced where it lies.
                 reduced = held[collective.source].clone(memory_format=torch.contiguous_format)
-                works.append(start_all_reduce(reduced, collective.kind, self._group))
+                all_reduce(reduced, collective.kind, self._group)
                 held[collective.result.name] = reduced
-            for work in works:
-                work.wait()
         return {name: held[source] for name, source in self._sources.items()}
 
 

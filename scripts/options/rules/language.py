@@ -13,6 +13,7 @@ LANGUAGE_COLLECT: Mapping[str, tuple[Rule, ...]] = {
         "--target",
         "--threads",
         "--kernels",
+        "--own",
         "--random",
         "--rounds",
         "--seed",

@@ -107,11 +107,17 @@ def run_packed(call: PackedCall, data: Any, result: Any) -> None:
 def _linear_ways(
     call: Linear, data: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
 ) -> list[_Way]:
-    """Return torch's own product, with the matrix as it lies and turned, and oneDNN's packed one."""
+    """Return torch's own product, with the matrix as it lies and turned, and oneDNN's packed one where it packs."""
     attribute, algorithm = _FUSED[call.activation]
     turned_call = replace(call, right_transposed=not call.right_transposed)
     turned = right.mT.contiguous()
     outputs_first = right if call.right_transposed else turned
+    ways: list[_Way] = [
+        lambda data, result: _run_linear(call, result, data, right, bias),
+        lambda data, result: _run_linear(turned_call, result, data, turned, bias),
+    ]
+    if not _onednn_packs(right.dtype):
+        return ways
     rows = data.numel() // data.shape[-1]
     packed = torch.ops.mkldnn._reorder_linear_weight(outputs_first, rows)
     flat_bias = None if bias is None else bias.flatten()
@@ -120,17 +126,13 @@ def _linear_ways(
         found = torch.ops.mkldnn._linear_pointwise(data, packed, flat_bias, attribute, [], algorithm)
         result.copy_(found)
 
-    return [
-        lambda data, result: _run_linear(call, result, data, right, bias),
-        lambda data, result: _run_linear(turned_call, result, data, turned, bias),
-        run_packed_product,
-    ]
+    return [*ways, run_packed_product]
 
 
 def _convolution_ways(
     call: Convolution, data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> list[_Way]:
-    """Return torch's own convolution, and oneDNN's with packed weights, channels first or last inside."""
+    """Return torch's own convolution, and oneDNN's, where it packs, channels first or last inside."""
     attribute, algorithm = _FUSED[call.activation]
     flat_bias = None if bias is None else bias.flatten()
     geometry = (list(call.padding), list(call.strides), list(call.dilation), call.groups)
@@ -148,11 +150,21 @@ def _convolution_ways(
 
         return run
 
-    return [
-        lambda data, result: _run_convolution(call, result, data, weight, bias),
-        packed_way(torch.contiguous_format),
-        packed_way(torch.channels_last),
-    ]
+    def run_plainly(data: torch.Tensor, result: torch.Tensor) -> None:
+        _run_convolution(call, result, data, weight, bias)
+
+    if not _onednn_packs(weight.dtype):
+        return [run_plainly]
+    return [run_plainly, packed_way(torch.contiguous_format), packed_way(torch.channels_last)]
+
+
+def _onednn_packs(dtype: torch.dtype) -> bool:
+    """Say whether oneDNN packs weights of a type here; of bfloat16 it does with AVX-512 or AVX-NE-CONVERT alone."""
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return True
 
 
 def _result_for(call: Linear | Convolution, data: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
