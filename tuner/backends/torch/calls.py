@@ -107,7 +107,7 @@ def run_packed(call: PackedCall, data: Any, result: Any) -> None:
 def _linear_ways(
     call: Linear, data: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
 ) -> list[_Way]:
-    """Return torch's own product, with the matrix as it lies and turned, and oneDNN's packed one where it packs."""
+    """Return torch's own product, with the matrix as it lies and turned, and oneDNN's where it packs."""
     attribute, algorithm = _FUSED[call.activation]
     turned_call = replace(call, right_transposed=not call.right_transposed)
     turned = right.mT.contiguous()
@@ -159,7 +159,7 @@ def _convolution_ways(
 
 
 def _onednn_packs(dtype: torch.dtype) -> bool:
-    """Say whether oneDNN packs weights of a type here; of bfloat16 it does with AVX-512 or AVX-NE-CONVERT alone."""
+    """Say whether oneDNN packs weights of a type here; AVX2 alone is enough for float32 alone."""
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     if dtype == torch.float16:
