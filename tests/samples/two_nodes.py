@@ -61,6 +61,8 @@ class Node:
         environment = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}
         path = os.pathsep.join(filter(None, (extra_path, PYTHONPATH, str(ROOT / "examples"))))
         environment |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
+        # An editable install leaves metadata in this folder, which would come before `extra_path`.
+        environment["PYTHONSAFEPATH"] = "1"
         with self._out("out").open("w") as out, self._out("err").open("w") as err:
             self._agent = subprocess.Popen(
                 self._prefix + agent, env=environment, stdout=out, stderr=err, text=True, cwd=ROOT
