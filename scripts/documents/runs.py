@@ -15,10 +15,11 @@ class OrdersWritten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NumChecked(msgspec.Struct, frozen=True, kw_only=True):
-    """How many gradients and losses were compared, over all schedules."""
+    """How many gradients, losses and, in inference, outputs were compared, over all schedules."""
 
     gradients: int
     losses: int
+    outputs: int
 
 
 class RunDone(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,7 @@ class RunDone(msgspec.Struct, frozen=True, kw_only=True):
         checked: how much was compared.
         worst_gradient: the gradient furthest from the reference's; null where none was compared.
         worst_loss: likewise.
+        worst_output: likewise; of inference alone.
         failures: all that is wrong, the worst first.
         ranks_per_core: ranks that share a core of this machine.
         ranks_per_gpu: ranks on the GPU that most of them share; 0 where they compute on the CPU.
@@ -52,6 +54,7 @@ class RunDone(msgspec.Struct, frozen=True, kw_only=True):
     checked: NumChecked
     worst_gradient: TensorCheck | None
     worst_loss: TensorCheck | None
+    worst_output: TensorCheck | None
     failures: tuple[TensorCheck, ...]
     ranks_per_core: float
     ranks_per_gpu: int

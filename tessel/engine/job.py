@@ -70,6 +70,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         num_threads: threads of each rank's programs.
         devices: where each rank computes, and what carries tensors between them.
         write_gradients: whether gradients of each schedule's last step are written.
+        write_outputs: whether each schedule runs once more, uncounted, and outputs of that step are written.
         meeting: where the ranks meet if they are on several machines; None where all are started here, and
             meet in a file.
         stages_before: of each stage, those that it receives from; the one before it where empty.
@@ -89,6 +90,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     num_threads: int
     devices: Devices = CPUS
     write_gradients: bool = True
+    write_outputs: bool = False
     meeting: Meeting | None = None
     stages_before: tuple[tuple[int, ...], ...] = ()
     sums: tuple[RankSum, ...] = ()

@@ -8,7 +8,7 @@ modules both satisfy `StageProgram`. Tensors are torch tensors, because that is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -76,4 +76,20 @@ class StageProgram(Protocol):
 
     def losses(self) -> dict[int, float]:
         """Return the loss of each micro-batch; empty but for the last stage."""
+        ...
+
+
+@runtime_checkable
+class OutputsProgram(Protocol):
+    """A stage program that can also tell what it computes of the model's outputs, for inference."""
+
+    def keep_outputs(self) -> None:
+        """Keep outputs from the next step on."""
+        ...
+
+    def outputs(self) -> dict[int, Tensors]:
+        """Return the model's outputs that this stage made in the step, whole, by micro-batch and name.
+
+        Empty unless they are kept. As with `StageProgram.gradients`, a stage on several ranks may gather.
+        """
         ...

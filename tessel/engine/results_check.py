@@ -53,6 +53,8 @@ class ExpectedResults:
             where a result is not the reference's: weights of float32 may be multiplied in a half.
         exact: returns mean gradients in double precision for so many micro-batches, or None. Asked where a
             gradient is not the reference's: a sum of terms that cancel is rounding errors in both.
+        outputs: gives the whole model's outputs of each of so many micro-batches, by name, one after another,
+            for inference; None where there is nothing to compare outputs with.
     """
 
     reference: Callable[[int], Reference]
@@ -61,24 +63,25 @@ class ExpectedResults:
     parameters: Sequence[Sequence[str]] = ()
     types: Callable[[], Collection[str]] | None = None
     exact: Callable[[int], Mapping[str, np.ndarray] | None] | None = None
+    outputs: Callable[[int], Iterable[Mapping[str, np.ndarray]]] | None = None
 
 
 class TensorCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One gradient or one loss of a run beside the reference's.
+    """One gradient, loss or output of a run beside the reference's.
 
     Attributes:
         schedule: which schedule made it.
         kind: what it is.
-        tensor: the weight's name; `loss` for a loss.
-        stages: stages that hold the weight, or that make the loss.
-        micro_batch: of a loss; None of a gradient, which is the mean over all of them.
+        tensor: the weight's or the output's name; `loss` for a loss.
+        stages: stages that hold the weight, or that make the loss or the output.
+        micro_batch: of a loss or an output; None of a gradient, which is the mean over all of them.
         relative_error: see `tuner.numerical_error.Deviation`.
         fault: likewise.
         tolerance: largest relative error that passes.
     """
 
     schedule: str
-    kind: Literal["gradient", "loss"]
+    kind: Literal["gradient", "loss", "output"]
     tensor: str
     stages: tuple[int, ...]
     micro_batch: int | None = None
@@ -98,6 +101,11 @@ class TensorCheck(msgspec.Struct, frozen=True, kw_only=True):
             return f"the loss of micro-batch {self.micro_batch} (stage {self.stages[-1]}, {self.schedule})"
         stages = " + ".join(map(str, self.stages)) or "unknown"
         plural = "s" if len(self.stages) > 1 else ""
+        if self.kind == "output":
+            return (
+                f"the output {self.tensor} of micro-batch {self.micro_batch} "
+                f"(stage{plural} {stages}, {self.schedule})"
+            )
         return f"the gradient of {self.tensor} (stage{plural} {stages}, {self.schedule})"
 
     def describe(self) -> str:
@@ -116,16 +124,20 @@ class ResultsCheck(msgspec.Struct, frozen=True, kw_only=True):
         reference_name: what they were compared with; empty where nothing was compared.
         num_gradients: gradients compared, over all schedules.
         num_losses: losses compared, likewise.
+        num_outputs: outputs compared, likewise; of inference alone.
         worst_gradient: the gradient furthest from the reference's; None where none was compared.
         worst_loss: likewise.
+        worst_output: likewise.
         failures: all that are wrong, the worst first.
     """
 
     reference_name: str = ""
     num_gradients: int = 0
     num_losses: int = 0
+    num_outputs: int = 0
     worst_gradient: TensorCheck | None = None
     worst_loss: TensorCheck | None = None
+    worst_output: TensorCheck | None = None
     failures: tuple[TensorCheck, ...] = ()
 
     def describe_failures(self) -> str:
@@ -177,13 +189,13 @@ def check_results(
     if expected.exact is not None and not _all_right(*of_gradients):
         of_gradients, of_losses = compare(expected.exact(micro_batches))
     checks = [*of_gradients, *of_losses]
-    failures = sorted((check for check in checks if not check.is_right), key=_severity, reverse=True)
+    failures = sorted((check for check in checks if not check.is_right), key=severity, reverse=True)
     return ResultsCheck(
         reference_name=expected.name if checks else "",
         num_gradients=len(of_gradients),
         num_losses=len(of_losses),
-        worst_gradient=max(of_gradients, key=_severity, default=None),
-        worst_loss=max(of_losses, key=_severity, default=None),
+        worst_gradient=max(of_gradients, key=severity, default=None),
+        worst_loss=max(of_losses, key=severity, default=None),
         failures=tuple(failures),
     )
 
@@ -192,8 +204,8 @@ def _all_right(*checks: TensorCheck) -> bool:
     return all(check.is_right for check in checks)
 
 
-def _severity(check: TensorCheck) -> float:
-    """Order checks: what no number can say before what one can, which counts in tolerances."""
+def severity(check: TensorCheck) -> float:
+    """Return what orders checks: what no number can say before what one can, which counts in tolerances."""
     return float("inf") if check.relative_error is None else check.relative_error / check.tolerance
 
 

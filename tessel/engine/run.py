@@ -1,9 +1,10 @@
 """Run a schedule and 1F1B in turn on real ranks, check their results, and compare their makespans.
 
-Results are checked against a reference that the caller names, usually the unpipelined model: the loss of each
-micro-batch and each weight's mean gradient (`tessel.engine.results_check`). Measured makespans are reported
-next to simulated ones; on a machine with fewer cores than ranks the two must differ, and the report states
-how many ranks share a core. Checked in tests/tessel/engine/test_run.py.
+Results are checked against a reference that the caller names, usually the unpipelined model: the loss of
+each micro-batch and each weight's mean gradient (`tessel.engine.results_check`), or in inference each output
+of each micro-batch (`tessel.engine.outputs_check`). Measured makespans are reported next to simulated ones;
+on a machine with fewer cores than ranks the two must differ, and the report states how many ranks share a
+core. Checked in tests/tessel/engine/test_run.py.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tessel.engine.actions import actions_of, check_chain, rank_by_stage, requir
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event, JobSpec, RankResult, RankSum, RunSpec, actions_as_lines
 from tessel.engine.measured_timeline import with_measured_spans
+from tessel.engine.outputs_check import check_outputs, outputs_path
 from tessel.engine.ranks.launch import launch
 from tessel.engine.results_check import ExpectedResults, RankGradients, ResultsCheck, check_results
 from tessel.engine.synthetic.overheads import Calibration, makespan_with_overheads_ms
@@ -44,6 +46,8 @@ class StagePrograms:
         copies: of the pipeline among the stages, each of which runs a share of a step's micro-batches.
         branches: the stages that each stage receives from; empty where they are a chain, or copies of one.
         sums: of gradients over ranks at the end of a step.
+        returns_outputs: whether programs keep the model's outputs when they are told to
+            (`tessel.engine.program.OutputsProgram`), and the model is known to compare these with.
     """
 
     provider: str
@@ -51,6 +55,7 @@ class StagePrograms:
     copies: int = 1
     branches: tuple[tuple[int, ...], ...] = ()
     sums: tuple[RankSum, ...] = ()
+    returns_outputs: bool = False
 
 
 class Launch(Protocol):
@@ -187,20 +192,28 @@ def run_schedule(
     schedules = _schedules_of(schedule, programs)
     gradients: dict[str, RankGradients] = {}
 
-    def read(folder: Path) -> None:
-        for name in schedules if expected is not None else ():
-            gradients[name] = _read_gradients(folder, name, schedule.placement.devices)
+    of_outputs: list[ResultsCheck] = []
+    ranks, micro_batches = schedule.placement.devices, schedule.micro_batches * programs.copies
 
-    job = _job(schedules, programs, settings, write_gradients=expected is not None)
+    def read(folder: Path) -> None:
+        for name in schedules if job.write_gradients else ():
+            gradients[name] = _read_gradients(folder, name, ranks)
+        if job.write_outputs and expected is not None:
+            files = {name: [outputs_path(folder, name, rank) for rank in range(ranks)] for name in schedules}
+            of_outputs.append(check_outputs(files, expected, micro_batches=micro_batches))
+
+    job = _job(schedules, programs, settings, is_checked=expected is not None)
     results = settings.launch(job, timeout_s=settings.timeout_s, read=read)
     check = ResultsCheck()
-    if expected is not None:
+    if of_outputs:
+        (check,) = of_outputs
+    elif expected is not None:
         check = check_results(
             {name: (results, gradients[name]) for name in schedules},
             expected,
-            micro_batches=schedule.micro_batches * programs.copies,
+            micro_batches=micro_batches,
             last_stage=len(job.ranks_by_stage) - 1,
-            is_trained=read_pipeline(schedule.placement).has_backward,
+            is_trained=not _is_inference(schedule),
         )
     return RunReport(
         figures=_figures(results, schedules, simulation),
@@ -231,7 +244,7 @@ def take_part(
     Raises:
         EngineError: a schedule cannot run, or a rank failed.
     """
-    job = _job(_schedules_of(schedule, programs), programs, settings, write_gradients=is_checked)
+    job = _job(_schedules_of(schedule, programs), programs, settings, is_checked=is_checked)
     settings.launch(job, timeout_s=settings.timeout_s, read=lambda folder: None)
 
 
@@ -266,7 +279,7 @@ def _job(
     programs: StagePrograms,
     settings: RunSettings,
     *,
-    write_gradients: bool,
+    is_checked: bool,
 ) -> JobSpec:
     schedule = schedules[SEARCHED]
     return JobSpec(
@@ -281,10 +294,15 @@ def _job(
         repeats=settings.repeats,
         num_threads=settings.num_threads,
         devices=settings.devices,
-        write_gradients=write_gradients,
+        write_gradients=is_checked,
+        write_outputs=is_checked and programs.returns_outputs and _is_inference(schedule),
         stages_before=stages_before(schedule),
         sums=programs.sums,
     )
+
+
+def _is_inference(schedule: Schedule) -> bool:
+    return not read_pipeline(schedule.placement).has_backward
 
 
 def _steps(results: Sequence[RankResult], name: str) -> tuple[tuple[tuple[Event, ...], ...], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,7 @@ from tessel.search import find_schedule
 from tessel.shapes import make_shape
 from tuner.plan import ModelPlan
 from tuner.programs import torch_programs
-from tuner.programs.compiled_stages import ProgramSpec, reference_step
+from tuner.programs.compiled_stages import ProgramSpec, reference_outputs, reference_step
 
 COMPILED = "tuner.programs.compiled_stages:provide_programs"
 """Provides a plan's stages as they are compiled."""
@@ -56,7 +56,13 @@ def run_compiled(plan: ModelPlan, micro_batches: int, provider: str = COMPILED) 
     """
     spec = ProgramSpec(plan=plan, trust_model=True)
     text = msgspec.json.encode(spec).decode()
-    return _run(plan, micro_batches, provider, text, lambda count: reference_step(spec, count))
+    return _run(
+        plan,
+        micro_batches,
+        StagePrograms(provider, text, plan.replicas, plan.stages_before, returns_outputs=not plan.training),
+        lambda count: reference_step(spec, count),
+        lambda count: reference_outputs(spec, count),
+    )
 
 
 def run_on_torch(plan: ModelPlan, micro_batches: int) -> RunReport:
@@ -64,23 +70,34 @@ def run_on_torch(plan: ModelPlan, micro_batches: int) -> RunReport:
     spec = torch_programs.TorchProgramSpec(plan=plan, trust_model=True)
     text = msgspec.json.encode(spec).decode()
     provider = "tuner.programs.torch_programs:provide_programs"
-    return _run(plan, micro_batches, provider, text, lambda n: torch_programs.reference_step(spec, n))
+    return _run(
+        plan,
+        micro_batches,
+        StagePrograms(provider, text, plan.replicas, plan.stages_before, returns_outputs=not plan.training),
+        lambda count: torch_programs.reference_step(spec, count),
+        lambda count: torch_programs.reference_outputs(spec, count),
+    )
 
 
 def _run(
-    plan: ModelPlan, micro_batches: int, provider: str, spec: str, reference: Callable[[int], Reference]
+    plan: ModelPlan,
+    micro_batches: int,
+    programs: StagePrograms,
+    reference: Callable[[int], Reference],
+    outputs: Callable[[int], Iterable[Mapping[str, np.ndarray]]],
 ) -> RunReport:
     schedule = find_schedule(
         place_stages(plan, step_us=1.0), micro_batches=micro_batches, memory=None, time_limit_s=0.5
     )
     return run_schedule(
         schedule,
-        StagePrograms(provider, spec, plan.replicas, plan.stages_before),
+        programs,
         expected=ExpectedResults(
             reference=reference,
             name="plain torch",
             tied=plan.tied,
             parameters=[stage.parameters for stage in plan.stages],
+            outputs=outputs,
         ),
         settings=RunSettings(repeats=1),
     )

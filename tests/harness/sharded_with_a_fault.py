@@ -34,6 +34,15 @@ def without_one_sum(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, C
     return _losing(spec_json, stage_numbers, lambda kind, number: kind == "sum" and number % 4 == 2)
 
 
+def wrong_outputs(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
+    """Add one to a value of the last stage's weights, on the first rank that holds it alone."""
+    programs = provide_programs(spec_json, stage_numbers)
+    if torch.distributed.get_rank() == 0 and programs:
+        weight = next(iter(programs[max(programs)].weights.values()))
+        weight.view(-1)[0] += 1.0
+    return programs
+
+
 def repeated_micro_batches(spec_json: str, stage_numbers: Sequence[int]) -> dict[int, CompiledStage]:
     """Give every copy of a pipeline the inputs of the first one."""
     spec = msgspec.json.decode(spec_json, type=ProgramSpec)

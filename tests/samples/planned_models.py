@@ -267,13 +267,13 @@ def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) 
     )
 
 
-def m_shape_on_tvm(model_name: str, num_devices: int) -> ModelPlan:
+def m_shape_on_tvm(model_name: str, num_devices: int, *, training: bool = True) -> ModelPlan:
     """Return the same, with the first and the last layer vocabulary-parallel, and the others cut evenly."""
-    layers = [layer.name for layer in layers_of(load_model(model_name, training=True))]
+    model = load_model(model_name, training=training)
+    layers = [layer.name for layer in layers_of(model)]
     inner = layers[1:-1]
     last_of_each = [inner[len(inner) * (number + 1) // num_devices - 1] for number in range(num_devices)]
-    plan = plan_on_tvm(model_name, [layers[0], *last_of_each])
-    model = load_model(model_name, training=True)
+    plan = plan_on_tvm(model_name, [layers[0], *last_of_each], training=training)
     stages = build_stages(model, cut_after(model, [layers[0], *last_of_each]))
     divided = shard_ends(stages)
     segments = [
@@ -295,7 +295,11 @@ def m_shape_on_tvm(model_name: str, num_devices: int) -> ModelPlan:
 
 
 def placed_on_tvm(
-    model_name: str, placed: PlacedStages, *, fixed: Mapping[int, int] | None = None
+    model_name: str,
+    placed: PlacedStages,
+    *,
+    fixed: Mapping[int, int] | None = None,
+    training: bool = True,
 ) -> ModelPlan:
     """Return the same for any placement, cut by layers that all cost alike.
 
@@ -303,8 +307,9 @@ def placed_on_tvm(
         model_name: as `load_model` takes it.
         placed: where stages run, and which receives from which.
         fixed: divided stages that hold one layer, and which.
+        training: whether it has backwards.
     """
-    model = load_model(model_name, training=True)
+    model = load_model(model_name, training=training)
     layers = layers_of(model, at_branches=not placed.is_chain)
     costs = LayerCosts(
         names=tuple(layer.name for layer in layers),
@@ -327,7 +332,7 @@ def placed_on_tvm(
     ]
     plans = [stage.plan(dict.fromkeys(stage.functions(), GIVEN)) for stage in stages]
     return msgspec.structs.replace(
-        plan_on_tvm(model_name, []),
+        plan_on_tvm(model_name, [], training=training),
         partition=_functions_on_tvm(functions),
         stages=tuple(
             _with_shards(plan, divided[plan.name], divided[plan.name].forward.num_shards)

@@ -11,8 +11,9 @@ Source: TVM RFC 62 ("SubGraph extraction and rewriting"; there constants become 
 from __future__ import annotations
 
 import heapq
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import relax
@@ -189,12 +190,25 @@ class _Part:
     results: tuple[Any, ...]
 
 
+_PARTS: weakref.WeakKeyDictionary[DataflowGraph, dict[SubGraph, _Part]] = weakref.WeakKeyDictionary()
+"""What has been extracted of each graph, without a backend: several propose the same sub-graph, and each
+asks for it when it refuses, when it prices and when it is chosen."""
+
+
 def _extract(graph: DataflowGraph, sub_graph: SubGraph, backend: str) -> _Part:
+    known = _PARTS.setdefault(graph, {})
+    part = known.get(sub_graph)
+    if part is None:
+        part = known[sub_graph] = _extract_anew(graph, sub_graph)
+    return replace(part, function=part.function.with_attr(PARTITION_ATTRIBUTE, backend))
+
+
+def _extract_anew(graph: DataflowGraph, sub_graph: SubGraph) -> _Part:
     arguments = _read_variables(graph, sub_graph)
     results = _leaving_values(graph, sub_graph)
     parameters = [relax.Var(_plain(argument.name), argument.ty) for argument in arguments]
     values: dict[Any, Any] = dict(zip(arguments, parameters, strict=True))
-    attributes: dict[str, Any] = {PARTITION_ATTRIBUTE: backend}
+    attributes: dict[str, Any] = {}
     if weights := _weights_among(graph, arguments):
         attributes[WEIGHTS_ATTRIBUTE] = weights
     attributes |= label_attributes(sub_graph)

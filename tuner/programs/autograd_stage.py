@@ -82,6 +82,7 @@ class AutogradStage:
         differentiable: names of the tensors that cross borders and have gradients.
         recomputes: whether it keeps what it received alone, and runs its forward again in its backward.
         copy: of the pipeline that it belongs to.
+        model_outputs: names of what the module returns, which the stage can be told to keep.
     """
 
     def __init__(
@@ -93,8 +94,10 @@ class AutogradStage:
         differentiable: frozenset[str],
         recomputes: bool = False,
         copy: PipelineCopy = ONLY_COPY,
+        model_outputs: frozenset[str] = frozenset(),
     ) -> None:
         self._stage = stage
+        self._model_outputs = [info.name for info in stage.outputs if info.name in model_outputs]
         self._recomputes = recomputes
         self._inputs = inputs
         self._loss = loss
@@ -144,6 +147,14 @@ class AutogradStage:
         """Return the loss of each micro-batch; empty but for the last stage."""
         return dict(self._results.losses)
 
+    def keep_outputs(self) -> None:
+        """Keep outputs from the next step on."""
+        self._results.keeps_outputs = True
+
+    def outputs(self) -> dict[int, Tensors]:
+        """Return the module's outputs that this stage made in the step, by micro-batch and name."""
+        return self._results.outputs
+
     def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor], *, is_kept: bool) -> Tensors:
         leaves = {info.name: given[info.name].detach().requires_grad_() for info in self.sent_gradients}
         known = {**self._inputs(self._copy.of_step(micro_batch)), **given, **leaves}
@@ -154,6 +165,7 @@ class AutogradStage:
             if self._loss is not None:
                 known[LOSS] = self._loss(self._copy.of_step(micro_batch), known)
                 self._results.add_loss(micro_batch, float(known[LOSS].detach()))
+        self._results.add_outputs(micro_batch, {name: known[name] for name in self._model_outputs})
         if not roots:
             return {info.name: known[info.name] for info in self._stage.sent}
         if not is_kept:

@@ -191,12 +191,21 @@ class CompiledStage:
         """Return the loss of each micro-batch; empty but for the last stage."""
         return dict(self._results.losses)
 
+    def keep_outputs(self) -> None:
+        """Keep outputs from the next step on."""
+        self._results.keeps_outputs = True
+
+    def outputs(self) -> dict[int, Tensors]:
+        """Return the model's outputs that this stage made in the step, by micro-batch and name."""
+        return self._results.outputs
+
     def _forward(self, micro_batch: int, given: Mapping[str, torch.Tensor]) -> Tensors:
         known = self._run_forward(micro_batch, given)
         if not self._stage.sent:
             for info in self._stage.outputs:
                 if not info.shape:
                     self._results.add_loss(micro_batch, float(known[info.name]))
+        self._results.add_outputs(micro_batch, {name: known[name] for name in self._stage.model_outputs})
         if "backward" in self._machines and self._recomputes:
             self._to_recompute[micro_batch] = dict(given)
         elif "backward" in self._machines:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -48,6 +48,7 @@ from tuner.shards import ShardedStage, Split, shard_stages
 from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
 from tuner.stages.build import returned_gradients
 from tuner.stages.interface import gradient_name
+from tuner.stages.program import output_names
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 
@@ -258,6 +259,37 @@ def reference_step(
     model = load_planned_model(spec)
     if model.reference is not None:
         return _steps_of_reference(model, model.reference, spec.seed, num_micro_batches)
+    whole = _whole_model(model, spec)
+    whole.start_step(num_micro_batches)
+    for micro_batch in range(num_micro_batches):
+        whole.run(_Step("F", micro_batch), {})
+        if model.training:
+            whole.run(_Step("B", micro_batch), {})
+    return whole.losses(), {name: as_array(gradient) for name, gradient in whole.gradients().items()}
+
+
+def reference_outputs(spec: ProgramSpec, num_micro_batches: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield what the model's own program, or else the uncut model, returns for each micro-batch, by name.
+
+    Raises:
+        TunerError: the model is not the one that the plan was made for.
+    """
+    model = load_planned_model(spec)
+    if model.reference is not None:
+        draws, names = draws_of(model, spec.seed), output_names(model)
+        for micro_batch in range(num_micro_batches):
+            yield dict(zip(names, model.reference.outputs(draws.arrays(micro_batch)), strict=True))
+        return
+    whole = _whole_model(model, spec)
+    whole.keep_outputs()
+    for micro_batch in range(num_micro_batches):
+        whole.start_step(1)
+        whole.run(_Step("F", micro_batch), {})
+        yield {name: as_array(tensor) for name, tensor in whole.outputs()[micro_batch].items()}
+
+
+def _whole_model(model: Model, spec: ProgramSpec) -> CompiledStage:
+    """Compile the uncut model without a partition."""
     target = _target_of(spec.plan)
     (stage,) = build_stages(model, ())
     machines = {
@@ -265,19 +297,13 @@ def reference_step(
         for name, function in _functions_of(stage).items()
         if name in ("forward", "backward")
     }
-    whole = CompiledStage(
+    return CompiledStage(
         stage,
         machines=machines,
         weights=_on_device(draw_weights(model, spec.seed), target.kind),
         inputs=_inputs_on_device(model, spec, target.kind, read_by=[stage]),
         routes=Routes(received={}, sent={}, received_gradients={}, sent_gradients={}),
     )
-    whole.start_step(num_micro_batches)
-    for micro_batch in range(num_micro_batches):
-        whole.run(_Step("F", micro_batch), {})
-        if "backward" in machines:
-            whole.run(_Step("B", micro_batch), {})
-    return whole.losses(), {name: as_array(gradient) for name, gradient in whole.gradients().items()}
 
 
 def _steps_of_reference(

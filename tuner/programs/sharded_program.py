@@ -198,3 +198,10 @@ class ShardedProgram(CompiledStage):
     def gradients(self) -> Tensors:
         """Return each weight's whole gradient; every rank asks for its stages in the same order."""
         return {name: self._shard.whole_of(name, part) for name, part in super().gradients().items()}
+
+    def outputs(self) -> dict[int, Tensors]:
+        """Return the model's whole outputs that this stage made; every rank asks in the same order."""
+        return {
+            micro_batch: {name: self._shard.whole_of(name, part) for name, part in parts.items()}
+            for micro_batch, parts in super().outputs().items()
+        }

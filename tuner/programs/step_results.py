@@ -43,12 +43,16 @@ class StepResults:
     Attributes:
         losses: of each micro-batch; empty but for the last stage.
         gradients: of each weight, summed over the micro-batches so far; sums of half precision are float32.
+        outputs: of the model, by micro-batch and name; empty unless they are kept.
+        keeps_outputs: whether they are.
     """
 
     def __init__(self, copy: PipelineCopy = ONLY_COPY) -> None:
         self._copy = copy
         self.losses: dict[int, float] = {}
         self.gradients: Tensors = {}
+        self.outputs: dict[int, Tensors] = {}
+        self.keeps_outputs = False
         self._types: dict[str, torch.dtype] = {}
         self._num_micro_batches = 0
 
@@ -56,11 +60,18 @@ class StepResults:
         """Forget what the step before left; each copy runs so many micro-batches."""
         self.losses = {}
         self.gradients = {}
+        self.outputs = {}
         self._num_micro_batches = num_micro_batches * self._copy.copies
 
     def add_loss(self, micro_batch: int, loss: float) -> None:
         """Keep the loss of one of the copy's micro-batches."""
         self.losses[self._copy.of_step(micro_batch)] = loss
+
+    def add_outputs(self, micro_batch: int, outputs: Tensors) -> None:
+        """Keep outputs of one of the copy's micro-batches, if they are kept."""
+        if self.keeps_outputs and outputs:
+            copies = {name: tensor.detach().clone() for name, tensor in outputs.items()}
+            self.outputs[self._copy.of_step(micro_batch)] = copies
 
     def add(self, found: Iterable[tuple[str, torch.Tensor | None]]) -> None:
         """Add gradients of weights by name; None stands for none."""

@@ -11,7 +11,7 @@ tests/tuner/programs/test_torch_programs.py and, on ranks, test_placed_programs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -33,10 +33,12 @@ from tuner.programs.compiled_stages import (
     load_planned_model,
     load_programs,
 )
+from tuner.programs.compiled_stages import reference_outputs as compiled_outputs
 from tuner.programs.compiled_stages import reference_step as compiled_reference
 from tuner.programs.inputs import draws_of, why_refused
 from tuner.programs.step_results import PipelineCopy, Tensors
 from tuner.programs.torch_machine import TorchProgram
+from tuner.stages.program import output_names
 from tuner.stages.torch_stages import TorchPipeline, split_module
 
 
@@ -85,6 +87,7 @@ def provide_programs(
             differentiable=differentiable,
             recomputes=spec.plan.stages[number].recomputes,
             copy=PipelineCopy(copy, spec.plan.replicas),
+            model_outputs=frozenset(() if training else pipeline.output_names),
         )
         for number, (copy, place) in copies.items()
     }
@@ -124,6 +127,43 @@ def reference_step(
         name: _array(torch.zeros_like(weight) if weight.grad is None else weight.grad)
         for name, weight in module.named_parameters()
     }
+
+
+def reference_outputs(spec: TorchProgramSpec, num_micro_batches: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield what the uncut model returns for each micro-batch, by name, as stages name it.
+
+    They are those of the user's own module. A model without one is its program, each operator run by torch.
+
+    Raises:
+        TunerError: the plan's model is not the one that was tuned.
+    """
+    found = _own_module(spec)
+    if found is None:
+        yield from _operators_outputs(_of_operators(spec), num_micro_batches)
+        return
+    module, examples = found
+    names = split_module(module, examples, ()).output_names
+    takes_examples = _takes_examples(spec, module, examples)
+    for micro_batch in range(num_micro_batches):
+        drawn = _drawn(examples, _rng(spec, micro_batch), spec.device, as_it_is=takes_examples)
+        with torch.no_grad():
+            leaves = pytree.tree_leaves(module(*drawn))
+        yield {name: _array(leaf) for name, leaf in zip(names, leaves, strict=True)}
+
+
+def _operators_outputs(spec: ProgramSpec, num_micro_batches: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the same of a model as its program says it."""
+    model = load_planned_model(spec)
+    if model.reference is not None:
+        yield from compiled_outputs(spec, num_micro_batches)
+        return
+    program, names = TorchProgram(model.module), output_names(model)
+    weights, draws = draw_weights(model, spec.seed), draws_of(model, spec.seed)
+    for micro_batch in range(num_micro_batches):
+        drawn = draws.tensors(micro_batch)
+        with torch.no_grad():
+            made = program.run([*(drawn[each.name] for each in model.inputs), *weights.values()])
+        yield {name: _array(tensor) for name, tensor in zip(names, made, strict=True)}
 
 
 def _array(gradient: torch.Tensor) -> np.ndarray:

@@ -9,13 +9,14 @@ Source: TVM RFC 62 ("DFPatternPartitionRule"); patterns are TVM's `relax.dpl`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tvm
 from tvm import relax
-from tvm.relax.dpl import CallPattern, TupleGetItemPattern
+from tvm.relax.dpl import AttrPattern, CallPattern, ExprPattern, OrPattern, TupleGetItemPattern
 
 from tuner.graph.bound_values import bound_values
 from tuner.graph.dataflow import DataflowGraph
@@ -49,11 +50,12 @@ class PatternRule:
 
     def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
         """Yield one sub-graph a match, in order of the match's last node; O(nodes × size of the pattern)."""
-        source = graph.source
-        values = relax.analysis.get_var2val(source.function)
-        node_of = _node_by_expression(graph)
+        values, node_of = _values(graph), _node_by_expression(graph)
+        roots = _root_operators(self.pattern)
         seen: set[NodeSet] = set()
-        for call in source.bound_calls:
+        for operator, call in _bound_calls(graph):
+            if roots is not None and operator not in roots:
+                continue
             match = self.pattern.extract_matched_expr(call, values)
             if match is None or (self.accepts is not None and not self.accepts(match)):
                 continue
@@ -89,6 +91,37 @@ def _is_given(expression: Any, graph: DataflowGraph, values: Mapping[Any, Any]) 
     return any(value in values and values[value].same_as(call) for value in bound_values(graph))
 
 
+@functools.lru_cache(maxsize=8)  # each pattern of each backend asks
+def _values(graph: DataflowGraph) -> Mapping[Any, Any]:
+    """Return what each variable of a graph's function is bound to."""
+    values: Mapping[Any, Any] = relax.analysis.get_var2val(graph.source.function)
+    return values
+
+
+@functools.lru_cache(maxsize=8)
+def _bound_calls(graph: DataflowGraph) -> Sequence[tuple[str, Any]]:
+    """Return a graph's calls in order, each with the name of its operator; empty for what is none."""
+    return tuple((_operator(call.op), call) for call in graph.source.bound_calls)
+
+
+def _operator(expression: Any) -> str:
+    return str(expression.name) if isinstance(expression, tvm.ir.Op) else ""
+
+
+def _root_operators(pattern: DFPattern) -> frozenset[str] | None:
+    """Return the operators that what a pattern matches may end in; None where it does not say."""
+    if isinstance(pattern, OrPattern):
+        left, right = _root_operators(pattern.left), _root_operators(pattern.right)
+        return None if left is None or right is None else left | right
+    if isinstance(pattern, AttrPattern):
+        return _root_operators(pattern.pattern)
+    if not isinstance(pattern, CallPattern) or not isinstance(pattern.op, ExprPattern):
+        return None
+    operator = _operator(pattern.op.expr)
+    return frozenset({operator}) if operator else None
+
+
+@functools.lru_cache(maxsize=8)
 def _node_by_expression(graph: DataflowGraph) -> dict[Any, int]:
     """Return the node behind each bound expression: a call, or a projection out of what it returns."""
     source = graph.source

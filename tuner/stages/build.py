@@ -161,6 +161,7 @@ def _build_stage(
         backward_weight=writer.function(slices.second, slices.weight_gradients),
         inputs=writer.describe((*part.received_and_read, *part.inputs)),
         outputs=writer.describe(part.made),
+        model_outputs=tuple(program.names[value] for value in part.made if value in program.outputs),
         received=received,
         sources=part.sources,
         sent=sent,

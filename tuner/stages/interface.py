@@ -51,6 +51,7 @@ class Stage:
         backward_weight: its second half: returns weight gradients. None without weights.
         inputs: tensors that it reads: from earlier stages, then from the user.
         outputs: tensors that it makes for later stages or the user; the loss, for the last in training.
+        model_outputs: names of those that the model returns.
         received: what comes from the stage before, in order, relayed tensors included; of branches, from all
             stages before it.
         sources: for each of them, the number of the stage that it comes from.
@@ -70,6 +71,7 @@ class Stage:
     backward_weight: StageFunction | None
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    model_outputs: tuple[str, ...]
     received: tuple[TensorInfo, ...]
     sources: tuple[int, ...]
     sent: tuple[TensorInfo, ...]

@@ -78,6 +78,12 @@ class Program:
     padding_rows: Mapping[Var, int] = dataclasses.field(default_factory=dict)
 
 
+def output_names(model: Model) -> tuple[str, ...]:
+    """Return the names that stages give to what a model returns, in order."""
+    program = read_program(model)
+    return tuple(program.names[output] for output in program.outputs)
+
+
 def read_program(model: Model) -> Program:
     """Read the model's `main`.
 

@@ -46,34 +46,82 @@ _WEIGHT_COPIES = 2
 """Weights and their gradients, which every stage holds when training; one copy when not."""
 
 
-def require_memory(
-    model: Model, *, num_stages: int | None, memory_limit_bytes: int | None, are_ends_divided: bool
+def require_cuts(
+    model: Model,
+    *,
+    num_stages: int,
+    cuts: Sequence[str] | None = None,
+    memory_limit_bytes: int | None = None,
+    are_ends_divided: bool = False,
+    placed: PlacedStages | None = None,
 ) -> None:
-    """Refuse, before anything is measured, what no cut can fit: cuts are found by bytes that are known.
+    """Refuse, before anything is measured, what a model cannot be cut into.
 
     Args:
-        model: what is to be cut where the cuts fit best; given cuts are for the schedule search to judge.
-        num_stages: how many stages.
-        memory_limit_bytes: what a stage may need; None for no limit.
+        model: what is to be cut.
+        num_stages: how many stages a chain has, or devices if its ends are divided.
+        cuts: names of modules after which a stage ends; found if None.
+        memory_limit_bytes: what a stage may need where cuts are found; None for no limit. Whether given cuts
+            fit is for the schedule search to judge.
         are_ends_divided: whether the first and the last layer are divided, and only those between are cut.
+        placed: in place of a chain, the stages that are to hold the model.
 
     Raises:
-        TunerError: every cut has a stage that does not fit; names the layer.
+        TunerError: there are no such layers, too few of them, or other cuts than stages, or every cut has a
+            stage that does not fit; names the layer.
     """
-    if memory_limit_bytes is None or num_stages is None or num_stages < 2 or model.cuts:
+    if placed is not None:
+        _require_no_given_cuts(model, cuts, "a placement of branches or divided blocks finds its cuts itself")
+        require_placeable(model, placed, memory_limit_bytes)
         return
-    layers = layers_of(model)
     if are_ends_divided:
-        layers = layers[1:-1]
-    if len(layers) < num_stages:
-        return  # which is refused elsewhere, and better
+        layers = _layers_between_ends(model, num_stages, cuts)
+    elif _given_cuts(model, num_stages, cuts) is not None or num_stages < 2:
+        return
+    else:
+        layers = layers_of(model)
+    has_limit = memory_limit_bytes is not None and num_stages > 1
     choose_cuts(
         [1.0] * len(layers),
-        _layer_bytes(model, _alone(model, layers)),
+        _layer_bytes(model, _alone(model, layers)) if has_limit else [0] * len(layers),
         num_stages,
         memory_limit_bytes=memory_limit_bytes,
         names=[layer.name for layer in layers],
     )
+
+
+def _require_no_given_cuts(model: Model, cuts: Sequence[str] | None, why: str) -> None:
+    if cuts is not None or model.cuts:
+        raise TunerError(f"{why}; leave out cuts and marks")
+
+
+def _given_cuts(model: Model, num_stages: int | None, cuts: Sequence[str] | None) -> tuple[int, ...] | None:
+    """Return the positions of cuts that are given or marked in the model, None if there are none."""
+    if cuts is None and model.cuts:
+        cuts = model.cuts
+    if cuts is None:
+        return None
+    positions = cut_after(model, cuts)
+    if num_stages is not None and len(positions) + 1 != num_stages:
+        raise TunerError(
+            f"{len(positions)} cuts make {len(positions) + 1} stages, but the placement has {num_stages}; "
+            "give one cut less than stages, or leave out cuts and marks"
+        )
+    return positions
+
+
+def _layers_between_ends(model: Model, num_devices: int, cuts: Sequence[str] | None) -> Sequence[Layer]:
+    """Return the layers that an m shape cuts into a stage a device."""
+    _require_no_given_cuts(
+        model, cuts, "an m shape divides the first and the last layer, and finds the cuts between"
+    )
+    layers = layers_of(model)
+    if num_devices < 2 or len(layers) - 2 < num_devices:
+        raise TunerError(
+            f"an m shape on {num_devices} devices needs at least 2, and a layer for each between the first "
+            f"and the last; {model.name} has {max(0, len(layers) - 2)} there"
+        )
+    return layers[1:-1]
 
 
 def _layer_bytes(model: Model, alone: Sequence[Stage]) -> list[int]:
@@ -91,17 +139,10 @@ def cut_chain(
     penalty_us: float,
 ) -> tuple[int, ...]:
     """Cut where it is asked for, or so that the slowest stage is as fast as can be."""
-    if cuts is None and model.cuts:
-        cuts = model.cuts
-    if cuts is None:
-        return _find_cuts(model, session, layers_of(model), num_stages or 1, memory_limit_bytes, penalty_us)
-    positions = cut_after(model, cuts)
-    if num_stages is not None and len(positions) + 1 != num_stages:
-        raise TunerError(
-            f"{len(positions)} cuts make {len(positions) + 1} stages, but the placement has {num_stages}; "
-            "give one cut less than stages, or leave out cuts and marks"
-        )
-    return positions
+    given = _given_cuts(model, num_stages, cuts)
+    if given is not None:
+        return given
+    return _find_cuts(model, session, layers_of(model), num_stages or 1, memory_limit_bytes, penalty_us)
 
 
 def cut_m_shape(
@@ -113,19 +154,10 @@ def cut_m_shape(
     penalty_us: float,
 ) -> tuple[int, ...]:
     """Cut after the first and before the last layer, and the layers between into a stage a device."""
-    layers = layers_of(model)
-    if cuts is not None or model.cuts:
-        raise TunerError(
-            "an m shape divides the first and the last layer, and finds the cuts between; leave out cuts "
-            "and marks"
-        )
-    if num_devices < 2 or len(layers) - 2 < num_devices:
-        raise TunerError(
-            f"an m shape on {num_devices} devices needs at least 2, and a layer for each between the first "
-            f"and the last; {model.name} has {max(0, len(layers) - 2)} there"
-        )
-    inner = _find_cuts(model, session, layers[1:-1], num_devices, memory_limit_bytes, penalty_us)
-    return (layers[1].start, *inner, layers[-1].start)
+    between = _layers_between_ends(model, num_devices, cuts)
+    inner = _find_cuts(model, session, between, num_devices, memory_limit_bytes, penalty_us)
+    last = layers_of(model)[-1]
+    return (between[0].start, *inner, last.start)
 
 
 def cut_placed(
@@ -141,10 +173,7 @@ def cut_placed(
     Raises:
         TunerError: the model marks cuts, has no such branches, or other layers with words than are needed.
     """
-    if cuts is not None or model.cuts:
-        raise TunerError(
-            "a placement of branches or divided blocks finds its cuts itself; leave out cuts and marks"
-        )
+    _require_no_given_cuts(model, cuts, "a placement of branches or divided blocks finds its cuts itself")
     layers, alone = _layers_to_place(model, placed)
     cut = _placed_cut(model, placed, layers, alone, memory_limit_bytes)
     return cut_between(layers, _cut_by_cost(session, layers, alone, penalty_us, cut))

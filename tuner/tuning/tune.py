@@ -21,7 +21,7 @@ from tuner.plan import ModelPlan, StagePlan
 from tuner.stages import cut_between, layers_of, with_all_gradients
 from tuner.stages.placed_stages import PlacedStages
 from tuner.targets.remote import is_remote
-from tuner.tuning.cut_model import require_memory
+from tuner.tuning.cut_model import require_cuts
 from tuner.tuning.import_check import admit_import
 from tuner.tuning.partition_graph import partition_graph
 from tuner.tuning.partition_model import PartitionedModel, partition_model
@@ -145,7 +145,7 @@ def tune_placements(
     found: dict[str, ModelPlan | TunerError] = {}
     for name, settings in placements.items():
         try:
-            _require_memory(model, settings)
+            _require_cuts(model, settings)
         except TunerError as error:
             found[name] = error
     if len(found) == len(placements):
@@ -165,13 +165,15 @@ def tune_placements(
     return found
 
 
-def _require_memory(model: Model, settings: TuningSettings) -> None:
-    if settings.cuts is None and settings.placed is None:
-        require_memory(
+def _require_cuts(model: Model, settings: TuningSettings) -> None:
+    if settings.layer_cuts is None:  # Else a planner has found them, for this model.
+        require_cuts(
             model,
             num_stages=settings.num_stages,
+            cuts=settings.cuts,
             memory_limit_bytes=settings.memory_limit_bytes,
             are_ends_divided=settings.divides_ends,
+            placed=settings.placed,
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     import numpy as np
 
@@ -165,11 +165,13 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
                 plan.replicas,
                 plan.stages_before,
                 _sums(plan),
+                returns_outputs=not plan.training,
             ),
             _expected(
                 lambda count: torch_programs.reference_step(of_torch, count),
                 "the uncut model under plain torch",
                 plan,
+                outputs=functools.partial(torch_programs.reference_outputs, of_torch),
             ),
             plan.step_us,
         )
@@ -189,6 +191,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
             plan.replicas,
             plan.stages_before,
             _sums(plan),
+            returns_outputs=not plan.training,
         ),
         _expected(
             lambda count: compiled_stages.reference_step(spec, count),
@@ -196,6 +199,7 @@ def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, tru
             plan,
             types=lambda: compiled_stages.computed_types(spec),
             exact=lambda count: compiled_stages.exact_gradients(spec, count),
+            outputs=functools.partial(compiled_stages.reference_outputs, spec),
         ),
         plan.step_us,
     )
@@ -219,6 +223,7 @@ def _expected(
     *,
     types: Callable[[], Collection[str]] | None = None,
     exact: Callable[[int], Mapping[str, np.ndarray] | None] | None = None,
+    outputs: Callable[[int], Iterable[Mapping[str, np.ndarray]]] | None = None,
 ) -> ExpectedResults:
     from tessel.engine.results_check import ExpectedResults
 
@@ -226,5 +231,11 @@ def _expected(
         return ExpectedResults(reference=reference, name=name)
     parameters = [stage.parameters for stage in plan.stages]
     return ExpectedResults(
-        reference=reference, name=name, tied=plan.tied, parameters=parameters, types=types, exact=exact
+        reference=reference,
+        name=name,
+        tied=plan.tied,
+        parameters=parameters,
+        types=types,
+        exact=exact,
+        outputs=outputs,
     )

@@ -56,9 +56,10 @@ def run_document(report: RunReport, *, num_nodes: int = 1) -> RunDone:
         loss_error=report.loss_error,
         is_right=not check.failures if check.reference_name else None,
         reference=check.reference_name or None,
-        checked=NumChecked(gradients=check.num_gradients, losses=check.num_losses),
+        checked=NumChecked(gradients=check.num_gradients, losses=check.num_losses, outputs=check.num_outputs),
         worst_gradient=check.worst_gradient,
         worst_loss=check.worst_loss,
+        worst_output=check.worst_output,
         failures=check.failures,
         ranks_per_core=report.ranks_per_core,
         ranks_per_gpu=report.ranks_per_gpu,
@@ -144,17 +145,24 @@ def _print_memory(report: RunReport) -> None:
 def _print_check(check: ResultsCheck) -> None:
     """Say what was checked, against what, and where the largest errors are."""
     if not check.reference_name:
-        console.print_line("no loss and no gradient was checked: there is nothing to compare with")
+        console.print_line("no result was checked: there is nothing to compare with")
         return
-    console.print_line(
-        f"checked {check.num_gradients} gradients and {check.num_losses} losses, over schedules, against "
-        f"{check.reference_name}"
+    what = (
+        f"{check.num_outputs} outputs"
+        if check.num_outputs
+        else f"{check.num_gradients} gradients and {check.num_losses} losses"
     )
-    for name, worst in (("gradient", check.worst_gradient), ("loss", check.worst_loss)):
+    console.print_line(f"checked {what}, over schedules, against {check.reference_name}")
+    for name, worst in (
+        ("gradient", check.worst_gradient),
+        ("loss", check.worst_loss),
+        ("output", check.worst_output),
+    ):
         if worst is not None:
             error = "none" if worst.relative_error is None else f"{worst.relative_error:.1e}"
             allowed = f"{error} of {worst.tolerance:.0e} allowed"
-            console.print_line(f"largest relative error of a {name:8}  {allowed}, in {worst.place}")
+            article = "an" if name == "output" else "a"
+            console.print_line(f"largest relative error of {article} {name:8}  {allowed}, in {worst.place}")
 
 
 def require_right(report: RunReport) -> None:

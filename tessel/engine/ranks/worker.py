@@ -23,8 +23,9 @@ from tessel.engine.actions import Action, actions_from_csv
 from tessel.engine.devices import Devices
 from tessel.engine.job import Event, JobSpec, Meeting, RankResult
 from tessel.engine.memory import predict_held_bytes
-from tessel.engine.program import StageProgram
-from tessel.engine.ranks.executor import Executor
+from tessel.engine.outputs_check import outputs_path, write_outputs
+from tessel.engine.program import OutputsProgram, StageProgram
+from tessel.engine.ranks.executor import Executor, Step
 from tessel.engine.ranks.gathering import gather_files, on_first_clock, read_first_clock
 from tessel.engine.ranks.gradient_sums import time_sums
 from tessel.engine.ranks.held_memory import (
@@ -111,6 +112,14 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
                 gradient_types |= _write_gradients(folder / f"gradients-{name}-{rank}.npz", programs)
                 give_back()
                 forget_peak()
+    if job.write_outputs:
+        for name, step in steps.items():
+            progress.wait("waiting for all ranks before a step whose outputs are kept")
+            dist.barrier(on_host)
+            # After the steps that count: keeping outputs takes time and memory.
+            found = _outputs_of_step(executor, step, job.micro_batches, programs, counted)
+            progress.work("writing outputs")
+            write_outputs(outputs_path(folder, name, rank), found)
     progress.wait("summing gradients with the other ranks")
     sums_s = time_sums(job.sums, rank, device, repeats=job.repeats, on_host=on_host)
     progress.wait("waiting for all ranks at the end")
@@ -187,9 +196,34 @@ def _write_gradients(path: Path, programs: Mapping[int, StageProgram]) -> set[st
     for number in sorted(programs):  # Alike on all ranks: a stage on several may gather its parts here.
         for name, gradient in programs[number].gradients().items():
             types.add(str(gradient.dtype).removeprefix("torch."))
-            # NumPy has no bfloat16; float32 holds each of its numbers.
-            known = gradient.float() if gradient.dtype is torch.bfloat16 else gradient
-            arrays[f"{number}/{name}"] = known.cpu().numpy()
+            arrays[f"{number}/{name}"] = _as_array(gradient)
     with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # names are data, and none is `allow_pickle`
     return types
+
+
+def _outputs_of_step(
+    executor: Executor,
+    step: Step,
+    micro_batches: int,
+    programs: Mapping[int, StageProgram],
+    transport: Transport,
+) -> list[tuple[int, int, str, np.ndarray]]:
+    """Run a step, and return the outputs that stages of this rank made in it; see `write_outputs`."""
+    keeping = {number: each for number, each in programs.items() if isinstance(each, OutputsProgram)}
+    for program in keeping.values():
+        program.keep_outputs()
+    executor.run_step(step, micro_batches, transport)
+    return [
+        (number, micro_batch, name, _as_array(tensor))
+        for number in sorted(keeping)  # Alike on all ranks, as with gradients.
+        for micro_batch, outputs in sorted(keeping[number].outputs().items())
+        for name, tensor in outputs.items()
+    ]
+
+
+def _as_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor for NumPy, which has no bfloat16; float32 holds each of its numbers."""
+    known = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+    array: np.ndarray = known.detach().cpu().numpy()
+    return array

@@ -45,6 +45,43 @@ def check(report: RunReport, num_gradients: int) -> None:
     assert report.max_gradient_error < 1e-4
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(lambda: m_shape_on_tvm(LANGUAGE_MODEL, 2, training=False), id="m"),
+        pytest.param(
+            lambda: replicated(placed_on_tvm(TWO_TOWERS, K_SHAPE, training=False), 2),
+            id="copies-of-a-k",
+            marks=pytest.mark.slow,  # four ranks compile at once
+        ),
+        pytest.param(
+            lambda: placed_on_tvm("gpt2:tiny", PlacedStages.chain([(0, 1), (2, 3)]), training=False),
+            id="tensor-parallel",
+            marks=pytest.mark.slow,  # likewise
+        ),
+    ],
+)
+@pytest.mark.parametrize("run", [run_compiled, run_on_torch], ids=["compiled", "torch"])
+def test_outputs_of_inference_are_the_uncut_model_s(
+    plan: Callable[[], ModelPlan], run: Callable[[ModelPlan, int], RunReport]
+) -> None:
+    planned = plan()
+    report = run(planned, MICRO_BATCHES)
+    assert not report.check.failures, report.check.describe_failures()
+    assert report.check.num_outputs == len(report.figures) * MICRO_BATCHES * planned.replicas
+    assert report.check.worst_output is not None
+    assert report.check.worst_output.relative_error is not None
+    assert report.check.worst_output.relative_error < 1e-5
+    assert report.check.num_gradients == report.check.num_losses == 0
+
+
+def test_a_wrong_output_of_one_rank_is_seen_and_named() -> None:
+    plan = m_shape_on_tvm(LANGUAGE_MODEL, 2, training=False)
+    check = run_compiled(plan, MICRO_BATCHES, "sharded_with_a_fault:wrong_outputs").check
+    assert len(check.failures) == check.num_outputs
+    assert f"of micro-batch 0 (stage {len(plan.stages) - 1}, searched)" in check.describe_failures()
+
+
 @pytest.mark.slow  # two ranks compile at once
 def test_two_towers_that_meet_in_a_divided_stage_are_plain_torch() -> None:
     plan = placed_on_tvm(TWO_TOWERS, K_SHAPE)

