@@ -54,3 +54,10 @@ def build() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return the model, and example inputs of the shape to tune for."""
     torch.manual_seed(0)
     return LanguageModel(), (torch.zeros(1, 64, dtype=torch.long),)
+
+
+def few_blocks() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """Return three wide blocks, which four devices can share evenly only if blocks are cut."""
+    torch.manual_seed(0)
+    model = LanguageModel(vocabulary=512, width=384, num_heads=6, num_layers=3)
+    return model, (torch.zeros(2, 64, dtype=torch.long),)

@@ -275,4 +275,5 @@ def test_other_commands_show_no_traceback_at_their_start(arguments: tuple[str, .
     for seconds in moments(2, seed=len(arguments), longest_s=1.0):
         status, stdout, stderr = interrupted_after(seconds, tmp_path, *arguments)
         assert "Traceback" not in stderr + stdout
-        assert status in (0, 1, 130)
+        # Ended by the signal itself, while Python starts or ends, is what a shell calls 130 too.
+        assert status in (0, 1, 130, -signal.SIGINT)

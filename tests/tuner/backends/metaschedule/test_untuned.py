@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,12 @@ def test_a_real_measurement_of_both_is_in_turn(tmp_path: Path) -> None:
     assert ratio is not None
     assert 0 < ratio < math.inf
     after = database.query_tuning_record(space.module, space.tuned_for, "main")
-    assert (float(after.run_secs[0]) < float(before.run_secs[0])) == (ratio < 1)
+    assert (_mean_s(after) < _mean_s(before)) == (ratio < 1)
+
+
+def _mean_s(record: meta_schedule.database.TuningRecord) -> float:
+    """Return what a database ranks a trial by: its first run alone is noise."""
+    return statistics.fmean(map(float, record.run_secs))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
