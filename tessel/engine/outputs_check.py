@@ -1,6 +1,6 @@
 """Check what real ranks compute in inference: every output of every micro-batch against a reference model's.
 
-Outputs of one micro-batch are compared at a time, so that a large model's are never all held at once. An
+Outputs of one micro-batch are compared at a time, so that this process never holds all of a large model's. An
 output of a stage on several ranks is compared on each of them. Checked by injected faults in
 tests/tessel/engine/test_outputs_check.py.
 """
@@ -50,7 +50,8 @@ def check_outputs(
         readers = {
             schedule: [_Reader(path, stack) for path in of_ranks] for schedule, of_ranks in files.items()
         }
-        for micro_batch, reference in enumerate(expected.outputs(micro_batches)):
+        references = expected.outputs(micro_batches)
+        for micro_batch, reference in zip(range(micro_batches), references, strict=True):
             for schedule, of_ranks in readers.items():
                 found = _gather(of_ranks, micro_batch)
                 checks.extend(_check_micro_batch(schedule, micro_batch, found, reference))

@@ -59,6 +59,23 @@ def encoder_decoder() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     return EncoderDecoder(), (words, words.flip(0))
 
 
+class Echo(nn.Module):
+    """Returns what it was given and what its first layer made as well; the second layer reads that too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.first(x)
+        return {"out": self.second(torch.tanh(hidden)), "hidden": hidden, "given": x}
+
+
+def echo() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    torch.manual_seed(0)
+    return Echo(), (torch.randn(4, WIDTH),)
+
+
 class Captions(nn.Module):
     """Words, of which a mark stands for each of a picture's two patches; others are refused."""
 
@@ -236,6 +253,7 @@ CALLS = "planned_models:calls"
 DROPPING = "planned_models:dropping"
 ENCODER_DECODER = "planned_models:encoder_decoder"
 CAPTIONS = "planned_models:captions"
+ECHO = "planned_models:echo"
 HALVES = "planned_models:halves"
 LANGUAGE_MODEL = "planned_models:language_model"
 TWO_TOWERS = "planned_models:two_towers"

@@ -163,7 +163,8 @@ def _operators_outputs(spec: ProgramSpec, num_micro_batches: int) -> Iterator[di
         drawn = draws.tensors(micro_batch)
         with torch.no_grad():
             made = program.run([*(drawn[each.name] for each in model.inputs), *weights.values()])
-        yield {name: _array(tensor) for name, tensor in zip(names, made, strict=True)}
+        found = zip(names, made, strict=True)
+        yield {name: _array(tensor) for name, tensor in found if name not in {*drawn, *weights}}
 
 
 def _array(gradient: torch.Tensor) -> np.ndarray:

@@ -90,7 +90,8 @@ def _from_reference(
     names = [program.names[output] for output in program.outputs]
     tensors = {**tensors, **inputs}
     if not model.training:
-        return tensors, dict(zip(names, outputs, strict=True))
+        found = zip(names, outputs, strict=True)
+        return tensors, {name: output for name, output in found if name not in tensors}  # what stages make
     loss, gradients = reference.gradients(model, inputs)
     by_name = {gradient_name(name): gradient for name, gradient in gradients.items()}
     return tensors, {names[0]: loss} | by_name
@@ -130,7 +131,7 @@ def run_stages(
         split: whether to run the two halves of the backward, all input halves first.
 
     Returns:
-        The last outputs, and for training each weight's gradient, summed over the stages that read it.
+        The model's outputs, and for training each weight's gradient, summed over the stages that read it.
     """
     return _run_backwards(stages, _run_forwards(stages, tensors, run), split=split, run=run)
 
@@ -150,10 +151,7 @@ def _run_backwards(
 ) -> dict[str, np.ndarray]:
     """Return the outputs and weight gradients, of what the forwards made; see `run_stages`."""
     known = dict(forward)
-    sent_on = {info.name for stage in stages for info in stage.received}
-    results = {
-        info.name: known[info.name] for stage in stages for info in stage.outputs if info.name not in sent_on
-    }
+    results = {name: known[name] for stage in stages for name in stage.model_outputs}
     gradients: dict[str, np.ndarray] = {}
     for stage in reversed(stages):
         function = stage.backward_input if split else stage.backward

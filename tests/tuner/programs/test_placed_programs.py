@@ -9,11 +9,13 @@ import pytest
 pytest.importorskip("torch")
 
 from planned_models import (
+    ECHO,
     ENCODER_DECODER,
     LANGUAGE_MODEL,
     TWO_TOWERS,
     m_shape_on_tvm,
     placed_on_tvm,
+    plan_on_tvm,
 )
 from saved_plans import run_compiled, run_on_torch
 from shared_modules import PYTHONPATH
@@ -73,6 +75,13 @@ def test_outputs_of_inference_are_the_uncut_model_s(
     assert report.check.worst_output.relative_error is not None
     assert report.check.worst_output.relative_error < 1e-5
     assert report.check.num_gradients == report.check.num_losses == 0
+
+
+def test_outputs_that_an_earlier_stage_makes_are_compared_too() -> None:
+    """The model returns what crosses the cut, and what it was given, which no stage makes."""
+    check = run_compiled(plan_on_tvm(ECHO, ["first"], training=False), MICRO_BATCHES).check
+    assert not check.failures, check.describe_failures()
+    assert check.num_outputs % (2 * MICRO_BATCHES) == 0
 
 
 def test_a_wrong_output_of_one_rank_is_seen_and_named() -> None:
