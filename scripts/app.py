@@ -10,7 +10,7 @@ import logging
 
 import typer
 
-from scripts.commands import backends, compare, doctor, draw, export, partition, stages, targets, tune
+from scripts.commands import backends, compare, doctor, draw, export, partition, stages, targets
 from scripts.commands.check import command as check
 from scripts.commands.cost_model import evaluate as cost_model_evaluate
 from scripts.commands.cost_model import predict as cost_model_predict
@@ -26,6 +26,7 @@ from scripts.commands.plan import command as plan
 from scripts.commands.records import best, collect, listing, transfer
 from scripts.commands.run import command as run
 from scripts.commands.schedule import command as schedule
+from scripts.commands.tune import command as tune
 from scripts.options.command_app import CommandApp
 from scripts.terminal import console
 

@@ -390,8 +390,8 @@ OF_TVM: dict[str, Case] = {
             },
             "tessel.pipeline.build_plan": "{plan}",
             "tessel.plan.save_plan": None,
-            "scripts.commands.tune.write_picture": None,
-            "scripts.commands.tune._print_plan": None,
+            "scripts.commands.tune.command.write_picture": None,
+            "scripts.commands.tune.command.print_plan": None,
         },
     ),
     "partition": Case(

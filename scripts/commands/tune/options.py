@@ -1,0 +1,159 @@
+"""The options of `tessel tune`: the model, the pipeline, its memory, and the search of its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scripts.options import completion, search_options
+from scripts.options.arguments import check_choice, parse_bytes
+from scripts.options.tuning_options import (
+    BatchOption,
+    GraphLevelSearchOption,
+    JsonOption,
+    RemoteTargetOption,
+    TrialBudgetOption,
+    TuningOptions,
+)
+
+_PIPELINE = "Pipeline options"
+OPTIMIZERS = ("none", "sgd", "momentum", "adam")
+
+
+def _check_placement(name: str) -> str:
+    """Refuse a name that is no placement, before anything is loaded.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    from tessel.errors import ScheduleError
+    from tessel.tuned_model.model_placement import check_placement_name
+
+    try:
+        check_placement_name(name)
+    except ScheduleError as error:
+        raise typer.BadParameter(str(error)) from error
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(TuningOptions):
+    """How a model is priced, cut into stages and scheduled, and where the plan goes."""
+
+    target: RemoteTargetOption = "cpu"
+    devices: Annotated[int, typer.Option(help="Devices of the pipeline, one stage each.")] = 4
+    micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = 16
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of one device, such as 16GiB; unlimited if left out.")
+    ] = None
+    train: Annotated[
+        bool, typer.Option("--train/--infer", help="Tune forward and backward, or forward alone.")
+    ] = True
+    out: Annotated[Path, typer.Option(help="Folder for the plan and the picture.")] = Path("out")
+    batch: BatchOption = 1
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Shape of an input: input_ids=1,128; may be repeated. Several of one input are planned in "
+            "the same stages, cut for the largest.",
+        ),
+    ] = None
+    cut: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Cut after this module; may be repeated. If left out: as the model marks them, else found.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            help=f"Optimizer, whose state each device keeps: {', '.join(OPTIMIZERS)}.",
+            rich_help_panel=_PIPELINE,
+            autocompletion=completion.one_of(*OPTIMIZERS),
+        ),
+    ] = "sgd"
+    hop_us: Annotated[
+        float | None,
+        typer.Option(help="Latency of one hop in us; measured if left out.", rich_help_panel=_PIPELINE),
+    ] = None
+    placement: Annotated[
+        str,
+        typer.Option(
+            help="Placement of stages: vshape, one per device; interleaved:2 or zbv, two; xshape, one and a "
+            "copy in reverse; mshape, one, with vocabulary-parallel embedding and head over all devices; "
+            "nnshape, the same for an encoder-decoder; kshape, two towers; a placement FILE; auto, as "
+            "planned from measured layers.",
+            rich_help_panel=_PIPELINE,
+            autocompletion=completion.model_placements,
+            callback=_check_placement,
+        ),
+    ] = "vshape"
+    link: Annotated[
+        str | None,
+        typer.Option(
+            help="Bandwidth between devices, in one direction, such as 10GB/s; hops and collectives are "
+            "measured between processes of this machine if left out.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
+    no_recompute: Annotated[
+        bool,
+        typer.Option(
+            "--no-recompute",
+            help="Keep all activations; under --memory, stages may else run their forward again in their "
+            "backward.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = False
+    work: Annotated[
+        float | None,
+        search_options.work_option("10, unless --time-limit is given", panel=_PIPELINE),
+    ] = None
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            help=f"For the schedule search. {search_options.TIME_HELP}",
+            rich_help_panel=_PIPELINE,
+            show_default=False,
+        ),
+    ] = None
+    trial_budget: TrialBudgetOption = None
+    graph_level_search: GraphLevelSearchOption = 0
+    json: JsonOption = False
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """Memory of one device; None without a limit.
+
+        Raises:
+            typer.BadParameter: it is no size.
+        """
+        return None if self.memory is None else parse_bytes(self.memory)
+
+    def check(self) -> None:
+        """Refuse values that are wrong by themselves, before anything is loaded.
+
+        Raises:
+            typer.BadParameter: there is one.
+        """
+        _ = self.memory_limit_bytes  # which refuses what is no size
+        search_options.make_budget(self.work, self.time_limit)
+        if self.devices < 1:
+            raise typer.BadParameter(f"--devices is {self.devices}; a pipeline has at least one device")
+        if self.micro_batches < 1:
+            raise typer.BadParameter(
+                f"--micro-batches is {self.micro_batches}; a step has at least one micro-batch"
+            )
+        check_choice("--optimizer", self.optimizer, OPTIMIZERS)
+        if self.hop_us is not None and not 0 <= self.hop_us < 1e9:
+            raise typer.BadParameter(f"--hop-us is {self.hop_us}; a latency is a number of microseconds >= 0")
+        if self.devices > 1 and self.hop_us is None and self.target.startswith("rpc://"):
+            raise typer.BadParameter(
+                f"--target {self.target} is behind an RPC tracker, and what a tensor takes from one of its "
+                "devices to another is not measured from here; give --hop-us, and --link where stages are "
+                "divided"
+            )
