@@ -212,7 +212,7 @@ def _arguments(function: Any, name: str, args: Sequence[Any], kwargs: Mapping[st
         return kwargs
     try:
         return inspect.signature(function).bind(*args, **kwargs).arguments
-    except TypeError:
+    except (TypeError, ValueError):  # `**` and its like wrap functions of C++, whose signature is asked for
         return kwargs
 
 
