@@ -166,6 +166,7 @@ def compare_gradients(
     expected: Mapping[str, np.ndarray],
     *,
     exact: Mapping[str, np.ndarray] | None = None,
+    tolerance: float | None = None,
 ) -> tuple[Deviation, ...]:
     """Compare each gradient with the reference's; a missing one, or one the reference lacks, is a fault.
 
@@ -175,32 +176,40 @@ def compare_gradients(
     Args:
         found: by name.
         expected: the reference's.
-        exact: the reference's in double precision, where it was asked. A gradient is then compared with that,
-            and where the reference's own rounding error is large beside it, a sum that cancels, it may be off
-            by `ROUNDING_MULTIPLE` of that error. Left aside where the two differ by more than rounding does.
+        exact: the reference's in double precision, where it was asked. A gradient is then compared with both,
+            and counts by the nearer: a value that the reference rounds to the other side of a ReLU's 0 puts
+            its own gradient far from the truth. Where the reference's rounding error is large beside the true
+            gradient, a sum that cancels, that may be missed by `ROUNDING_MULTIPLE` of the error, unless the
+            two differ by more than rounding explains.
+        tolerance: largest error that rounding explains; by default that of the reference's data types. Where
+            weights of float32 are multiplied in a half, it is that of the half.
     """
     largest = max(map(_largest, expected.values()), default=0.0)
-    least = dict.fromkeys(expected, NEGLIGIBLE * largest)
-    truth = dict(expected)
-    tolerance = tolerance_of(str(each.dtype) for each in expected.values())
-    roundings = _roundings(expected, exact or {})
-    if exact and all(each <= tolerance * largest for each in roundings.values()):
-        truth.update({name: exact[name] for name in roundings})
-        for name, rounding in roundings.items():
-            least[name] = max(least[name], min(ROUNDING_MULTIPLE * rounding / tolerance, largest))
-    return tuple(
-        _absent(name, found) or compare_tensor(name, found[name], truth[name], least=least[name])
-        for name in expected
-    ) + _unexpected(found, expected)
+    if tolerance is None:
+        tolerance = tolerance_of(str(each.dtype) for each in expected.values())
+    least = NEGLIGIBLE * largest
+    truth = exact or {}
+    roundings = _roundings(expected, truth)
+    is_rounded = all(each <= tolerance * largest for each in roundings.values())
+
+    def compare(name: str) -> Deviation:
+        beside = compare_tensor(name, found[name], expected[name], least=least)
+        if name not in roundings:
+            return beside
+        missed = min(ROUNDING_MULTIPLE * roundings[name] / tolerance, largest) if is_rounded else 0.0
+        true = compare_tensor(name, found[name], truth[name], least=max(least, missed))
+        return min(beside, true, key=_severity)
+
+    return tuple(_absent(name, found) or compare(name) for name in expected) + _unexpected(found, expected)
 
 
 def worst(deviations: Iterable[Deviation]) -> Deviation | None:
     """Return the first with a fault, else the one with the largest error; None of none."""
-    return max(
-        deviations,
-        key=lambda each: float("inf") if each.relative_error is None else each.relative_error,
-        default=None,
-    )
+    return max(deviations, key=_severity, default=None)
+
+
+def _severity(deviation: Deviation) -> float:
+    return float("inf") if deviation.relative_error is None else deviation.relative_error
 
 
 def _absent(name: str, found: Mapping[str, np.ndarray]) -> Deviation | None:

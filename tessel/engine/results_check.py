@@ -247,7 +247,7 @@ def _check_gradients(
     tolerance = tolerance_of((*types, *(str(each.dtype) for each in _all(by_rank))))
     with np.errstate(invalid="ignore", over="ignore"):  # What is not finite is found below, and named.
         totals = {name: _sum(by_stage) for name, by_stage in parts.items()}
-    deviations = compare_gradients(totals, expected, exact=exact)
+    deviations = compare_gradients(totals, expected, exact=exact, tolerance=tolerance)
     for deviation in (*deviations, *_odd_copies(by_rank, known_as, tolerance)):
         name = deviation.tensor
         odd = tuple(stage for stage, part in parts.get(name, {}).items() if not np.isfinite(part).all())

@@ -122,6 +122,33 @@ def test_a_sum_that_cancels_may_be_off_by_the_references_own_rounding_errors() -
     assert errors(1.0, -3e-6) == [True, False]
 
 
+def test_a_gradient_may_be_true_where_the_references_is_rounded_across_a_kink() -> None:
+    """An input of a ReLU that a half rounds to the other side of 0: a row of the weight's gradient is off."""
+    exact = {"w": np.array([1.0, 0.5])}
+    expected = {"w": np.array([0.88, 0.5], "float32")}
+
+    def error(first: float, tolerance: float | None = 3e-2) -> float | None:
+        found = {"w": np.array([first, 0.5], "float32")}
+        (deviation,) = compare_gradients(found, expected, exact=exact, tolerance=tolerance)
+        return deviation.relative_error
+
+    assert error(1.0) == pytest.approx(0.0)
+    assert error(0.88) == pytest.approx(0.0)
+    assert error(0.94) == pytest.approx(0.06, rel=1e-5)
+    assert error(1.0, None) == pytest.approx(0.0)
+
+
+def test_the_rounding_of_a_half_is_told_by_its_tolerance_where_gradients_are_of_float32() -> None:
+    """Under autocast weights and their gradients are of float32, and what is computed is of a half."""
+    exact = {"large": np.array([1.0]), "cancelled": np.array([0.0])}
+    expected = {"large": np.array([1.0], "float32"), "cancelled": np.array([4e-3], "float32")}
+    found = {"large": np.array([1.0], "float32"), "cancelled": np.array([-4e-3], "float32")}
+    (_, plain) = compare_gradients(found, expected, exact=exact)
+    (_, told) = compare_gradients(found, expected, exact=exact, tolerance=3e-2)
+    assert not plain.is_within(3e-2)
+    assert told.is_within(3e-2)
+
+
 def test_tensors_larger_than_a_chunk_and_without_values_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.numerical_error._CHUNK", 4)
     expected = np.arange(1.0, 11.0)

@@ -44,9 +44,27 @@ class Autocast(nn.Module):
         return y.float()
 
 
+class AutocastEncoder(nn.Module):
+    """Normalised behind its sums, with a ReLU; of the seed 0, torch rounds an input of it across 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.layers = nn.Sequential(nn.Embedding(50, 16), Residual(), encoder, nn.Linear(16, 50))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.layers(ids)
+
+
 def autocast() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     torch.manual_seed(0)
     return Autocast(), (torch.randn(4, 8),)
+
+
+def autocast_encoder() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    return AutocastEncoder(), (torch.randint(50, (2, 8)),)
 
 
 def bfloat16() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -57,7 +75,7 @@ def float16() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return build(torch.float16)
 
 
-@pytest.mark.parametrize("built", [bfloat16, float16, autocast])
+@pytest.mark.parametrize("built", [bfloat16, float16, autocast, autocast_encoder])
 def test_stages_in_half_precision_give_the_gradients_of_torch(built) -> None:
     finding = check_training(import_module(*built(), "half"), 2)
     assert finding.outcome == "equal", finding.reason
@@ -76,7 +94,7 @@ def test_a_loss_of_logits_in_half_precision_is_computed_in_float32(dtype: torch.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("built", [bfloat16, float16, autocast])
+@pytest.mark.parametrize("built", [bfloat16, float16, autocast, autocast_encoder])
 def test_ranks_in_half_precision_give_the_losses_and_gradients_of_torch(built) -> None:
     finding = check_run(import_module(*built(), f"{__file__}:{built.__name__}"))
     assert finding.outcome == "equal", finding.reason
