@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from tuner.frontend import MODELS, names_file, require_trust
 from tuner.frontend.torch.program import build_torch_module
 from tuner.frontend.torch.training import observe_training
+from tuner.host_array import host_array
 from tuner.plan import ModelPlan
 from tuner.programs.autograd_stage import AutogradStage
 from tuner.programs.compiled_stage import CompiledStage
@@ -124,7 +125,7 @@ def reference_step(
         torch.autograd.backward(loss / num_micro_batches)
         losses[micro_batch] = float(loss.detach())
     return losses, {
-        name: _array(torch.zeros_like(weight) if weight.grad is None else weight.grad)
+        name: host_array(torch.zeros_like(weight) if weight.grad is None else weight.grad)
         for name, weight in module.named_parameters()
     }
 
@@ -148,7 +149,7 @@ def reference_outputs(spec: TorchProgramSpec, num_micro_batches: int) -> Iterato
         drawn = _drawn(examples, _rng(spec, micro_batch), spec.device, as_it_is=takes_examples)
         with torch.no_grad():
             leaves = pytree.tree_leaves(module(*drawn))
-        yield {name: _array(leaf) for name, leaf in zip(names, leaves, strict=True)}
+        yield {name: host_array(leaf) for name, leaf in zip(names, leaves, strict=True)}
 
 
 def _operators_outputs(spec: ProgramSpec, num_micro_batches: int) -> Iterator[dict[str, np.ndarray]]:
@@ -164,14 +165,7 @@ def _operators_outputs(spec: ProgramSpec, num_micro_batches: int) -> Iterator[di
         with torch.no_grad():
             made = program.run([*(drawn[each.name] for each in model.inputs), *weights.values()])
         found = zip(names, made, strict=True)
-        yield {name: _array(tensor) for name, tensor in found if name not in {*drawn, *weights}}
-
-
-def _array(gradient: torch.Tensor) -> np.ndarray:
-    """Return a tensor for NumPy, which has no bfloat16; float32 holds each of its numbers."""
-    known = gradient.float() if gradient.dtype is torch.bfloat16 else gradient
-    array: np.ndarray = known.cpu().numpy()
-    return array
+        yield {name: host_array(tensor) for name, tensor in found if name not in {*drawn, *weights}}
 
 
 def _operators_step(
@@ -193,7 +187,9 @@ def _operators_step(
         (loss,) = program.run([*(drawn[each.name] for each in model.inputs), *weights.values()])
         torch.autograd.backward(loss / num_micro_batches)
         losses[micro_batch] = float(loss.detach())
-    return losses, {name: _array(weight.grad) for name, weight in weights.items() if weight.grad is not None}
+    return losses, {
+        name: host_array(weight.grad) for name, weight in weights.items() if weight.grad is not None
+    }
 
 
 def check_spec(spec: TorchProgramSpec) -> None:
@@ -241,7 +237,7 @@ def _takes_examples(spec: TorchProgramSpec, module: nn.Module, examples: Sequenc
         rng = _rng(spec, 0)
         with torch.no_grad():
             found = module(*_drawn(examples, rng, spec.device))
-        return [_array(each) for each in pytree.tree_leaves(found) if isinstance(each, torch.Tensor)]
+        return [host_array(each) for each in pytree.tree_leaves(found) if isinstance(each, torch.Tensor)]
 
     tensors = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
     return any(not tensor.is_floating_point() for tensor in tensors) and bool(why_refused(run))

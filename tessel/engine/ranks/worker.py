@@ -37,6 +37,7 @@ from tessel.engine.ranks.held_memory import (
 )
 from tessel.engine.ranks.progress import Progress
 from tessel.engine.ranks.transport import OrderedTransport, TaggedTransport, Transport, open_channels
+from tuner.host_array import host_array
 from tuner.plan import StageMemory
 
 WARM_UP_STEPS = 1
@@ -196,7 +197,7 @@ def _write_gradients(path: Path, programs: Mapping[int, StageProgram]) -> set[st
     for number in sorted(programs):  # Alike on all ranks: a stage on several may gather its parts here.
         for name, gradient in programs[number].gradients().items():
             types.add(str(gradient.dtype).removeprefix("torch."))
-            arrays[f"{number}/{name}"] = _as_array(gradient)
+            arrays[f"{number}/{name}"] = host_array(gradient)
     with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # names are data, and none is `allow_pickle`
     return types
@@ -215,15 +216,8 @@ def _outputs_of_step(
         program.keep_outputs()
     executor.run_step(step, micro_batches, transport)
     return [
-        (number, micro_batch, name, _as_array(tensor))
+        (number, micro_batch, name, host_array(tensor))
         for number in sorted(keeping)  # Alike on all ranks, as with gradients.
         for micro_batch, outputs in sorted(keeping[number].outputs().items())
         for name, tensor in outputs.items()
     ]
-
-
-def _as_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor for NumPy, which has no bfloat16; float32 holds each of its numbers."""
-    known = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
-    array: np.ndarray = known.detach().cpu().numpy()
-    return array
