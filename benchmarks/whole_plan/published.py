@@ -20,7 +20,7 @@ tests/benchmarks/test_whole_plan.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -263,16 +263,7 @@ def _mt5(predictor: Predictor, name: str, *, width: int, heads: int, feed_forwar
         tokens=tokens,
         sequence=tokens,
     )
-    decoder = Block(
-        width=width,
-        inner=64 * heads,
-        heads=heads,
-        feed_forward=feed_forward,
-        is_gated=True,
-        tokens=tokens,
-        sequence=tokens,
-        seen=tokens,
-    )
+    decoder = replace(encoder, seen=tokens)
     layers = [predictor.embedding(words, width, tokens, "encoder.embedding")]
     layers += [predictor.block(encoder, f"encoder.block{number}") for number in range(24)]
     layers += [predictor.embedding(words, width, tokens, "decoder.embedding")]
