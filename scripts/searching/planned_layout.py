@@ -115,8 +115,9 @@ def branched_placements(
     """
     from tessel.tuned_model.model_placement import BRANCHED_PLACEMENTS, model_placement
     from tuner.errors import TunerError
-    from tuner.tuning.cut_model import require_placeable
+    from tuner.tuning.cut_model import placement_check
 
+    require_placeable = placement_check(model)
     replicas: dict[str, int] = {}
     found: dict[str, TuningSettings] = {}
     for name in BRANCHED_PLACEMENTS:
@@ -126,7 +127,7 @@ def branched_placements(
             settings = settings_of(model_placement(name, devices // count))
             assert settings.placed is not None  # they have branches
             try:
-                require_placeable(model, settings.placed, settings.memory_limit_bytes)
+                require_placeable(settings.placed, settings.memory_limit_bytes)
             except TunerError:
                 continue
             replicated = with_replicas(name, count)

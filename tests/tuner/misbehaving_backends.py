@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -123,6 +124,10 @@ def _compute_wrong(*tensors: Any) -> None:
     np.from_dlpack(tensors[-1])[...] = 7.0
 
 
+def _write_process(*tensors: Any) -> None:
+    np.from_dlpack(tensors[-1])[...] = os.getpid()
+
+
 def _exhaust(*tensors: Any) -> None:
     np.ones((1 << 50,), dtype=np.uint8)
 
@@ -135,6 +140,7 @@ crashing = Misbehaving("crashing", _crash)
 hanging = Misbehaving("hanging", _hang)
 littering = LittersWhileLowering("littering", _compute_wrong)
 wrong = Misbehaving("wrong", _compute_wrong)
+process = Misbehaving("process", _write_process)
 greedy = Misbehaving("greedy", _exhaust)
 raising = Misbehaving("raising", _raise)
 sleepy = HangsWhileLowering("sleepy", _raise)

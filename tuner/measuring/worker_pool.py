@@ -65,6 +65,7 @@ class WorkerPool:
         self._workers = [WorkerProcess(target, backends) for _ in range(size)]
         self._keys = itertools.count()
         self._held: dict[ProgramKey, tuple[int, int]] = {}
+        self._built_by: dict[int, int] = {}
 
     def close(self) -> None:
         """End the processes."""
@@ -96,8 +97,12 @@ class WorkerPool:
     def run(
         self, request: Run, arrays: Sequence[np.ndarray], timeout_s: float
     ) -> Reply | tuple[np.ndarray, ...]:
-        """Return the results of running a module once, in the first worker, or how that failed."""
-        return self._first.run(request, arrays, timeout_s)
+        """Return the results of running a module once, or how that failed.
+
+        It runs in the worker that built it to be measured, which may hold it still, or else in the first.
+        """
+        worker = self._workers[self._built_by.get(hash(request.module_json), 0)]
+        return worker.run(request, arrays, timeout_s)
 
     def compare(self, request: Compare, timeout_s: float) -> Reply:
         """Return how far two modules' results are apart, by the first worker, or how that failed."""
@@ -114,6 +119,7 @@ class WorkerPool:
         for index, job in enumerate(jobs):
             built, num_starts = replies[job.build.key]
             worker = self._workers[index % num_workers]
+            self._built_by[hash(job.build.module_json)] = index % num_workers
             timed = self._time(worker, job, num_starts) if isinstance(built, Done) else None
             yield Outcome(job=job, built=built, timed=timed, measured_at=time.time())
 

@@ -12,6 +12,7 @@ refused by name.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,12 +22,12 @@ from tvm import relax
 from tuner.errors import UnsupportedOperatorError
 from tuner.shards.divide import divide
 from tuner.shards.interface import ShardedFunction
-from tuner.shards.layouts import Layout, Replicated, local_shape
+from tuner.shards.layouts import Layout, Partial, Replicated, local_shape
 from tuner.shards.rules.operator_rules import apply_rule
 from tuner.shards.rules.rule import Operation
 from tuner.shards.writer import Sharded, ShardWriter, Value, sharded_constant
 from tuner.stages.interface import StageFunction
-from tuner.stages.program import Expr, Var
+from tuner.stages.program import Binding, Expr, Var, variables_of
 
 
 def shard_function(
@@ -59,27 +60,71 @@ def shard_function(
     return divide(function, writer.finish(), inputs=tuple(inputs.values()), outputs=outputs)
 
 
-def value_layouts(
-    function: StageFunction, layouts: Mapping[str, Layout], num_shards: int
-) -> tuple[Mapping[Var, Layout], Mapping[str, Layout]]:
-    """Return how every tensor of a function lies by its variable, and every result by name; nothing is kept.
+class Propagation:
+    """How every tensor of a function lies, for layouts of its inputs that can be changed one after another.
 
-    Args:
-        function: the whole function.
-        layouts: how inputs lie, by name; whole on every shard where nothing is said.
-        num_shards: at least 2.
-
-    Raises:
-        UnsupportedOperatorError: no rule shards an operator that reads a split tensor.
+    A change propagates from what reads the input, and stops where values lie as before: the layers of a stage
+    that it does not reach cost nothing.
     """
-    known = _propagate(function, ShardWriter(num_shards), _inputs(function, layouts, num_shards))
-    by_variable = {variable: value.layout for variable, value in known.items() if isinstance(value, Sharded)}
-    results = {
-        info.name: known[field].layout
-        for info, field in zip(function.outputs, _results(function), strict=True)
-        if isinstance(known.get(field), Sharded)
-    }
-    return by_variable, results
+
+    def __init__(self, function: StageFunction, layouts: Mapping[str, Layout], num_shards: int) -> None:
+        """Propagate through the whole function.
+
+        Args:
+            function: the whole function.
+            layouts: how inputs lie, by name; whole on every shard where nothing is said.
+            num_shards: at least 2.
+
+        Raises:
+            UnsupportedOperatorError: no rule shards an operator that reads a split tensor.
+        """
+        self._function = function
+        self._num_shards = num_shards
+        self._bindings = [
+            Binding(binding.var, binding.value, variables_of(binding.value))
+            for block in function.module["main"].body.blocks
+            for binding in block.bindings
+        ]
+        self._values = _propagate(function, ShardWriter(num_shards), _inputs(function, layouts, num_shards))
+
+    def changed(self, layouts: Mapping[str, Layout]) -> Propagation:
+        """Return how values lie where the inputs that are named lie otherwise, and the others as here.
+
+        Raises:
+            UnsupportedOperatorError: no rule shards an operator that reads a split tensor.
+        """
+        values = dict(self._values)
+        moved: set[Var] = set()
+        for variable, (name, value) in _inputs(self._function, layouts, self._num_shards).items():
+            if name in layouts and value.layout != values[variable].layout:
+                values[variable] = value
+                moved.add(variable)
+        writer = ShardWriter(self._num_shards)
+        for binding in self._bindings:
+            # Who reads a partial value may have it reduced, on which later readers depend: done again.
+            are_as_before = moved.isdisjoint(binding.reads)
+            if are_as_before and not any(_is_partial(values.get(read)) for read in binding.reads):
+                continue
+            found = _applied(binding.var, binding.value, values, writer)
+            if _layouts(found) != _layouts(values[binding.var]):
+                values[binding.var] = found
+                moved.add(binding.var)
+        propagation = copy.copy(self)
+        propagation._values = values
+        return propagation
+
+    def layout_of(self, tensor: Expr) -> Layout:
+        """Return how a tensor of the function lies: whole on every shard where it is no variable."""
+        value = self._values.get(tensor)
+        return value.layout if isinstance(value, Sharded) else Replicated()
+
+    def result_layouts(self) -> Mapping[str, Layout]:
+        """Return how every result lies, by name."""
+        fields = _results(self._function)
+        return {
+            info.name: self.layout_of(field)
+            for info, field in zip(self._function.outputs, fields, strict=True)
+        }
 
 
 def _inputs(
@@ -103,15 +148,16 @@ def _propagate(
     known: dict[Var, Any] = {variable: value for variable, (_, value) in inputs.items()}
     for block in function.module["main"].body.blocks:
         for binding in block.bindings:
-            if isinstance(binding.value, relax.Call):
-                operands = tuple(
-                    _value_of(argument, known, writer.num_shards) for argument in binding.value.args
-                )
-                operation = Operation(binding.value, operands, writer)
-                known[binding.var] = apply_rule(operation, repr(binding.var.name))
-            else:
-                known[binding.var] = _value_of(binding.value, known, writer.num_shards)
+            known[binding.var] = _applied(binding.var, binding.value, known, writer)
     return known
+
+
+def _applied(variable: Var, expression: Expr, known: Mapping[Var, Any], writer: ShardWriter) -> Value | None:
+    """Write what a variable is bound to for every shard; a call by its operator's rule."""
+    if not isinstance(expression, relax.Call):
+        return _value_of(expression, known, writer.num_shards)
+    operands = tuple(_value_of(argument, known, writer.num_shards) for argument in expression.args)
+    return apply_rule(Operation(expression, operands, writer), repr(variable.name))
 
 
 def _value_of(expression: Expr, known: Mapping[Var, Any], num_shards: int) -> Value | None:
@@ -128,6 +174,15 @@ def _value_of(expression: Expr, known: Mapping[Var, Any], num_shards: int) -> Va
         tensors = tuple(value for value in values if isinstance(value, Sharded))
         return tensors if len(tensors) == len(values) else None
     return None
+
+
+def _layouts(value: Value | None) -> tuple[Layout, ...]:
+    fields = value if isinstance(value, tuple) else (value,)
+    return tuple(field.layout for field in fields if field is not None)
+
+
+def _is_partial(value: Value | None) -> bool:
+    return any(isinstance(layout, Partial) for layout in _layouts(value))
 
 
 def _results(function: StageFunction) -> tuple[Expr, ...]:

@@ -14,15 +14,15 @@ Source: Shoeybi et al., "Megatron-LM" (2019), section 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
 
-from tuner.errors import TunerError
-from tuner.shards.layouts import Layout, Replicated, Split, split_axis
-from tuner.shards.propagate import value_layouts
+from tuner.errors import TunerError, UnsupportedOperatorError
+from tuner.shards.layouts import Layout, Split, split_axis
+from tuner.shards.propagate import Propagation
 from tuner.stages.interface import Stage
 from tuner.stages.program import Binding, Expr, Var, operator_name, variables_of
 
@@ -41,16 +41,19 @@ def tensor_parallel_layouts(
         num_shards: at least 2.
     """
     forward = _read(stage)
-    chosen = dict(layouts)
+    try:
+        chosen = _Chosen(dict(layouts), Propagation(stage.forward, layouts, num_shards))
+    except UnsupportedOperatorError:
+        return dict(layouts)
     for number, product in enumerate(forward.products):
-        if product.weight in chosen:
+        if product.weight in chosen.layouts:
             continue
         for columns in _columns(forward, product, num_shards):
-            found = _closed(stage, forward, chosen | columns, number, num_shards)
+            found = _closed(stage, forward, chosen, columns, number)
             if found is not None:
                 chosen = found
                 break
-    return chosen
+    return chosen.layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,45 +158,51 @@ def _columns(forward: _Forward, product: _Product, num_shards: int) -> Iterator[
             yield layouts | dict.fromkeys(product.biases, split)
 
 
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Layouts of weights by name, and how all values of the stage lie then."""
+
+    layouts: dict[str, Layout]
+    values: Propagation
+
+    def extended(self, layouts: Mapping[str, Layout]) -> _Chosen:
+        return _Chosen({**self.layouts, **layouts}, self.values.changed(layouts))
+
+
 def _closed(
-    stage: Stage, forward: _Forward, layouts: Mapping[str, Layout], number: int, num_shards: int
-) -> dict[str, Layout] | None:
+    stage: Stage, forward: _Forward, chosen: _Chosen, columns: Mapping[str, Layout], number: int
+) -> _Chosen | None:
     """Divide by rows every later weight whose product takes a split tensor; None if that ends badly.
 
-    It does if every operator has a rule, and what the stage hands on is no longer split.
+    It does if an operator has no rule, what the stage hands on is still split, or no product sums over what
+    the columns make.
     """
-    found = dict(layouts)
+    later = forward.products[number + 1 :]
     is_closed = False
     try:
-        values, results = value_layouts(stage.forward, found, num_shards)
-        for product in forward.products[number + 1 :]:
-            layout = _layout_of(product.left, values)
+        found = chosen.extended(columns)
+        for product in later:
+            layout = found.values.layout_of(product.left)
             axis = len(_shape(product.left)) - 1
-            if product.weight in found or not isinstance(layout, Split) or layout.axis != axis:
+            if product.weight in found.layouts or not isinstance(layout, Split) or layout.axis != axis:
                 continue
-            found[product.weight] = layout.moved(product.rows)
+            found = found.extended({product.weight: layout.moved(product.rows)})
             is_closed = True
-            values, results = value_layouts(stage.forward, found, num_shards)
     except TunerError:
         return None
     handed_on = {info.name for info in (*stage.outputs, *stage.sent)}
-    if any(isinstance(layout, Split) for name, layout in results.items() if name in handed_on):
+    results = found.values.result_layouts().items()
+    if any(isinstance(layout, Split) for name, layout in results if name in handed_on):
         return None
-    return found if is_closed or _joins_others(forward, layouts, values, number) else None
+    return found if is_closed or _joins_others(later, found) else None
 
 
-def _joins_others(
-    forward: _Forward, layouts: Mapping[str, Layout], values: Mapping[Var, Layout], number: int
-) -> bool:
+def _joins_others(later: Iterable[_Product], found: _Chosen) -> bool:
     """Whether what the columns make is summed over by a product that is divided by rows already."""
     return any(
-        product.weight in layouts and isinstance(_layout_of(product.left, values), Split)
-        for product in forward.products[number + 1 :]
+        product.weight in found.layouts and isinstance(found.values.layout_of(product.left), Split)
+        for product in later
     )
-
-
-def _layout_of(value: Expr, values: Mapping[Var, Layout]) -> Layout:
-    return values.get(value, Replicated())
 
 
 def _shape(value: Any) -> tuple[int, ...]:

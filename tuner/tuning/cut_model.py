@@ -7,6 +7,7 @@ measured. Checked in tests/tuner/tuning/test_tune.py and test_measure_shards.py.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -174,7 +175,7 @@ def cut_placed(
         TunerError: the model marks cuts, has no such branches, or other layers with words than are needed.
     """
     _require_no_given_cuts(model, cuts, "a placement of branches or divided blocks finds its cuts itself")
-    layers, alone = _layers_to_place(model, placed)
+    layers, alone = _layers_to_place(model, placed.is_chain)
     cut = _placed_cut(model, placed, layers, alone, memory_limit_bytes)
     return cut_between(layers, _cut_by_cost(session, layers, alone, penalty_us, cut))
 
@@ -190,13 +191,23 @@ def require_placeable(model: Model, placed: PlacedStages, memory_limit_bytes: in
     Raises:
         TunerError: the model has no such branches, other layers with words than are needed, or no cut fits.
     """
-    model = with_all_gradients(model)
-    _placed_cut(model, placed, *_layers_to_place(model, placed), memory_limit_bytes)
+    placement_check(model)(placed, memory_limit_bytes)
 
 
-def _layers_to_place(model: Model, placed: PlacedStages) -> tuple[Sequence[Layer], Sequence[Stage]]:
+def placement_check(model: Model) -> Callable[[PlacedStages, int | None], None]:
+    """Return `require_placeable` for one model, whose layers are built once for all placements."""
+    complete = with_all_gradients(model)
+    layers_to_place = functools.cache(functools.partial(_layers_to_place, complete))
+
+    def require(placed: PlacedStages, memory_limit_bytes: int | None) -> None:
+        _placed_cut(complete, placed, *layers_to_place(placed.is_chain), memory_limit_bytes)
+
+    return require
+
+
+def _layers_to_place(model: Model, is_chain: bool) -> tuple[Sequence[Layer], Sequence[Stage]]:
     """Return the layers that a placement's stages may hold, and each as a stage of its own."""
-    layers = layers_of(model, at_branches=not placed.is_chain)
+    layers = layers_of(model, at_branches=not is_chain)
     return layers, build_stages(model, cut_between(layers, range(1, len(layers))))
 
 

@@ -210,6 +210,22 @@ def test_several_builders_measure_the_same_programs(store: RecordStore, target: 
     assert {progress.total for progress in seen} == {7}
 
 
+def test_a_program_that_was_measured_runs_where_it_was_built(store: RecordStore, target: Target) -> None:
+    """Its worker may hold it still; what nobody built runs in the first."""
+    backends = backends_for(["tvm", f"{MODULE}:process"], target)
+    pool = WorkerPool(target, backends, limits=LIMITS, seed=0, size=2)
+    requests = [request("process", width=width, check=False) for width in (8, 16, 24)]
+    with Measurer(store, target, backends, limits=LIMITS, pool=pool) as measurer:
+        measurer.measure_many(requests[:2])
+        processes = []
+        for each, width in zip(requests, (8, 16, 24), strict=True):
+            arrays = [np.zeros((4, width), np.float32), np.zeros(width, np.float32)]
+            (result,) = measurer.run(each.module, arrays)
+            processes.append(int(result.flat[0]))
+    assert processes[0] != processes[1]
+    assert processes[2] == processes[0]
+
+
 def test_other_threads_other_records(measurer: Measurer) -> None:
     one = request("tvm", width=8)
     measurer.measure_many([one])

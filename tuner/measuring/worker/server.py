@@ -71,6 +71,7 @@ from tuner.measuring.messages import (
 )
 from tuner.measuring.worker.comparison import compare_results
 from tuner.measuring.worker.inputs import INTERVALS, DrawnInputs, Interval, input_specs, own_intervals
+from tuner.measuring.worker.kept_programs import KeptPrograms
 from tuner.measuring.worker.places import BehindTracker, Here, Place
 from tuner.measuring.worker.sampling import Sample, num_executions, take_samples
 from tuner.numerical_error import tolerance_of
@@ -139,7 +140,7 @@ class Worker:
         self.reference_inputs = (
             self.inputs if self.remote is None else DrawnInputs(self.reference_place.tensor)
         )
-        self.compiled: dict[tuple[str, bool, bool], tuple[Executable, int]] = {}
+        self.compiled: KeptPrograms[tuple[Executable, int]] = KeptPrograms(_MAX_COMPILED)
 
     def acquire(self, request: Acquire) -> Reply:
         """Wait for the device, and hold it until `release`."""
@@ -254,22 +255,19 @@ class Worker:
     def _compiled(
         self, module_json: str, *, calls_blas: bool = False, is_reference: bool = False
     ) -> tuple[Executable, int]:
-        """Return what runs a module, and the bytes planned for it; the newest programs are kept.
+        """Return what runs a module, and the bytes planned for it; costly programs are kept.
 
         A stage's function that was measured is run again in a check, on other arrays.
         """
         target = self.reference_target if is_reference else self.target
         digest = hashlib.blake2b(module_json.encode(), digest_size=16).hexdigest()
-        key = digest, calls_blas, target is self.target
-        found = self.compiled.pop(key, None)
-        if found is None:
+
+        def build() -> tuple[Executable, int]:
             lowered = lower_module(tvm.ir.load_json(module_json), self.backends, target)
             with_blas = calls_blas and target.kind == "cpu"
-            found = build_planned(call_blas(lowered) if with_blas else lowered, target)
-        self.compiled[key] = found  # the newest stand last
-        if len(self.compiled) > _MAX_COMPILED:
-            del self.compiled[next(iter(self.compiled))]
-        return found
+            return build_planned(call_blas(lowered) if with_blas else lowered, target)
+
+        return self.compiled.get((digest, calls_blas, target is self.target), build)
 
     def _compile_unscheduled(self, module_json: str) -> Executable:
         lowered = lower_module(tvm.ir.load_json(module_json), self.backends, self.reference_target)

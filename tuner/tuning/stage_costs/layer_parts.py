@@ -8,7 +8,7 @@ tests/tuner/tuning/stage_costs/test_layer_parts.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -37,22 +37,24 @@ def guess_parts(model: Model, layers: LayersPlan) -> LayersPlan | None:
         for layer in whole
     ]
 
+    operations = [_operations(stage) for stage in stages]
+
+    def parts_of(layer: StagePlan, numbers: Sequence[int]) -> list[StagePlan]:
+        return _parts_of(layer, [stages[n] for n in numbers], [operations[n] for n in numbers], numbers)
+
     def divided(plans: Sequence[StagePlan]) -> tuple[StagePlan, ...]:
         return tuple(
-            plan
-            for numbers, layer in zip(of_layer, plans, strict=True)
-            for plan in _parts_of(layer, [stages[number] for number in numbers], numbers)
+            plan for numbers, layer in zip(of_layer, plans, strict=True) for plan in parts_of(layer, numbers)
         )
 
-    ends = (of_layer[0], of_layer[-1])
     return msgspec.structs.replace(
         layers,
         layers=divided(layers.layers),
         tied=tied_groups(model, stages),
         shards={
             count: (
-                _parts_of(first, [stages[n] for n in ends[0]], ends[0])[0],
-                _parts_of(last, [stages[n] for n in ends[1]], ends[1])[-1],
+                parts_of(first, of_layer[0])[0],
+                parts_of(last, of_layer[-1])[-1],
             )
             for count, (first, last) in layers.shards.items()
         },
@@ -60,21 +62,26 @@ def guess_parts(model: Model, layers: LayersPlan) -> LayersPlan | None:
     )
 
 
-def _parts_of(layer: StagePlan, stages: Sequence[Stage], numbers: Sequence[int]) -> list[StagePlan]:
+def _parts_of(
+    layer: StagePlan,
+    stages: Sequence[Stage],
+    operations: Sequence[Mapping[str, int]],
+    numbers: Sequence[int],
+) -> list[StagePlan]:
     """Return the parts of a layer, which may be a shard's; it alone where it has no parts."""
     if len(stages) == 1:
         return [layer]
     weights = sum(stage.weight_bytes for stage in stages)
     saved = sum(stage.saved_bytes for stage in stages)
-    operations = {
-        name: [_operations(stage, name) for stage in stages] for name in _FUNCTIONS if getattr(layer, name)
+    of_function = {
+        name: [counts.get(name, 0) for counts in operations] for name in _FUNCTIONS if getattr(layer, name)
     }
     found = []
     for index, (stage, number) in enumerate(zip(stages, numbers, strict=True)):
         plan = stage.plan(
             {
                 name: _share(getattr(layer, name), counts[index], sum(counts), len(counts))
-                for name, counts in operations.items()
+                for name, counts in of_function.items()
             }
         )
         found.append(
@@ -90,12 +97,12 @@ def _parts_of(layer: StagePlan, stages: Sequence[Stage], numbers: Sequence[int])
     return found
 
 
-def _operations(stage: Stage, name: str) -> int:
-    """Count the floating-point operations of a stage's function; none where it has no such function."""
-    function = stage.functions().get(name)
-    if function is None:
-        return 0
-    return workload_of(function.module["main"], module=function.module).flops
+def _operations(stage: Stage) -> dict[str, int]:
+    """Count the floating-point operations of each of a stage's functions."""
+    return {
+        name: workload_of(function.module["main"], module=function.module).flops
+        for name, function in stage.functions().items()
+    }
 
 
 def _share(figure: Figure, operations: int, of_layer: int, count: int) -> Figure:

@@ -11,13 +11,14 @@ as they are cut. Checked in tests/tuner/tuning/stage_costs/test_measure_shards.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from tvm import relax
 
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.graph.relax_types import IRModule
+from tuner.graph.structure import Structure
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.plan import Figure, LayersPlan, StagePlan
 from tuner.shards import shard_stages, vocabulary_layouts
@@ -121,15 +122,36 @@ def _divided(
 def _tensor_parallel(
     measurer: ShardMeasurer, stages: Sequence[Stage], plans: Sequence[StagePlan], count: int
 ) -> tuple[StagePlan, ...]:
-    """Return the plans of all layers over so many devices.
+    """Return the plans of all layers over so many devices; of equal layers the first is divided.
 
     Raises:
         TunerError: nothing of the model can be divided so, or a segment cannot be measured.
     """
-    sharded = shard_stages(stages, dict.fromkeys(range(len(stages)), count))
-    return tuple(
-        measurer.price_stage(sharded[stage.name], stage.name).plan(plan)
-        for stage, plan in zip(stages, plans, strict=True)
+    structures = [_structure(stage) for stage in stages]
+    first: dict[Hashable, int] = {}
+    for number, structure in enumerate(structures):
+        first.setdefault(structure, number)
+    sharded = shard_stages(stages, dict.fromkeys(first.values(), count))
+    priced = {
+        number: measurer.price_stage(sharded[stages[number].name], stages[number].name)
+        for number in first.values()
+    }
+    found = []
+    for structure, stage, plan in zip(structures, stages, plans, strict=True):
+        number = first[structure]
+        weights = dict(zip(stage.parameters, stages[number].parameters, strict=True))
+        found.append(priced[number].plan(plan, weights=weights))
+    return tuple(found)
+
+
+def _structure(stage: Stage) -> Hashable:
+    """Return what is equal of stages that differ in the names of their tensors alone."""
+    own, handed_on = set(stage.parameters), {info.name for info in (*stage.outputs, *stage.sent)}
+    return (
+        len(stage.inputs),
+        tuple(info.name in own for info in stage.forward.inputs),
+        tuple(info.name in handed_on for info in stage.forward.outputs),
+        tuple((name, Structure(function.module)) for name, function in stage.functions().items()),
     )
 
 

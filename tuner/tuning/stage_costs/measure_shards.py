@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -153,15 +154,20 @@ class MeasuredShards:
     stage: ShardedStage
     figures: Mapping[str, ShardedFigures]
 
-    def plan(self, whole: StagePlan) -> StagePlan:
-        """Return the plan of the whole stage with what its shards take and hold."""
+    def plan(self, whole: StagePlan, *, weights: Mapping[str, str] = MappingProxyType({})) -> StagePlan:
+        """Return the plan of a whole stage with what its shards take and hold.
+
+        Args:
+            whole: the plan of the stage that was divided, or of one of equal structure.
+            weights: of the latter, the weights of the stage that was divided by those in their place.
+        """
         totals = {name: figures.total for name, figures in self.figures.items()}
         shards = ShardsPlan(
             num_shards=self.stage.forward.num_shards,
             axes={
                 name: layout.axis
                 for name in whole.parameters
-                if isinstance(layout := self.stage.layouts.get(name), Split)
+                if isinstance(layout := self.stage.layouts.get(weights.get(name, name)), Split)
             },
             collective_us={
                 name: sum(figure.latency_us for figure in figures.collectives)

@@ -12,8 +12,9 @@ from tessel.pipeline import devices_of, devices_of_stages
 from tuner.errors import TunerError
 from tuner.frontend import load_model
 from tuner.frontend.model import InputSpec, Model
+from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.plan import Figure, ModelPlan
-from tuner.shards import shard_stage, vocabulary_layouts
+from tuner.shards import shard_stage, shard_stages, vocabulary_layouts
 from tuner.stages import build_stages, cut_between, draw_tensors, layers_of
 from tuner.stages.placed_stages import PlacedStages
 from tuner.tuning.session import SessionSettings, start_session
@@ -242,6 +243,17 @@ def test_branches_that_meet_in_a_divided_stage_are_tuned(session):
     divided = layers.tensor_parallel[2]
     assert [stage.layers for stage in divided] == [stage.layers for stage in layers.layers]
     assert sum(stage.weight_bytes for stage in divided) < sum(stage.weight_bytes for stage in layers.layers)
+
+
+def test_equal_layers_are_divided_once_and_have_equal_figures(session, model):
+    link = Link(bytes_per_us=1000.0, latency_us=5.0)
+    layers = measure_layers(model, session, tensor_counts=(2,), collectives=link)
+    stages = build_stages(model, cut_between(layers_of(model), range(1, len(layers.layers))))
+    measurer = ShardMeasurer(session, measure_launch_penalty(session.measurer).latency_us, link)
+    sharded = shard_stages(stages, dict.fromkeys(range(len(stages)), 2))
+    for stage, plan, found in zip(stages, layers.layers, layers.tensor_parallel[2], strict=True):
+        assert found == measurer.price_stage(sharded[stage.name], stage.name).plan(plan)
+    assert layers.tensor_parallel[2][2].shards.axes["transformer.h.1.attn.c_proj.weight"] == 0
 
 
 def test_layers_with_words_must_be_as_many_as_are_divided(session):
