@@ -270,7 +270,7 @@ _OTHERS: dict[str, Operator] = {
     "argmin": lambda attributes, x: x.argmin(attributes.axis, keepdim=bool(attributes.keepdims)),
     "astype": lambda attributes, x: x.to(_dtype(attributes)),
     "broadcast_to": lambda _, x, shape: x.expand(tuple(shape)),
-    "clip": lambda _, x, low, high: x.clamp(float(low), float(high)),
+    "clip": lambda _, x, low, high: functional.hardtanh(x, float(low), float(high)),  # as is its gradient
     "collapse_sum_to": _collapse,
     "concat": lambda attributes, fields: torch.cat(fields, dim=int(attributes.axis or 0)),
     "cumsum": lambda attributes, x: x.cumsum(int(attributes.axis)),

@@ -332,6 +332,8 @@ _CONVERTERS: Mapping[str, _Converter] = {
         "maximum": _plain("Max"),
         "minimum": _plain("Min"),
         "matmul": _plain("MatMul"),
+        "less": _plain("Less"),
+        "greater": _plain("Greater"),
         "where": _plain("Where"),
         "exp": _plain("Exp"),
         "log": _plain("Log"),

@@ -14,6 +14,7 @@ import torch
 from tvm import relax
 
 from tuner.frontend.converters.call import Call, Converter, Expr, constant, dtype_of, rank_of
+from tuner.frontend.converters.roots import root_of_sum
 
 
 def is_complex(node: torch.fx.Node) -> bool:
@@ -60,7 +61,7 @@ def _conjugate(call: Call) -> Expr:
 
 def _magnitude(call: Call) -> Expr:
     squares = call.emit(relax.op.square(call["self"]))
-    return call.emit(relax.op.sqrt(call.emit(relax.op.sum(squares, axis=[rank_of(squares) - 1]))))
+    return root_of_sum(call, call.emit(relax.op.sum(squares, axis=[rank_of(squares) - 1])))
 
 
 def _view(call: Call) -> Expr:

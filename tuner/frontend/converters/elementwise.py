@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from tvm import relax
 
 from tuner.frontend.converters.call import Call, Converter, Expr, dtype_of, is_constant
@@ -266,53 +267,68 @@ def _erfc(call: Call) -> Expr:
     )
 
 
-def _extremum(
-    operator: Callable[..., Expr], on_truth: Callable[..., Expr], *, skips_nan: bool = False
-) -> Converter:
-    """Convert the larger or smaller of two tensors; NaN in either is NaN, or is passed over."""
+def _extremum(operator: Callable[..., Expr], on_truth: Callable[..., Expr]) -> Converter:
+    """Convert the larger or smaller of two tensors; NaN in either is NaN."""
     plain = _binary(operator, on_truth)
 
     def convert(call: Call) -> Expr:
         found = plain(call)
         if not _is_float(call.dtype):
             return found
-        pair = call.operand("self"), call.operand("other")
-        for x, other in (pair, pair[::-1]):
-            kept = other if skips_nan else x
+        for x in (call.operand("self"), call.operand("other")):
             if not is_constant(x):
-                found = call.emit(relax.op.where(call.emit(relax.op.isnan(x)), kept, found))
+                found = call.emit(relax.op.where(call.emit(relax.op.isnan(x)), x, found))
         return found
 
     return convert
 
 
-def _clamp(call: Call) -> Expr:
-    """Emit values kept between bounds, of which one may be absent, by numbers or by tensors."""
-    x = call.operand("self")
-    low, high = (call[name] if call.has(name) else None for name in ("min", "max"))
-    if _is_float(call.dtype) and all(
-        bound is None or isinstance(bound, int | float) for bound in (low, high)
-    ):
-        least = float("-inf") if low is None else float(low)
-        most = float("inf") if high is None else float(high)
-        return call.emit(relax.op.clip(x, min(least, most), most))
-    if low is not None:
-        x = call.emit(relax.op.maximum(x, call.cast(low, call.dtype)))
-    return x if high is None else call.emit(relax.op.minimum(x, call.cast(high, call.dtype)))
-
-
-def _only(name: str) -> Converter:
-    """Convert a clamp that has one bound."""
+def _number_extremum(
+    operator: Callable[..., Expr], on_truth: Callable[..., Expr], is_chosen: Callable[..., Expr]
+) -> Converter:
+    """Convert the larger or smaller of two tensors, passing over NaN; of equal ones the first is chosen."""
+    plain = _binary(operator, on_truth)
 
     def convert(call: Call) -> Expr:
-        x, bound = call.operand("self"), call[name]
-        if _is_float(call.dtype) and isinstance(bound, int | float):
-            ends = (float(bound), float("inf")) if name == "min" else (float("-inf"), float(bound))
-            return call.emit(relax.op.clip(x, *ends))
-        operator = relax.op.maximum if name == "min" else relax.op.minimum
-        return call.emit(operator(x, call.cast(bound, call.dtype)))
+        if not _is_float(call.dtype):
+            return plain(call)
+        x, other = call.operand("self"), call.operand("other")
+        condition = call.emit(is_chosen(x, other))
+        if not is_constant(other):
+            is_nan = call.emit(relax.op.isnan(other))
+            condition = call.emit(relax.op.logical_or(condition, is_nan))
+        return call.emit(relax.op.where(condition, x, other))
 
     return convert
+
+
+def _clamp(*names: str) -> Converter:
+    """Convert a clamp between bounds, of which one may be absent, by numbers or by tensors."""
+
+    def convert(call: Call) -> Expr:
+        x = call.operand("self")
+        for name in names:
+            x = _bounded(call, x, name) if call.has(name) else x
+        return x
+
+    return convert
+
+
+def _bounded(call: Call, x: Expr, name: str) -> Expr:
+    """Emit values kept on one side of a bound.
+
+    By a choice rather than an extremum or a clip: torch's gradient passes to a value that equals its bound.
+    """
+    bound = call[name]
+    if not _is_float(call.dtype):
+        operator = relax.op.maximum if name == "min" else relax.op.minimum
+        return call.emit(operator(x, call.cast(bound, call.dtype)))
+    if isinstance(bound, int | float):
+        # What is stored in bfloat16 is computed in float32, and compared with what bfloat16 makes of a bound.
+        bound = torch.tensor(bound, dtype=call.results[0].dtype).item()
+    limit = call.cast(bound, call.dtype)
+    exceeds = relax.op.less if name == "min" else relax.op.greater
+    return call.emit(relax.op.where(call.emit(exceeds(x, limit)), limit, x))
 
 
 def _sign(call: Call) -> Expr:
@@ -364,8 +380,8 @@ _BINARY = {
 _EXTREMA = {
     "maximum.default": _extremum(relax.op.maximum, relax.op.logical_or),
     "minimum.default": _extremum(relax.op.minimum, relax.op.logical_and),
-    "fmax.default": _extremum(relax.op.maximum, relax.op.logical_or, skips_nan=True),
-    "fmin.default": _extremum(relax.op.minimum, relax.op.logical_and, skips_nan=True),
+    "fmax.default": _number_extremum(relax.op.maximum, relax.op.logical_or, relax.op.greater_equal),
+    "fmin.default": _number_extremum(relax.op.minimum, relax.op.logical_and, relax.op.less_equal),
 }
 
 ELEMENTWISE: Mapping[str, Converter] = {
@@ -392,11 +408,7 @@ ELEMENTWISE: Mapping[str, Converter] = {
     "pow.Scalar": _power,
     "atan2.default": _binary(relax.op.atan2),
     "copysign.Tensor": _copysign,
-    "clamp.default": _clamp,
-    "clamp.Tensor": _clamp,
-    "clamp_min.default": _only("min"),
-    "clamp_min.Tensor": _only("min"),
-    "clamp_max.default": _only("max"),
-    "clamp_max.Tensor": _only("max"),
+    **_named({"clamp": _clamp("min", "max")}, "default", "Tensor"),
+    **_named({"clamp_min": _clamp("min"), "clamp_max": _clamp("max")}, "default", "Tensor"),
 }
 """Converter by name of operator and overload."""

@@ -11,6 +11,7 @@ import numpy as np
 from tvm import relax
 
 from tuner.frontend.converters.call import Call, Converter, Expr, dtype_of, rank_of, shape_of
+from tuner.frontend.converters.roots import root_of_sum
 
 
 def _linear(call: Call) -> Expr:
@@ -69,7 +70,7 @@ def _distances(call: Call) -> Expr:
     axis = [rank_of(gap) - 1]
     p, dtype = float(call["p"]), call.dtype
     if p == 2:
-        return call.emit(relax.op.sqrt(call.emit(relax.op.sum(call.emit(relax.op.square(gap)), axis=axis))))
+        return root_of_sum(call, call.emit(relax.op.sum(call.emit(relax.op.square(gap)), axis=axis)))
     if p == 0:
         differs = call.emit(relax.op.not_equal(gap, relax.const(0, dtype)))
         return call.emit(relax.op.sum(call.emit(relax.op.astype(differs, dtype)), axis=axis))
@@ -77,7 +78,7 @@ def _distances(call: Call) -> Expr:
     if p in (1, float("inf")):
         return call.emit((relax.op.sum if p == 1 else relax.op.max)(size, axis=axis))
     total = call.emit(relax.op.sum(call.emit(relax.op.power(size, relax.const(p, dtype))), axis=axis))
-    return call.emit(relax.op.power(total, relax.const(1 / p, dtype)))
+    return root_of_sum(call, total, lambda each: relax.op.power(each, relax.const(1 / p, dtype)))
 
 
 def _grouped(call: Call) -> Expr:

@@ -22,6 +22,8 @@ from tuner.frontend.converters.call import (
     rank_of,
     shape_of,
 )
+from tuner.frontend.converters.extrema import first_place
+from tuner.frontend.converters.roots import root_of_sum
 
 
 def _reduction(operator: Callable[..., Expr]) -> Converter:
@@ -65,8 +67,14 @@ def _quantifier(operator: Callable[..., Expr]) -> Converter:
 def _with_index(operator: Callable[..., Expr], index: Callable[..., Expr]) -> Converter:
     """Convert an extremum over one axis, with the place of its first occurrence."""
 
-    def convert(call: Call) -> list[Expr]:
+    def convert(call: Call) -> list[Expr | None]:
         x = call["self"]
+        if "float" in dtype_of(x) and rank_of(x):
+            axis = call["dim"] % rank_of(x)
+            place = first_place(call, index, x, axis, keepdims=True)
+            value = call.emit(relax.op.gather_elements(x, place, axis=axis))
+            shape = _shape_of_place(call)
+            return [call.reshaped(value, shape), call.reshaped(place, shape)]
         value = _reduce(call, operator, x, dtype_of(x))
         return [value, _place(call, index, x) if 1 in call.used_results else None]
 
@@ -83,24 +91,8 @@ def _place(call: Call, operator: Callable[..., Expr], x: Expr) -> Expr:
     if is_flat:
         x = call.reshaped(x, [math.prod(shape_of(x))])
     axis = 0 if is_flat else call["dim"] % rank_of(x)
-    keeps = not is_flat and _keeps(call)
-    if "float" not in dtype_of(x):
-        return call.reshaped(call.emit(operator(x, axis=axis, keepdims=keeps)), _shape_of_place(call))
-    found = call.emit(operator(_nan_foremost(call, operator, x, axis), axis=axis, keepdims=keeps))
-    # Where all are infinite, none passes the number that TVM begins with, whose place is -1.
-    found = call.emit(relax.op.maximum(found, relax.const(0, "int64")))
+    found = first_place(call, operator, x, axis, keepdims=not is_flat and _keeps(call))
     return call.reshaped(found, _shape_of_place(call))
-
-
-def _nan_foremost(call: Call, operator: Callable[..., Expr], x: Expr, axis: int) -> Expr:
-    """Return what has its extremum at the first NaN, for torch, where a row holds any; TVM's skips it."""
-    dtype = dtype_of(x)
-    unknown = call.emit(relax.op.isnan(x))
-    rows = call.emit(relax.op.max(call.cast(unknown, "int8"), axis=[axis], keepdims=True))
-    marks = call.cast(unknown, dtype)
-    if operator is relax.op.argmin:
-        marks = call.emit(relax.op.negative(marks))
-    return call.emit(relax.op.where(call.cast(rows, "bool"), marks, x))
 
 
 def _shape_of_place(call: Call) -> Sequence[int]:
@@ -122,7 +114,7 @@ def _variance(call: Call) -> Expr:
 
 
 def _deviation(call: Call) -> Expr:
-    return call.emit(relax.op.sqrt(_moments(call)[0]))
+    return root_of_sum(call, _moments(call)[0])
 
 
 def _variance_and_mean(call: Call) -> list[Expr]:
@@ -131,7 +123,7 @@ def _variance_and_mean(call: Call) -> list[Expr]:
 
 def _deviation_and_mean(call: Call) -> list[Expr]:
     variance, mean = _moments(call)
-    return [call.emit(relax.op.sqrt(variance)), mean]
+    return [root_of_sum(call, variance), mean]
 
 
 def _moments(call: Call) -> tuple[Expr, Expr]:

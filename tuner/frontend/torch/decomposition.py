@@ -9,7 +9,7 @@ can be a call of torch. Checked in tests/tuner/frontend/torch/test_decomposition
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -242,5 +242,36 @@ def _fill_by_mask(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.T
     return torch.where(is_filled.reshape(-1, *[1] * after), value, x)
 
 
-_OWN_RULES: Mapping[Any, Callable[..., torch.Tensor]] = {torch.ops.aten.index_fill.int_Tensor: _fill_by_mask}
+def _norm(
+    x: torch.Tensor,
+    order: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Take the norm of zeros for a constant.
+
+    By torch's rule it is the root of a sum, whose gradient there is no number; that of autograd is 0.
+    """
+    extents = x.shape if not dim else [x.shape[axis] for axis in dim]
+    if x.is_complex() or order in _NORMS_WITHOUT_ROOT or max(extents, default=1) == 1:
+        whole: torch.Tensor = decomposition_table[_VECTOR_NORM](x, order, dim, keepdim, dtype=dtype)
+        return whole
+    wide = x.to(dtype or torch.promote_types(x.dtype, torch.float32))
+    powers = (wide.abs() if order % 2 else wide).pow(order)
+    total = powers.sum(list(dim) if dim else list(range(x.dim())), keepdim)
+    is_zero = total == 0
+    root = torch.where(is_zero, 1, total).pow(1 / order)
+    return torch.where(is_zero, 0, root).to(dtype or x.dtype)
+
+
+_VECTOR_NORM = torch.ops.aten.linalg_vector_norm.default
+
+_NORMS_WITHOUT_ROOT = (0, 1, float("inf"), float("-inf"))
+
+_OWN_RULES: Mapping[Any, Callable[..., torch.Tensor]] = {
+    torch.ops.aten.index_fill.int_Tensor: _fill_by_mask,
+    _VECTOR_NORM: _norm,
+}
 """In place of torch's, by which gradients differ from those of the whole operator."""

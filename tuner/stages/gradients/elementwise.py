@@ -1,4 +1,8 @@
-"""Gradients of operators that work on each element by itself."""
+"""Gradients of operators that work on each element by itself.
+
+Where an operator has no derivative, at the ends of a clip, at 0 or where two operands are equal, the gradient
+is the one that torch's autograd gives; checked there in tests/tuner/stages/gradients/test_borders.py.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import tvm
 from tvm import relax
 
-from tuner.stages.gradients.rule import Gradient, Parts, constant_like
+from tuner.stages.gradients.rule import Gradient, Parts, constant_like, shape_of
 from tuner.stages.program import Expr, Var
 
 op = relax.op
@@ -87,13 +92,53 @@ def _softplus(result: Var, call: Any, gradient: Expr) -> Parts:
 
 
 def _clip(result: Var, call: Any, gradient: Expr) -> Parts:
-    """The gradient passes where the value was not clipped."""
+    """The gradient passes between the bounds, and at neither, as that of torch's `hardtanh` and `relu6`.
+
+    That of `clamp` passes at its bounds, so that the importer does not make it a clip.
+    """
     value, low, high = call.args
+    dtype = str(value.ty.dtype.dtype)
+    if dtype == "float16":  # torch compares with bounds that are not rounded
+        value, dtype = op.astype(value, "float32"), "float32"
     inside = op.logical_and(
-        op.greater_equal(value, constant_like(value, float(low.value))),
-        op.less_equal(value, constant_like(value, float(high.value))),
+        op.greater(value, relax.const(float(low.value), dtype)),
+        op.less(value, relax.const(float(high.value), dtype)),
     )
     return op.where(inside, gradient, op.zeros_like(gradient)), None, None
+
+
+def _abs(result: Var, call: Any, gradient: Expr) -> Parts:
+    return (op.multiply(gradient, op.sign(call.args[0])),)
+
+
+def _extremum_of_two(is_chosen: Callable[[Expr, Expr], Expr]) -> Gradient:
+    """Make the rule of the larger or smaller operand: it takes the gradient, and equal ones a half each."""
+
+    def rule(result: Var, call: Any, gradient: Expr) -> Parts:
+        pair = call.args
+        zeros = op.zeros(result.ty.shape, result.ty.dtype.dtype)
+        half = op.multiply(gradient, constant_like(result, 0.5))
+        shared = op.where(op.equal(*pair), half, zeros)
+        return tuple(
+            _fitted(op.where(is_chosen(one, other), gradient, shared), one, result)
+            for one, other in (pair, pair[::-1])
+        )
+
+    return rule
+
+
+def _power(result: Var, call: Any, gradient: Expr) -> Parts:
+    """x^y has the derivatives y x^(y-1) and x^y log x, which are 0 for y = 0 and for x = 0."""
+    base, exponent = call.args
+    zero = constant_like(result, 0.0)
+    slope = op.multiply(exponent, op.power(base, op.subtract(exponent, constant_like(exponent, 1.0))))
+    of_base = op.multiply(gradient, slope)
+    if not isinstance(exponent, tvm.ir.expr.Constant) or not exponent.value.numpy().all():
+        of_base = op.where(op.equal(exponent, zero), zero, of_base)
+    growth = op.multiply(result, op.log(base))
+    is_constant = op.logical_and(op.equal(base, zero), op.greater_equal(exponent, zero))
+    of_exponent = op.where(is_constant, zero, op.multiply(gradient, growth))
+    return _fitted(of_base, base, result), _fitted(of_exponent, exponent, result)
 
 
 def _over(divisor: Callable[[Expr], Expr]) -> Gradient:
@@ -151,12 +196,18 @@ def _collapsed(gradient: Expr, operand: Expr) -> Expr:
     return op.collapse_sum_to(gradient, operand.ty.shape)
 
 
+def _fitted(gradient: Expr, operand: Expr, result: Var) -> Expr:
+    """Sum over what an operand was broadcast along, if it was."""
+    return gradient if shape_of(operand) == shape_of(result) else _collapsed(gradient, operand)
+
+
 def _no_gradient(result: Var, call: Any, gradient: Expr) -> Parts:
     """Give zeros: the operator is a staircase."""
     return (op.zeros_like(gradient),)
 
 
 ELEMENTWISE: Mapping[str, Gradient] = {
+    "abs": _abs,
     "acos": _over(lambda value: op.negative(op.sqrt(_one_less_square(value)))),
     "acosh": _over(lambda value: op.sqrt(_square_less_one(value))),
     "asin": _over(lambda value: op.sqrt(_one_less_square(value))),
@@ -170,11 +221,14 @@ ELEMENTWISE: Mapping[str, Gradient] = {
     "erf": _erf,
     "floor": _no_gradient,
     "floor_mod": _floor_mod,
+    "maximum": _extremum_of_two(op.greater),
+    "minimum": _extremum_of_two(op.less),
     "nn.gelu": _gelu,
     "nn.gelu_tanh": _gelu_tanh,
     "nn.leakyrelu": _leaky_relu,
     "nn.relu": _relu,
     "nn.softplus": _softplus,
+    "power": _power,
     "round": _no_gradient,
     "rsqrt": _rsqrt,
     "sign": _no_gradient,

@@ -51,6 +51,14 @@ PROGRAMS = {
         [*IMAGE, (8, 1, 3, 3)],
         lambda x, w: op.clip(op.nn.conv2d(x, w, strides=2, padding=1, groups=8), 0.0, 6.0),
     ),
+    "clamp": (
+        ROWS,
+        lambda x: op.where(
+            op.greater(x, relax.const(0.75)),
+            relax.const(0.75),
+            op.where(op.less(x, relax.const(0.25)), relax.const(0.25), x),
+        ),
+    ),
     "batch norm": ([*IMAGE, (8,), (8,), (8,), (8,)], _batch_norm),
     "norms": (
         [*ROWS, (8,), (8,)],

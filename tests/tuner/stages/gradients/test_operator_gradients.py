@@ -35,6 +35,7 @@ def within_one(x):
 
 # Operator under test, as a function of its arguments, and their shapes.
 CASES = {
+    "abs": (op.abs, [(3, 4)]),
     "acos": (lambda x: op.acos(within_one(x)), [(3, 4)]),
     "acosh": (lambda x: op.acosh(op.add(op.multiply(x, x), const(1.5))), [(3, 4)]),
     "asin": (lambda x: op.asin(within_one(x)), [(3, 4)]),
@@ -50,6 +51,7 @@ CASES = {
     ),
     "flip": (lambda x: op.flip(x, 1), [(2, 3, 2)]),
     "floor_mod with broadcast": (op.floor_mod, [(3, 4), (3, 1)]),
+    "power with broadcast": (lambda x, y: op.power(op.add(op.multiply(x, x), const(1.5)), y), [(3, 4), (4,)]),
     "prod": (lambda x: op.prod(x, axis=[1]), [(2, 4, 3)]),
     "prod of two axes, of which a factor is 0": (
         lambda x: op.prod(op.multiply(x, const([[[1.0, 0.0]], [[1.0, 1.0]]])), axis=[2, 0], keepdims=True),
@@ -68,7 +70,9 @@ CASES = {
     "flatten": (op.flatten, [(2, 3, 2)]),
     "matmul": (op.matmul, [(2, 3, 4), (4, 5)]),
     "max": (lambda x: op.max(x, axis=[1]), [(3, 4)]),
+    "maximum with broadcast": (op.maximum, [(3, 4), (3, 1)]),
     "min": (lambda x: op.min(x, axis=[0], keepdims=True), [(3, 4)]),
+    "minimum": (op.minimum, [(3, 4), (3, 4)]),
     "nn.batch_flatten": (op.nn.batch_flatten, [(2, 3, 2)]),
     "nn.gelu": (op.nn.gelu, [(3, 4)]),
     "nn.gelu_tanh": (op.nn.gelu_tanh, [(3, 4)]),

@@ -40,6 +40,28 @@ def _hardtanh(call: Call) -> Expr:
     return call.emit(relax.op.clip(call.operand("self"), float(call["min_val"]), float(call["max_val"])))
 
 
+def _hardsigmoid(call: Call) -> Expr:
+    """Emit (x + 3) / 6 between -3 and 3; x is clipped before the sum, which could round to a bound."""
+    return call.cast(_ramp(call, call.operand("self", _wide(call))), call.dtype)
+
+
+def _hardswish(call: Call) -> Expr:
+    """Emit x times its hard sigmoid."""
+    x = call.operand("self", _wide(call))
+    return call.cast(call.emit(relax.op.multiply(x, _ramp(call, x))), call.dtype)
+
+
+def _ramp(call: Call, x: Expr) -> Expr:
+    three, six = (relax.const(number, dtype_of(x)) for number in (3, 6))
+    shifted = call.emit(relax.op.add(call.emit(relax.op.clip(x, -3.0, 3.0)), three))
+    return call.emit(relax.op.divide(shifted, six))
+
+
+def _wide(call: Call) -> str:
+    """Return the type that torch computes such an activation in."""
+    return "float32" if call.dtype == "float16" else call.dtype
+
+
 def _softplus(call: Call) -> Expr:
     """Emit log(1 + exp(βx)) / β, which is x itself where βx exceeds the threshold."""
     x, beta, threshold = call.operand("self"), call["beta"], call["threshold"]
@@ -66,6 +88,8 @@ ACTIVATIONS: Mapping[str, Converter] = {
     "leaky_relu.default": _leaky_relu,
     "relu6.default": _relu6,
     "hardtanh.default": _hardtanh,
+    "hardsigmoid.default": _hardsigmoid,
+    "hardswish.default": _hardswish,
     "softplus.default": _softplus,
     "softmax.int": _softmax(relax.op.nn.softmax),
     "_softmax.default": _softmax(relax.op.nn.softmax),

@@ -11,6 +11,7 @@ from typing import Any
 from tvm import relax
 
 from tuner.frontend.converters.call import Call, Converter, Expr, rank_of, shape_of
+from tuner.frontend.converters.extrema import first_extremum
 
 _MAX = {1: relax.op.nn.max_pool1d, 2: relax.op.nn.max_pool2d, 3: relax.op.nn.max_pool3d}
 _AVERAGE = {1: relax.op.nn.avg_pool1d, 2: relax.op.nn.avg_pool2d, 3: relax.op.nn.avg_pool3d}
@@ -97,12 +98,15 @@ def _adaptive_average(num_axes: int) -> Converter:
 
 
 def _adaptive_max(num_axes: int) -> Converter:
-    """Convert a maximum over as many parts of each axis as are wanted, one axis after the other."""
+    """Convert a maximum over as many parts of each axis as are wanted, one axis after the other.
+
+    The last axis is first: of equal maxima, the one that stands first in its part then takes the gradient.
+    """
 
     def convert(call: Call) -> list[Expr | None]:
         _require_no_places(call)
         x = call["self"]
-        for axis in range(rank_of(x) - num_axes, rank_of(x)):
+        for axis in reversed(range(rank_of(x) - num_axes, rank_of(x))):
             x = _part_maxima(call, x, axis, call.shape[axis])
         return [x, None]
 
@@ -115,12 +119,13 @@ def _part_maxima(call: Call, x: Expr, axis: int, count: int) -> Expr:
     if extent % count == 0:
         shape = shape_of(x)
         parts = call.reshaped(x, [*shape[:axis], count, extent // count, *shape[axis + 1 :]])
-        return call.emit(relax.op.max(parts, axis=[axis + 1]))
+        found = first_extremum(call, relax.op.argmax, parts, axis + 1)
+        return call.reshaped(found, [*shape[:axis], count, *shape[axis + 1 :]])
     maxima = []
     for part in range(count):
         start, end = part * extent // count, -((part + 1) * extent // -count)
         piece = call.emit(relax.op.strided_slice(x, [axis], [start], [end]))
-        maxima.append(call.emit(relax.op.max(piece, axis=[axis], keepdims=True)))
+        maxima.append(first_extremum(call, relax.op.argmax, piece, axis))
     return call.emit(relax.op.concat(maxima, axis=axis)) if count > 1 else maxima[0]
 
 
