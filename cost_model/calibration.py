@@ -12,6 +12,12 @@ import numpy as np
 
 from cost_model.dataset import Dataset, extent_groups, shape_groups, split_folds
 from cost_model.forests.kernel_forests import QUICK_ROUNDS, train_quick_mean, train_scale
+from cost_model.gaussian_process import (
+    MAX_PROCESS_SAMPLES,
+    GaussianProcess,
+    ProcessKernel,
+    mean_answer,
+)
 from cost_model.intervals import (
     LONG_US,
     MAX_WIDTH,
@@ -21,7 +27,6 @@ from cost_model.intervals import (
     group_quantile,
     scale_features,
 )
-from cost_model.neighbours import MAX_NEIGHBOURS, Blend, best_share, blended, neighbours_of
 from cost_model.training_range import ASSUMED_WIDENING, LEAST_WIDENING, extreme_parts, range_of
 
 _NUM_FOLDS, _NUM_FOLDS_OF_FEW = 4, 8
@@ -54,6 +59,8 @@ class Training:
         features: float32, shape (num_samples, num_features).
         labels: float64, shape (num_samples,), what the first forest learns.
         base: float64, same shape, what is added to it for the logarithm of a latency.
+        kernel: hyperparameters of the process that a forest of few samples is blended with, fitted to all of
+            them; None for none.
         seed: seed of folds and trees.
         num_threads: threads of the training.
     """
@@ -62,6 +69,7 @@ class Training:
     features: np.ndarray
     labels: np.ndarray
     base: np.ndarray
+    kernel: ProcessKernel | None
     seed: int
     num_threads: int
 
@@ -76,14 +84,14 @@ class Training:
         )
 
     @property
-    def has_neighbours(self) -> bool:
-        """Whether there are few enough samples for the nearest one to be looked for."""
-        return len(self.labels) <= MAX_NEIGHBOURS
+    def is_few(self) -> bool:
+        """Whether there are few enough samples for a process."""
+        return len(self.labels) <= MAX_PROCESS_SAMPLES
 
     @property
     def num_folds(self) -> int:
         """In how many parts samples are held out."""
-        return _NUM_FOLDS_OF_FEW if self.has_neighbours else _NUM_FOLDS
+        return _NUM_FOLDS_OF_FEW if self.is_few else _NUM_FOLDS
 
     def score_groups(self, groups: np.ndarray) -> np.ndarray:
         """Return the groups whose scores count alike, whatever their sizes: each sample, where they are few.
@@ -91,30 +99,29 @@ class Training:
         Few samples hold most groups once or twice: the rare ones, which are the hardest to predict, would
         count as much as all others.
         """
-        return np.arange(len(groups)) if self.has_neighbours else groups
+        return np.arange(len(groups)) if self.is_few else groups
 
-    def blend(self, chosen: np.ndarray, share: float) -> Blend:
-        """Return such a forest with the chosen samples as neighbours, whose share is given."""
-        neighbours = neighbours_of(self.features[chosen], self.labels[chosen], share=share) if share else None
-        return Blend(self.quick_mean(chosen), neighbours)
+    def process(self, chosen: np.ndarray) -> GaussianProcess | None:
+        """Return a process of the chosen samples alone, but for its hyperparameters; None for none."""
+        if self.kernel is None:
+            return None
+        return GaussianProcess(self.kernel, self.features[chosen], self.labels[chosen])
 
 
 class OutOfFold(NamedTuple):
     """What models that had not seen a sample made of it; rows for all samples, once for each novelty.
 
     Attributes:
-        features: float32, shape (num_novelties × num_samples, num_features + 1 + num_novelties).
-        corrections: what the trees said, shape (num_novelties × num_samples,).
+        features: of the second forest, float32, shape (num_novelties × num_samples, `num_scale_features`).
+        corrections: what the models said, shape (num_novelties × num_samples,).
         errors: |error| of the logarithm, same shape.
         novelty: which novelty a row is of, same shape.
-        share: what the nearest neighbour counted in the corrections, as they were best.
     """
 
     features: np.ndarray
     corrections: np.ndarray
     errors: np.ndarray
     novelty: np.ndarray
-    share: float
 
     @property
     def log_errors(self) -> np.ndarray:
@@ -127,8 +134,8 @@ def out_of_fold(training: Training, *, rounds: int = QUICK_ROUNDS) -> OutOfFold:
     """Return predictions of each sample by models that saw neither it nor its like, for each novelty."""
     features, labels = training.features, training.labels
     rng = np.random.default_rng(training.seed)
-    forest = np.zeros((len(NOVELTIES), len(labels)))
-    nearest = np.zeros_like(forest)
+    corrections = np.zeros((len(NOVELTIES), len(labels)))
+    log_deviations = np.zeros_like(corrections) if training.kernel else None
     for novelty, groups_of in enumerate(NOVELTIES):
         folds = split_folds(groups_of(training.dataset), num_folds=training.num_folds, rng=rng)
         for fold in range(training.num_folds):
@@ -137,20 +144,20 @@ def out_of_fold(training: Training, *, rounds: int = QUICK_ROUNDS) -> OutOfFold:
                 continue
             # Where all samples are of one group, what saw them has to do.
             rest = ~held_out if not held_out.all() else held_out
-            asked = features[held_out]
-            forest[novelty, held_out] = training.quick_mean(rest, rounds=rounds).inplace_predict(asked)
-            neighbours = neighbours_of(features[rest], labels[rest]) if training.has_neighbours else None
-            if neighbours is not None:
-                nearest[novelty, held_out] = neighbours.predict(asked)
-    # A kernel of known shape is what neighbours know anyway; what is new is what they are asked for.
-    new = slice(1, None)
-    truth = np.tile(labels, len(NOVELTIES) - 1)
-    share = best_share(forest[new].ravel(), nearest[new].ravel(), truth) if training.has_neighbours else 0.0
-    corrections = blended(forest, nearest, share).ravel()
+            mean, process = training.quick_mean(rest, rounds=rounds), training.process(rest)
+            answer = mean_answer(mean, process, features[held_out])
+            corrections[novelty, held_out] = answer.labels
+            if log_deviations is not None:
+                log_deviations[novelty, held_out] = answer.log_deviations
     novelties = np.repeat(np.arange(len(NOVELTIES)), len(labels))
-    stacked = scale_features(np.tile(features, (len(NOVELTIES), 1)), corrections, novelties)
-    errors = np.abs(corrections - np.tile(labels, len(NOVELTIES)))
-    return OutOfFold(stacked, corrections, errors, novelties, share)
+    stacked = scale_features(
+        np.tile(features, (len(NOVELTIES), 1)),
+        corrections.ravel(),
+        novelties,
+        None if log_deviations is None else log_deviations.ravel(),
+    )
+    errors = np.abs(corrections - labels).ravel()
+    return OutOfFold(stacked, corrections.ravel(), errors, novelties)
 
 
 def calibrated_widths(training: Training, held_out: OutOfFold, *, coverage: float) -> Widths:
@@ -218,7 +225,6 @@ def calibrated_widening(
     scale: Any,  # xgboost.Booster
     widths: Widths,
     *,
-    share: float,
     coverage: float,
 ) -> float:
     """Return what half-widths must grow by with each doubling of distance, as held-out extremes say.
@@ -234,9 +240,9 @@ def calibrated_widening(
             continue
         rest = ~part
         distance = range_of(features[rest]).distance(features[part])
-        mean = training.blend(rest, share)
+        forests, process = (training.quick_mean(rest), scale), training.process(rest)
         new_shape = np.ones(int(part.sum()), dtype=np.int64)
-        centre, width = centres_and_widths((mean, scale), widths, features[part], base[part], new_shape)
+        centre, width = centres_and_widths(forests, process, widths, features[part], base[part], new_shape)
         errors = np.abs(centre - (labels + base)[part])
         is_far = distance > _LEAST_DISTANCE
         scores.append(np.maximum(errors - width, 0)[is_far] / distance[is_far])

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cost_model.dataset import combination_groups, shape_groups, workload_groups
+from cost_model.features import FEATURE_NAMES
+from cost_model.gaussian_process import GaussianProcess, mean_answer
 
 NOVELTIES = (workload_groups, shape_groups, combination_groups)
 """What is held out to learn the errors of each novelty: a workload, its shape, its combination."""
@@ -35,6 +37,7 @@ class Widths(NamedTuple):
 
 def centres_and_widths(
     forests: tuple[Any, Any],  # xgboost.Booster: mean and scale
+    process: GaussianProcess | None,
     widths: Widths,
     features: np.ndarray,
     base: np.ndarray,
@@ -42,19 +45,31 @@ def centres_and_widths(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return predicted logarithms of latencies, and half the widths of their intervals within the range."""
     mean, scale = forests
-    correction = mean.inplace_predict(features).astype(np.float64)
+    correction, log_deviations = mean_answer(mean, process, features)
     centre = correction + base
     is_long = (centre >= np.log(LONG_US)).astype(np.int64)
-    log_scale = scale.inplace_predict(scale_features(features, correction, novelty)).astype(np.float64)
+    asked = scale_features(features, correction, novelty, log_deviations)
+    log_scale = scale.inplace_predict(asked).astype(np.float64)
     factor = np.asarray(widths.quantiles)[novelty, is_long]
     size = np.exp(widths.sharpness * np.minimum(log_scale, MAX_WIDTH))
     return centre, np.minimum(factor * size, MAX_WIDTH)
 
 
-def scale_features(features: np.ndarray, corrections: np.ndarray, novelty: np.ndarray) -> np.ndarray:
-    """Return what the second forest sees: the features, the first one's answer, and the novelty."""
+def scale_features(
+    features: np.ndarray, corrections: np.ndarray, novelty: np.ndarray, log_deviations: np.ndarray | None
+) -> np.ndarray:
+    """Return what the second forest sees, float32, shape (num_queries, `num_scale_features`).
+
+    These are the features, the correction, the novelty, and what a process says of its own error, if any.
+    """
     one_hot = np.eye(len(NOVELTIES), dtype=np.float32)[novelty]
-    return np.concatenate([features, corrections[:, None].astype(np.float32), one_hot], axis=1)
+    columns = [corrections] if log_deviations is None else [corrections, log_deviations]
+    return np.concatenate([features, np.stack(columns, axis=1).astype(np.float32), one_hot], axis=1)
+
+
+def num_scale_features(*, has_process: bool) -> int:
+    """Return how many features the second forest sees."""
+    return len(FEATURE_NAMES) + 1 + has_process + len(NOVELTIES)
 
 
 def group_quantile(scores: np.ndarray, groups: np.ndarray, coverage: float) -> float:

@@ -6,9 +6,8 @@ calibrated on out-of-fold residuals (normalised conformal prediction), so that a
 contains the true latency. Each width has the same total weight, because a new network brings new widths
 rather than new kernels. The error grows with a program's distance from the training set, so residuals are
 computed, and intervals calibrated, separately for each *novelty*: a known combination of operators around a
-known shape, a known combination around a new shape, and a new combination. With few records the nearest
-measured kernel counts too (`neighbours`). Checked in
-tests/cost_model/test_kernel_model.py.
+known shape, a known combination around a new shape, and a new combination. With few records a Gaussian
+process counts too (`gaussian_process`). Checked in tests/cost_model/test_kernel_model.py.
 
 Source: Chen and Guestrin, "XGBoost", KDD 2016; Lei et al., "Distribution-free predictive inference for
 regression", JASA 2018, section 5.2 (locally weighted conformal intervals); Vovk et al., "Algorithmic learning
@@ -20,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,16 +37,16 @@ from cost_model.features import (
     shape_key,
 )
 from cost_model.forests.model_files import ModelManifest, load_booster, load_manifest, save_model
-from cost_model.intervals import MAX_WIDTH, NOVELTIES, Widths, centres_and_widths
-from cost_model.neighbours import Blend, Neighbours
+from cost_model.gaussian_process import GaussianProcess, ProcessTable, solved
+from cost_model.intervals import MAX_WIDTH, NOVELTIES, Widths, centres_and_widths, num_scale_features
 from cost_model.training_range import TrainingRange
 from records import Workload
 from records.backend_names import current_name
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
-_OLDER_VERSIONS = (3,)
-"""Without sharpness and neighbours, which count as 1 and none: as their intervals were calibrated."""
+_OLDER_VERSIONS = (3, 4)
+"""Without a process, which they were calibrated without; 3 without sharpness too, which counts as 1."""
 
 TargetKind = Literal["roofline_ratio", "log_latency"]
 
@@ -85,7 +84,8 @@ class Manifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=T
         known_combinations: names of the combinations of operators that it has seen, hashed.
         training_range: of quantities that a query may be far outside of.
         widening: what an interval's half-width grows by with each doubling of that distance, in logarithms.
-        neighbours: the kernels trained on, where they are few and the nearest one counts; None otherwise.
+        process: a Gaussian process over the kernels trained on, where they are few; None otherwise.
+        neighbours: of version 4, whose models of few kernels had a table here; they are to be trained again.
         num_samples: keys trained on.
         records_digest: names the set of record ids it rests on.
         last_record_id: newest record it rests on.
@@ -102,7 +102,8 @@ class Manifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=T
     known_combinations: frozenset[str]
     training_range: TrainingRange
     widening: float
-    neighbours: Neighbours | None = None
+    process: ProcessTable | None = None
+    neighbours: None = None
     backends: tuple[str, ...]
     schema_version: int = SCHEMA_VERSION
 
@@ -121,6 +122,10 @@ class KernelModel:
     mean: Any  # xgboost.Booster: the distribution ships no types
     scale: Any  # xgboost.Booster
     manifest: Manifest
+    process: GaussianProcess | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "process", solved(self.manifest.process))
 
     def predict(self, queries: Sequence[Query]) -> tuple[Prediction, ...]:
         """Return a prediction for every query, in order.
@@ -190,7 +195,8 @@ class KernelModel:
             CostModelError: what the trees say is no latency, so that they are not of this project's training.
         """
         centre, width = centres_and_widths(
-            (Blend(self.mean, self.manifest.neighbours), self.scale),
+            (self.mean, self.scale),
+            self.process,
             Widths(self.manifest.conformal_quantiles, self.manifest.sharpness),
             features,
             base_of(bounds_us, self.manifest.target),
@@ -231,7 +237,7 @@ def load_kernel_model(folder: Path) -> KernelModel:
         scale=load_booster(
             folder,
             "scale",
-            num_features=len(FEATURE_NAMES) + 1 + len(NOVELTIES),
+            num_features=num_scale_features(has_process=manifest.process is not None),
             digests=manifest.digests,
         ),
         manifest=manifest,

@@ -16,9 +16,9 @@ from cost_model.features import FEATURE_NAMES, FEATURES_VERSION, feature_matrix,
 from cost_model.forests.boosting import num_idle_cores
 from cost_model.forests.kernel_forests import QUICK_ROUNDS, train_mean, train_scale
 from cost_model.forests.model_files import provenance_of
+from cost_model.gaussian_process import MAX_PROCESS_SAMPLES, fit_kernel, table_of
 from cost_model.intervals import NOVELTIES, Widths
 from cost_model.kernel_model import KernelModel, Manifest, TargetKind, base_of, short_hash
-from cost_model.neighbours import neighbours_of
 from cost_model.training_range import range_of
 
 
@@ -58,24 +58,28 @@ def train_kernel_model(
         blank = np.setdiff1d(np.arange(features.shape[1]), np.asarray(columns))
         features[:, blank] = 0
     base = base_of(roofline_vector(dataset.queries), target)
+    labels = np.log(dataset.latencies_us) - base
+    kernel = None
+    if calibrated and len(labels) <= MAX_PROCESS_SAMPLES:
+        kernel = fit_kernel(features, labels, rng=np.random.default_rng(seed))
     training = Training(
         dataset=dataset,
         features=features,
-        labels=np.log(dataset.latencies_us) - base,
+        labels=labels,
         base=base,
+        kernel=kernel,
         seed=seed,
         num_threads=num_threads or num_idle_cores(),
     )
     settings = {"seed": seed, "num_threads": training.num_threads}
     held_out = out_of_fold(training, rounds=QUICK_ROUNDS if calibrated else 1)
-    share = held_out.share if calibrated else 0.0
     scale = train_scale(held_out.features, held_out.log_errors, **settings)
     widths, widening = Widths(((0.0, 0.0),) * len(NOVELTIES), 1.0), 0.0
     if calibrated:
         widths = calibrated_widths(training, held_out, coverage=coverage)
-        widening = calibrated_widening(training, scale, widths, share=share, coverage=coverage)
+        widening = calibrated_widening(training, scale, widths, coverage=coverage)
     return KernelModel(
-        mean=train_mean(features, training.labels, **settings),
+        mean=train_mean(features, labels, **settings),
         scale=scale,
         manifest=Manifest(
             features_version=FEATURES_VERSION,
@@ -86,7 +90,7 @@ def train_kernel_model(
             sharpness=widths.sharpness,
             training_range=training_range,
             widening=widening,
-            neighbours=neighbours_of(features, training.labels, share=share) if share else None,
+            process=table_of(kernel, features, labels) if kernel else None,
             known_shapes=frozenset(map(short_hash, shape_groups(dataset))),
             known_combinations=frozenset(map(short_hash, combination_groups(dataset))),
             num_samples=len(dataset.samples),

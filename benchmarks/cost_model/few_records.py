@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import msgspec
 import numpy as np
 
+from benchmarks.cost_model.nearest_kernel import nearest_labels
 from cost_model import Dataset, train_kernel_model
 from cost_model.evaluation import folds_by_split
 from cost_model.features import feature_matrix, roofline_vector
-from cost_model.neighbours import neighbours_of
 
 NUM_RECORDS = 500
 MIN_US = (0.0, 20.0, 100.0)
@@ -57,17 +54,14 @@ def _held_out(dataset: Dataset, held_out: np.ndarray, seed: int, num_records: in
     if not asked.samples:
         return np.zeros((6, 0))
     model = train_kernel_model(known, seed=seed)
-    alone = replace(model, manifest=msgspec.structs.replace(model.manifest, neighbours=None))
+    features, bounds = feature_matrix(asked.queries), roofline_vector(asked.queries)
     labels = np.log(known.latencies_us) - np.log(roofline_vector(known.queries))
-    neighbours = neighbours_of(feature_matrix(known.queries), labels)
-    if neighbours is None:
-        raise ValueError(f"{num_records} records are too many for neighbours; name fewer")
-    nearest = roofline_vector(asked.queries) * np.exp(neighbours.predict(feature_matrix(asked.queries)))
+    nearest = nearest_labels(feature_matrix(known.queries), labels, features)
     return np.stack(
         [
             asked.latencies_us,
             *model.predict_arrays(asked.queries),
-            alone.predict_arrays(asked.queries)[0],
-            nearest,
+            bounds * np.exp(model.mean.inplace_predict(features)),
+            bounds * np.exp(nearest),
         ]
     )

@@ -5,8 +5,8 @@ from kernel_physics import many_records, product, true_latency_us
 
 from cost_model import CostModelError, Query, load_dataset, load_kernel_model, train_kernel_model
 from cost_model.calibration import Training
+from cost_model.gaussian_process import MAX_PROCESS_SAMPLES
 from cost_model.intervals import group_quantile
-from cost_model.neighbours import MAX_NEIGHBOURS
 from records import Operator, Tensor
 from records.workload import describe
 
@@ -51,10 +51,18 @@ def test_of_few_samples_each_counts_alike_and_of_many_each_group(dataset):
     def training(count: int) -> Training:
         empty = np.zeros((count, 0), np.float32)
         labels = np.zeros(count)
-        return Training(dataset=dataset, features=empty, labels=labels, base=labels, seed=0, num_threads=1)
+        return Training(
+            dataset=dataset,
+            features=empty,
+            labels=labels,
+            base=labels,
+            kernel=None,
+            seed=0,
+            num_threads=1,
+        )
 
     groups = np.array([7, 7, 7, 8])
-    few, many = training(MAX_NEIGHBOURS), training(MAX_NEIGHBOURS + 1)
+    few, many = training(MAX_PROCESS_SAMPLES), training(MAX_PROCESS_SAMPLES + 1)
     assert few.score_groups(groups).tolist() == [0, 1, 2, 3]
     assert many.score_groups(groups).tolist() == groups.tolist()
     assert few.num_folds > many.num_folds
@@ -101,6 +109,18 @@ def test_damaged_model_is_refused(model, tmp_path, name, content, message):
     else:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(CostModelError, match=message):
+        load_kernel_model(tmp_path)
+
+
+def test_a_model_of_version_4_is_read_unless_it_had_a_table_of_neighbours(dataset, tmp_path):
+    train_kernel_model(dataset, calibrated=False, num_threads=1).save(tmp_path)
+    manifest = tmp_path / "manifest.json"
+    older = msgspec.json.decode(manifest.read_bytes()) | {"schema_version": 4}
+    del older["process"]
+    manifest.write_bytes(msgspec.json.encode(older))
+    assert load_kernel_model(tmp_path).process is None
+    manifest.write_bytes(msgspec.json.encode(older | {"neighbours": {"share": 0.5}}))
+    with pytest.raises(CostModelError, match="tessel cost-model train"):
         load_kernel_model(tmp_path)
 
 
