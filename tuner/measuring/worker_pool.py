@@ -21,6 +21,7 @@ from tuner.backends.environment import environment_of
 from tuner.backends.protocol import Backend, TuningBackend
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
+from tuner.graph.structure import Structure
 from tuner.lowering.lower import partitions_by_backend
 from tuner.measuring.messages import Build, Compare, Done, Reply, Run, Time, Timed, why_failed
 from tuner.measuring.program_pool import Job, Outcome
@@ -65,7 +66,7 @@ class WorkerPool:
         self._workers = [WorkerProcess(target, backends) for _ in range(size)]
         self._keys = itertools.count()
         self._held: dict[ProgramKey, tuple[int, int]] = {}
-        self._built_by: dict[int, int] = {}
+        self._built_by: dict[str, int] = {}
 
     def close(self) -> None:
         """End the processes."""
@@ -101,7 +102,7 @@ class WorkerPool:
 
         It runs in the worker that built it to be measured, which may hold it still, or else in the first.
         """
-        worker = self._workers[self._built_by.get(hash(request.module_json), 0)]
+        worker = self._workers[self._built_by.get(_structure_of(request.module_json), 0)]
         return worker.run(request, arrays, timeout_s)
 
     def compare(self, request: Compare, timeout_s: float) -> Reply:
@@ -119,7 +120,7 @@ class WorkerPool:
         for index, job in enumerate(jobs):
             built, num_starts = replies[job.build.key]
             worker = self._workers[index % num_workers]
-            self._built_by[hash(job.build.module_json)] = index % num_workers
+            self._built_by[Structure(job.request.module).fingerprint] = index % num_workers
             timed = self._time(worker, job, num_starts) if isinstance(built, Done) else None
             yield Outcome(job=job, built=built, timed=timed, measured_at=time.time())
 
@@ -201,6 +202,10 @@ def job_of(
         seed=seed,
     )
     return Job(request, build, build_timeout_s(limits, backends, request.module))
+
+
+def _structure_of(module_json: str) -> str:
+    return Structure(tvm.ir.load_json(module_json)).fingerprint
 
 
 def json_of(module: IRModule) -> str:

@@ -9,7 +9,6 @@ tests/tuner/measuring/test_worker.py.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import resource
@@ -39,6 +38,7 @@ from tuner.backends.registry import backends_for
 from tuner.backends.tvm.native import TvmNative
 from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.graph.relax_types import IRModule
+from tuner.graph.structure import Structure
 from tuner.lowering.lower import (
     Executable,
     build_planned,
@@ -260,14 +260,14 @@ class Worker:
         A stage's function that was measured is run again in a check, on other arrays.
         """
         target = self.reference_target if is_reference else self.target
-        digest = hashlib.blake2b(module_json.encode(), digest_size=16).hexdigest()
+        module = tvm.ir.load_json(module_json)
 
         def build() -> tuple[Executable, int]:
-            lowered = lower_module(tvm.ir.load_json(module_json), self.backends, target)
+            lowered = lower_module(module, self.backends, target)
             with_blas = calls_blas and target.kind == "cpu"
             return build_planned(call_blas(lowered) if with_blas else lowered, target)
 
-        return self.compiled.get((digest, calls_blas, target is self.target), build)
+        return self.compiled.get((Structure(module), calls_blas, target is self.target), build)
 
     def _compile_unscheduled(self, module_json: str) -> Executable:
         lowered = lower_module(tvm.ir.load_json(module_json), self.backends, self.reference_target)
