@@ -47,7 +47,9 @@ _LIMIT = 3.0
 
 _LEAST_NOISE = math.exp(-_LIMIT)
 _MAX_ITERATIONS = 40
-_CHUNK = 4096
+_BLOCK = 64
+"""Queries that are computed at once, always so many: the order in which a library adds up depends on the
+shapes of matrices, and no answer may depend on how many other queries there are."""
 
 Array = npt.NDArray[np.float64]
 
@@ -164,10 +166,14 @@ class GaussianProcess:
         Args:
             features: float32, shape (num_queries, num_features).
         """
-        parts = [self._predict(features[first : first + _CHUNK]) for first in range(0, len(features), _CHUNK)]
-        if not parts:
-            return ProcessAnswer(np.zeros(0), np.zeros(0))
-        labels, log_deviations = (np.concatenate(each) for each in zip(*parts, strict=True))
+        count = len(features)
+        blocks = -(-count // _BLOCK)
+        padded = np.zeros((blocks * _BLOCK, len(FEATURE_NAMES)), np.float32)
+        padded[:count] = features
+        answers = [self._predict(block) for block in np.split(padded, blocks)] if blocks else []
+        labels, log_deviations = (
+            np.concatenate([np.zeros(0), *(answer[part] for answer in answers)])[:count] for part in (0, 1)
+        )
         return ProcessAnswer(labels, log_deviations)
 
     def _predict(self, features: np.ndarray) -> tuple[Array, Array]:

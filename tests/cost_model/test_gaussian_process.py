@@ -53,6 +53,18 @@ def test_a_smooth_function_is_learnt_from_few_kernels(kernel: ProcessKernel) -> 
     assert process.predict(asked[:0]).labels.shape == (0,)
 
 
+def test_an_answer_does_not_depend_on_the_other_queries(kernel: ProcessKernel) -> None:
+    process = GaussianProcess(kernel, *kernels(150))
+    asked, _ = kernels(150, seed=1)
+    together = process.predict(asked)
+    for number in range(len(asked)):
+        alone = process.predict(asked[number : number + 1])
+        assert (alone.labels[0], alone.log_deviations[0]) == (
+            together.labels[number],
+            together.log_deviations[number],
+        )
+
+
 def test_the_process_is_less_sure_of_what_is_far_from_all_kernels(kernel: ProcessKernel) -> None:
     known, labels = kernels(150)
     process = GaussianProcess(kernel, known, labels)

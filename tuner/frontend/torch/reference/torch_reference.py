@@ -154,11 +154,15 @@ class TorchReference:
         program = export_with_own_backwards(self.module, self.examples, functions, model.name)
         imported = import_program(program, model.name, called=frozenset(model.called))
         reference = replace(self, program=program, keeps_functions=True)
+        return reference._taking_over(imported, model)
+
+    def _taking_over(self, imported: Model, model: Model) -> Model:
+        """Return what was imported anew, compared with this program, with what a model had been given."""
         return replace(
             imported,
-            inputs=reference.with_ranges(imported.inputs),
+            inputs=self.with_ranges(imported.inputs),
             cuts=model.cuts,
-            reference=reference,
+            reference=self,
             called=model.called,
             notes=model.notes,
         )
@@ -197,14 +201,7 @@ class TorchReference:
             masks=masked.probabilities,
             train_acts=behaviour.differences,
         )
-        return replace(
-            imported,
-            inputs=reference.with_ranges(imported.inputs),
-            cuts=model.cuts,
-            reference=reference,
-            called=model.called,
-            notes=model.notes,
-        )
+        return reference._taking_over(imported, model)
 
     def with_blocked_gradients(self, model: Model) -> Model:
         """Return the model imported again with gradients that end where the code detaches, if it does."""
