@@ -33,7 +33,7 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             small part of it.
         min_long_samples: `min_samples` of a long program.
         max_samples: samples after which timing ends.
-        spread: relative inter-quartile range at which timing ends early.
+        margin: relative margin of error of the median (95 %) at which timing ends early.
     """
 
     budget_s: float = 0.15
@@ -42,11 +42,11 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     long_s: float = 0.05
     min_long_samples: int = 3
     max_samples: int = 100
-    spread: float = 0.02
+    margin: float = 0.02
 
 
 DEFAULT_TIMING = Timing()
-"""A tenth of a second per program, and a few per cent of spread."""
+"""A seventh of a second per program at most, less where the median is known to 2 %."""
 
 
 class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):

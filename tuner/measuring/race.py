@@ -6,12 +6,14 @@ these ratios the median is estimated, with an interval by order statistics, whic
 latencies are distributed: a load that drifts cancels within a round, and a rare disturbance of either program
 moves no median. What the model leaves out is that disturbances of neighbouring rounds may be correlated.
 
-After 15, 30, 60, … rounds a program is eliminated if the leader is ahead of it beyond the interval. The race
-ends when one is left, when the leader is known to within `INDIFFERENCE` of all that are left, or when rounds
-or time are spent; what is left then is tied, and the simplest of it wins. All intervals of a race hold
-together with probability `CONFIDENCE`: the chance of error is divided among all pairs and all looks
-(Bonferroni), so that neither stopping early nor choosing the leader from the data biases them. A function of
-the samples alone. Checked in tests/tuner/measuring/test_race.py.
+After 15, 30, 60, … rounds a program is eliminated if the leader is ahead of it beyond the interval. One that
+is far behind is eliminated after five or eight, which are too few for order statistics: their interval is
+Student's t of the logarithms of the ratios, which a disturbance only widens, and it has to clear `FAR`. The
+race ends, after fifteen rounds at least, when one is left, when the leader is known to within `INDIFFERENCE`
+of all that are left, or when rounds or time are spent; what is left then is tied, and the simplest of it
+wins. All intervals of a race hold together with probability `CONFIDENCE`: the chance of error is divided
+among all pairs and all looks (Bonferroni), so that neither stopping early nor choosing the leader from the
+data biases them. A function of the samples alone. Checked in tests/tuner/measuring/test_race.py.
 
 Source: sequential elimination in the manner of Maron and Moore, "Hoeffding Races" (NIPS 1993), here with
 intervals of the median by order statistics (Conover, "Practical Nonparametric Statistics", 3.2).
@@ -33,9 +35,15 @@ from tuner.plan import PairedRatio
 CONFIDENCE = 0.95
 """Probability with which all intervals of a race hold together."""
 
-LOOKS = (15, 30, 60, 120, 240)
-"""Rounds after which programs may be eliminated. Fifteen are the fewest whose extremes are an interval for
-the median among a dozen programs; each look after that halves the variance."""
+FEWEST_ROUNDS = 15
+"""The fewest whose extremes are an interval for the median among a dozen programs, and which the winner's own
+latency comes from; a race that has no time left ends no earlier."""
+
+LOOKS = (5, 8, FEWEST_ROUNDS, 30, 60, 120, 240)
+"""Rounds after which programs may be eliminated; each look halves the variance, about."""
+
+FAR = 1.25
+"""Ratio to the leader beyond which a program may be eliminated before `FEWEST_ROUNDS`."""
 
 INDIFFERENCE = 0.01
 """Share by which two programs may differ and be called equal: other layouts of the same code in memory differ
@@ -102,7 +110,9 @@ def race(source: Source, *, num_programs: int) -> RaceResult:
         if not samples[survivors[0]]:
             raise ValueError("a race ended before its first round; run every program once")
         survivors = _survivors(samples, survivors)
-        if len(survivors) == 1 or len(found[0]) < wanted or _are_equal(samples, survivors):
+        if len(found[0]) < wanted:
+            break
+        if look >= FEWEST_ROUNDS and (len(survivors) == 1 or _are_equal(samples, survivors)):
             break
     return RaceResult(samples=tuple(map(tuple, samples)), survivors=survivors)
 
@@ -113,7 +123,8 @@ def paired_ratio(first: Sequence[float], second: Sequence[float], *, error: floa
     Args:
         first: positive samples, one per round.
         second: the same of another program; rounds that only one of them ran are left out.
-        error: probability with which the interval may miss the median.
+        error: probability with which the interval may miss the median. Before `FEWEST_ROUNDS` that holds
+            where logarithms of the ratios are normally distributed.
 
     Raises:
         ValueError: there is no round that both ran.
@@ -126,6 +137,9 @@ def paired_ratio(first: Sequence[float], second: Sequence[float], *, error: floa
     rank = _interval_rank(num_rounds, error)
     if rank:
         low, high = logarithms[rank - 1], logarithms[-rank]
+    elif LOOKS[0] <= num_rounds < FEWEST_ROUNDS:
+        half = stats.t.isf(error / 2, num_rounds - 1) * stats.sem(logarithms)
+        low, high = logarithms.mean() - half, logarithms.mean() + half
     return PairedRatio(
         ratio=float(np.exp(np.median(logarithms))),
         low=float(np.exp(low)),
@@ -155,10 +169,11 @@ def _survivors(samples: Samples, programs: Sequence[int]) -> tuple[int, ...]:
     estimates = np.median(latencies - latencies.mean(axis=0), axis=1)
     order = [programs[position] for position in np.argsort(estimates, kind="stable")]
     leader, share = order[0], _error_share(len(samples))
+    limit = 1.0 if len(samples[leader]) >= FEWEST_ROUNDS else FAR
     behind = [
         program
         for program in order[1:]
-        if paired_ratio(samples[leader], samples[program], error=share).low > 1
+        if paired_ratio(samples[leader], samples[program], error=share).low > limit
     ]
     return tuple(program for program in order if program not in behind)
 

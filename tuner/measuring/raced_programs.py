@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tuner.errors import TunerError
 from tuner.measuring.messages import Race, Raced, why_failed
-from tuner.measuring.race import LOOKS
+from tuner.measuring.race import FEWEST_ROUNDS
 from tuner.measuring.request import Limits, MeasureRequest
 from tuner.measuring.worker_process import WorkerProcess
 
@@ -34,7 +34,7 @@ class RunningPrograms:
         """Return the next samples of the programs; fewer than asked where the time is spent."""
         samples: tuple[tuple[float, ...], ...] = ((),) * len(programs)
         end = self._num_rounds + num_rounds
-        while self._num_rounds < end and (self._num_rounds < LOOKS[0] or time.monotonic() < self._end_s):
+        while self._num_rounds < end and (self._num_rounds < FEWEST_ROUNDS or time.monotonic() < self._end_s):
             more = self._ask(programs, min(_ROUNDS_A_MESSAGE, end - self._num_rounds))
             samples = tuple((*before, *new) for before, new in zip(samples, more, strict=True))
         return samples

@@ -146,7 +146,7 @@ def test_programs_race_in_one_process_and_a_recorded_race_is_not_run_again(measu
     assert result.survivors == (1,)
     assert result.ratio(1, 0).low > 1
     assert result.samples == tuple(record.measurement.samples_us for record in records)
-    assert [len(samples) for samples in result.samples] == [15, 15]
+    assert [len(samples) for samples in result.samples] == [5, 15], "the slow one is far behind"
     assert all(record.measurement.environment == measurer.environment("mix") for record in records)
     assert {record.measurement.backend for record in records} == {"race"}
     assert measurer.race([slow, fast]) == (result, records)

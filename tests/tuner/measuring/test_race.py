@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tuner.measuring.race import LOOKS, paired_ratio, race
+from tuner.measuring.race import FEWEST_ROUNDS, LOOKS, paired_ratio, race
 
 Disturb = Callable[[np.random.Generator, int, int], np.ndarray]
 """Factors of at least about 1 by which load slows programs down, by program and by round."""
@@ -120,6 +120,30 @@ def test_one_far_behind_runs_no_further_than_the_first_look() -> None:
     assert result.is_tie
     assert set(result.survivors) == {0, 2}
     assert result.num_rounds < LOOKS[-1], "equal programs are known to be equal long before the last round"
+
+
+def test_one_that_is_behind_but_not_far_runs_until_order_statistics_tell() -> None:
+    samples = np.array([[10.0], [12.0]]) * quiet(np.random.default_rng(0), 2, LOOKS[-1])
+    assert paired_ratio(samples[0][:5], samples[1][:5], error=0.01).low > 1.1
+    assert len(race(Programs(samples), num_programs=2).samples[1]) == FEWEST_ROUNDS
+
+
+def test_a_disturbed_program_is_not_taken_for_one_far_behind() -> None:
+    """Of the first rounds of the faster program one, two or three lose the processor in their midst."""
+    for hit in range(1, 4):
+        samples = np.array([[10.0], [13.0]]) * quiet(np.random.default_rng(hit), 2, LOOKS[-1])
+        samples[0, :hit] *= 4.0
+        assert race(Programs(samples), num_programs=2).survivors == (0,)
+
+
+def test_the_interval_of_five_rounds_holds_the_ratio_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    missed = 0
+    for _ in range(4000):
+        first, second = np.exp(rng.normal(0.0, 0.1, (2, 5)))
+        found = paired_ratio(first, second, error=0.05)
+        missed += not found.low <= 1.0 <= (found.high or np.inf)
+    assert 150 < missed < 250
 
 
 def test_what_was_run_gives_the_same_result_again() -> None:

@@ -48,6 +48,19 @@ def test_a_noisy_program_is_sampled_until_the_budget_ends() -> None:
     assert 0.05e6 <= sum(samples) <= 0.06e6
 
 
+def test_a_program_that_varies_a_little_is_sampled_until_its_median_is_known() -> None:
+    """The median of normal samples with a deviation of 5 % is known to 2 % from (1.96 x 1.25 x 5 / 2)^2 = 38."""
+    counts, medians = [], []
+    for seed in range(200):
+        latencies = iter(np.random.default_rng(seed).normal(1000.0, 50.0, 200))
+        samples = take_samples(lambda _, found=latencies: Sample(next(found), False), Timing(sample_s=0.001))
+        counts.append(len(samples))
+        medians.append(float(np.median(samples)))
+    assert 25 < np.mean(counts) < 50
+    # Stopping when the quartiles happen to be close costs some of the 95 %.
+    assert np.mean(np.abs(np.divide(medians, 1000.0) - 1) < 0.02) > 0.85
+
+
 def test_disturbed_samples_are_left_out_where_enough_others_are_left() -> None:
     found = itertools.cycle([Sample(1000.0, False), Sample(9000.0, True)])
     assert set(take_samples(lambda number: next(found), Timing(budget_s=0.05))) == {1000.0}

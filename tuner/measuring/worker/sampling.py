@@ -1,4 +1,4 @@
-"""How many executions a latency needs: samples, their spread, and when to stop.
+"""How many executions a latency needs: samples, how well they tell the median, and when to stop.
 
 Nothing here runs a program; whoever samples passes what executes it. Checked in
 tests/tuner/measuring/test_worker.py.
@@ -6,11 +6,16 @@ tests/tuner/measuring/test_worker.py.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tuner.measuring.messages import Timing
+
+_MARGIN_PER_RANGE = 1.96 * math.sqrt(math.pi / 2) / 1.349
+"""Half the 95 % interval of a median of n normal samples, times the root of n, over their inter-quartile
+range: 1.349 deviations, where the deviation of a median is the root of pi / 2n."""
 
 
 class Sample(NamedTuple):
@@ -25,7 +30,7 @@ class Sample(NamedTuple):
 
 
 def take_samples(run: Callable[[int], Sample], timing: Timing) -> tuple[float, ...]:
-    """Return samples in microseconds, until their spread is small or the budget ends.
+    """Return samples in microseconds, until the median is known well enough or the budget ends.
 
     Samples during which the program lost the processor are left out where enough others are left.
 
@@ -57,7 +62,7 @@ def _is_enough(samples: Sequence[Sample], spent_s: float, timing: Timing, wanted
     """Whether more samples than those that are wanted at least would add little, or take too long."""
     quiet = _quiet(samples)
     if len(quiet) >= wanted:
-        return spent_s >= timing.budget_s or _spread(quiet) <= timing.spread
+        return spent_s >= timing.budget_s or _margin(quiet) <= timing.margin
     patience = 3 if len(samples) >= wanted else timing.min_samples
     return spent_s >= timing.budget_s * patience
 
@@ -66,6 +71,11 @@ def _quiet(samples: Sequence[Sample]) -> tuple[float, ...]:
     return tuple(sample.latency_us for sample in samples if not sample.is_disturbed)
 
 
-def _spread(samples: Sequence[float]) -> float:
+def _margin(samples: Sequence[float]) -> float:
+    """Return the relative margin of error of the samples' median, were they independent and nearly normal.
+
+    The deviation is estimated from the quartiles, so that outliers do not count (McGill, Tukey and Larsen,
+    "Variations of Box Plots", The American Statistician 32, 1978).
+    """
     first, median, third = statistics.quantiles(samples, n=4, method="inclusive")
-    return (third - first) / median
+    return _MARGIN_PER_RANGE * (third - first) / math.sqrt(len(samples)) / median

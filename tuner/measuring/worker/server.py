@@ -72,7 +72,7 @@ from tuner.measuring.messages import (
 from tuner.measuring.worker.comparison import compare_results
 from tuner.measuring.worker.inputs import INTERVALS, DrawnInputs, Interval, input_specs, own_intervals
 from tuner.measuring.worker.kept_programs import KeptPrograms
-from tuner.measuring.worker.places import BehindTracker, Here, Place
+from tuner.measuring.worker.places import BehindTracker, Here, LoadedProgram, Place
 from tuner.measuring.worker.sampling import Sample, num_executions, take_samples
 from tuner.numerical_error import tolerance_of
 from tuner.parent_watch import end_with_parent
@@ -98,7 +98,18 @@ _MAX_COMPILED = 32
 
 @dataclass(frozen=True, slots=True)
 class _Built:
+    """A program to be timed.
+
+    Attributes:
+        executable: what was compiled.
+        loaded: the same, loaded; None where its device is held for a request only.
+        inputs: shapes and data types.
+        intervals: by position, of inputs that have one of their own.
+        planned_bytes: of memory.
+    """
+
     executable: Executable
+    loaded: LoadedProgram | None
     inputs: tuple[tuple[tuple[int, ...], str], ...]
     intervals: Mapping[int, Interval]
     planned_bytes: int
@@ -160,7 +171,9 @@ class Worker:
         module = tvm.ir.load_json(request.module_json)
         executable, planned_bytes = self._compiled(request.module_json)
         specs, intervals = input_specs(module), own_intervals(module)
-        self.built[request.key] = _Built(executable, specs, intervals, planned_bytes)
+        # Loading makes machine code: here, since programs are built in parallel, but timed one at a time.
+        loaded = self.place.load(executable) if self.remote is None else None
+        self.built[request.key] = _Built(executable, loaded, specs, intervals, planned_bytes)
         error = None
         if request.check:
             reference = self._reference(module, request.reference_json)
@@ -205,7 +218,7 @@ class Worker:
             seed: of its inputs.
             long_us: latency from which an execution needs no warm-up before it.
         """
-        program = self.place.load(built.executable)
+        program = built.loaded or self.place.load(built.executable)
         arguments = program.bound(self.inputs.get(built.inputs, seed, own=built.intervals))
         last_us = program.once_us(arguments)
 
