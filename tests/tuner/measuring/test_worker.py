@@ -49,7 +49,7 @@ def test_a_noisy_program_is_sampled_until_the_budget_ends() -> None:
 
 
 def test_a_program_that_varies_a_little_is_sampled_until_its_median_is_known() -> None:
-    """The median of normal samples with a deviation of 5 % is known to 2 % from (1.96 x 1.25 x 5 / 2)^2 = 38."""
+    """Normal samples with a deviation of 5 % tell it to 2 % when there are (1.96 x 1.25 x 5 / 2)^2 = 38."""
     counts, medians = [], []
     for seed in range(200):
         latencies = iter(np.random.default_rng(seed).normal(1000.0, 50.0, 200))
