@@ -104,10 +104,10 @@ STAGE_COLUMNS = ("stage", "device", "layers", "forward (ms)", "backward (ms)", "
 
 def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
     """Return a row a stage: where it runs, what it holds and what it takes."""
-    if layout.shards:
-        costs = profile.costs_with_shards(micro_batch=layout.micro_batch, shards=layout.shards)
-    else:
-        costs = profile.costs(micro_batch=layout.micro_batch, tensor_parallel=layout.tensor_parallel)
+    from tessel.planning.costs.stage_costs import costs_of
+    from tessel.planning.costs.stage_figures import table_key
+
+    costs = costs_of(profile, table_key(layout))
     rows = []
     for stage, (first, last) in enumerate(layout.cuts):
         inner = costs[first : last + 1]

@@ -7,13 +7,15 @@ from typing import Literal
 import msgspec
 
 from tessel.errors import ScheduleError
+from tessel.profiles.profile import Branches
 
-PlacementName = Literal["vshape", "interleaved", "zbv", "xshape", "mshape", "custom"]
+PlacementName = Literal["vshape", "interleaved", "zbv", "xshape", "mshape", "kshape", "custom"]
 """Which device runs which stage. With P devices: `vshape` stage i on device i; `interleaved` stage i on
 device i mod P; `zbv` the first P stages down, the second P back up; `xshape` two copies of the chain of P
 stages in opposite directions (Chimera), so that device d holds stages d and P - 1 - d, and half of the
 micro-batches go each way; `mshape` one stage a device between the first and the last layer, which are stages
-of their own, divided over all devices; `custom` whatever `stage_devices` says."""
+of their own, divided over all devices; `kshape` two branches side by side, one stage a device, and what joins
+them divided over all; `custom` whatever `stage_devices` says."""
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -30,6 +32,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         recompute: whether a stage runs its forward again before its backward, one a stage.
         split_backward: whether the order may split backwards into input and weight halves.
         stage_devices: of a `custom` placement: the device, within one pipeline, of each stage.
+        branch_devices: of a `kshape`: devices of the first branch; the second has the others.
         device_order: devices of the cluster by slot, where they are not 0, 1, 2, …: position p of the
             pipeline has the slots from p·D·T on, replica by replica, D and T being the degrees of data and
             tensor parallelism.
@@ -45,6 +48,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     recompute: tuple[bool, ...] = ()
     split_backward: bool = False
     stage_devices: tuple[int, ...] = ()
+    branch_devices: int = 0
     device_order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -92,6 +96,13 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                     f"2 devices between, without tensor parallelism; {len(self.cuts)} stages are given for "
                     f"{self.pipeline} devices; cut so, or give another placement"
                 )
+        elif self.placement == "kshape":
+            if not 0 < self.branch_devices < self.pipeline or len(self.cuts) != self.pipeline + 1:
+                raise ScheduleError(
+                    f"kshape has a stage for each device of two branches, and one for what joins them; "
+                    f"{len(self.cuts)} stages are given for {self.branch_devices} of {self.pipeline} devices "
+                    "in the first branch; cut so, or give another placement"
+                )
         elif not self.cuts or len(self.cuts) % self.pipeline:
             raise ScheduleError(
                 f"{len(self.cuts)} stages do not spread evenly over {self.pipeline} devices; give a multiple"
@@ -100,6 +111,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise ScheduleError(
                 f"{self.placement} has one stage per device, and {len(self.cuts)} are given for "
                 f"{self.pipeline} devices; give as many, or another placement"
+            )
+        if self.branch_devices and self.placement != "kshape":
+            raise ScheduleError(
+                f"branch_devices is {self.branch_devices}, and {self.placement} has no branches; leave it out"
             )
         if self.placement == "xshape" and self.micro_batches % 2:
             raise ScheduleError(
@@ -116,7 +131,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Stages of the chain on each device; on the fullest one where they differ."""
         if self.placement == "custom":
             return max(self.stage_devices.count(device) for device in range(self.pipeline))
-        if self.placement == "mshape":
+        if self.placement in ("mshape", "kshape"):
             return 1
         return len(self.cuts) // self.pipeline
 
@@ -135,9 +150,34 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Devices over which the first and the last layer are divided; 0 where they are not."""
         return self.pipeline if self.placement == "mshape" else 0
 
+    @property
+    def joined(self) -> int:
+        """Devices over which what joins two branches is divided; 0 where none run side by side."""
+        return self.pipeline * self.tensor_parallel if self.placement == "kshape" else 0
+
+    @property
+    def branches(self) -> Branches | None:
+        """Where the branches stand that run side by side; None where none do."""
+        if self.placement != "kshape":
+            return None
+        return Branches(second=self.cuts[self.branch_devices][0], joined=self.cuts[-1][0])
+
+    @property
+    def divided_stages(self) -> tuple[int, ...]:
+        """The stages that are divided over all devices of a pipeline."""
+        last = len(self.cuts) - 1
+        return {"mshape": (0, last), "kshape": (last,)}.get(self.placement, ())
+
+    def next_stage(self, stage: int) -> int:
+        """Return the stage that takes what a stage makes; -1 of the last."""
+        last = len(self.cuts) - 1
+        if self.placement == "kshape" and stage == self.branch_devices - 1:
+            return last
+        return stage + 1 if stage < last else -1
+
     def devices_of(self, stage: int) -> tuple[int, ...]:
         """Return the devices, within one pipeline, that hold a stage: one, or all where it is divided."""
-        if self.placement == "mshape" and stage in (0, len(self.cuts) - 1):
+        if stage in self.divided_stages:
             return tuple(range(self.pipeline))
         return (self.device_of(stage),)
 
@@ -146,8 +186,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
         Of a stage that is divided over all devices it is the first.
         """
+        if stage in self.divided_stages:
+            return 0
         if self.placement == "mshape":
-            return 0 if stage in (0, len(self.cuts) - 1) else stage - 1
+            return stage - 1
         if self.placement == "custom":
             return self.stage_devices[stage]
         if self.placement == "zbv":

@@ -43,6 +43,8 @@ class PlannedStep:
             f"{layout.pipeline} × pipeline",
         ]
         chunks = f" of {layout.chunks} chunks" if layout.chunks > 1 else ""
+        if layout.branch_devices:
+            chunks = f" of {layout.branch_devices} + {layout.pipeline - layout.branch_devices} devices"
         return (
             f"{', '.join(part for part in parts if part)}, {layout.placement}{chunks}, "
             f"{layout.micro_batches} micro-batches of {layout.micro_batch}, {self.order}"

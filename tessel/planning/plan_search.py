@@ -23,7 +23,7 @@ from tessel.planning.candidates.problem import Problem
 from tessel.planning.candidates.sweep import cut_operations, hill_climb, initial_cuts
 from tessel.planning.cluster import Cluster
 from tessel.planning.costs.training_step import estimate_step, step_of_figures
-from tessel.planning.cutting.cut import Cut, every_cut, neighbours
+from tessel.planning.cutting.cut import Cut, every_cut, neighbours, num_cuts
 from tessel.planning.options import PlanOptions
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.plan_result import Baseline, Change, PlannedStep, PlanProgress, SearchCounts
@@ -297,7 +297,12 @@ class PlanSearch:
         """All families, those of good degrees first."""
         return sorted(
             (*self.families, *self.compared),
-            key=lambda family: (self._degrees_us.get(_degrees(family), math.inf), repr(family)),
+            key=lambda family: (
+                self._degrees_us.get(_degrees(family), math.inf),
+                repr(replace(family, branch_devices=0)),
+                # Of ways to share the devices among branches, one is even.
+                self._quick_bound(family) if family.branches is not None else 0.0,
+            ),
         )
 
     def _quick_bound(self, family: Family) -> float:
@@ -421,10 +426,8 @@ class PlanSearch:
             self.proven[family] = min(self.proven[family], bounds[id(candidate)])
 
     def _num_cuts(self, family: Family) -> int:
-        layers = len(self.pool.problem.profile.layers)
-        inner = 1 if family.placement == "mshape" else 0
-        found = math.comb(layers - 1 - 2 * inner, family.num_stages - 1 - 2 * inner)
-        return found * 2**family.num_stages if self._may_recompute else found
+        sections = family.sections(len(self.pool.problem.profile.layers))
+        return num_cuts(sections, may_recompute=self._may_recompute)
 
     @property
     def _may_recompute(self) -> bool:
@@ -433,10 +436,8 @@ class PlanSearch:
         return self.pool.problem.options.recompute and is_limited and self.pool.problem.profile.is_training
 
     def _every_cut(self, family: Family) -> Iterator[Cut]:
-        every = every_cut(
-            len(self.pool.problem.profile.layers), family.num_stages, may_recompute=self._may_recompute
-        )
-        return filter(family.allows, every)
+        sections = family.sections(len(self.pool.problem.profile.layers))
+        return every_cut(sections, may_recompute=self._may_recompute)
 
 
 def num_tasks(candidate: Candidate) -> int:

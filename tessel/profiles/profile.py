@@ -2,9 +2,10 @@
 
 Layers stand in model order and form a chain: what a layer hands on goes to the next one. A model that is a
 graph is read as the chain of its topological order, where `boundary_bytes` counts every tensor that is alive
-across the cut behind the layer. Costs are of one micro-batch on one device (or, with a tensor-parallel degree
-above 1, on each device of the group, their collectives included). A profile says nothing about the cluster:
-links, memory and the number of devices are the planner's.
+across the cut behind the layer. Of a graph of two branches that meet, such as two towers, a profile says
+where they stand in the chain, so that they can also run side by side. Costs are of one micro-batch on one
+device (or, with a tensor-parallel degree above 1, on each device of the group, their collectives included). A
+profile says nothing about the cluster: links, memory and the number of devices are the planner's.
 
 Checked in tests/tessel/profiles/test_profile.py.
 """
@@ -54,6 +55,8 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             if unknown: all that is saved.
         peak_bytes: bytes that the layer needs only while it runs, beyond weights and saved activations.
         boundary_bytes: bytes handed to the next layer (the gradient that comes back is as large).
+        relayed_bytes: of a branch's layer, those of `boundary_bytes` that belong to the other branch alone,
+            and pass through only where the branches run one after the other.
     """
 
     forward_us: float
@@ -67,6 +70,7 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     saved_for_weight_bytes: int | None = None
     peak_bytes: int = 0
     boundary_bytes: int = 0
+    relayed_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in LayerCost.__struct_fields__:
@@ -75,6 +79,11 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 raise ScheduleError(
                     f"{name} is {value}, and it is a number within 0..{limit:.0f}; check its unit"
                 )
+        if self.relayed_bytes > self.boundary_bytes:
+            raise ScheduleError(
+                f"relayed_bytes is {self.relayed_bytes}, more than the {self.boundary_bytes} of "
+                "boundary_bytes, of which it is a part; correct one of them"
+            )
 
     def with_times_scaled(self, factor: float) -> LayerCost:
         """Return the cost with all times multiplied by the factor, none above the longest allowed."""
@@ -174,6 +183,18 @@ class ShardTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     last: LayerCost
 
 
+class Branches(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Two runs of layers that read nothing of each other, and meet: the first begins with the model.
+
+    Attributes:
+        second: first layer of the second branch.
+        joined: first layer that reads what both make.
+    """
+
+    second: int
+    joined: int
+
+
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model's layers and their measured costs on one kind of device.
 
@@ -184,11 +205,12 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         layers: in model order.
         tables: one for each micro-batch size and tensor-parallel degree that was measured.
         shards: for each micro-batch size and number of devices over which first and last layer were divided.
+        branches: where two branches of the model stand in the chain; None where it has no two that meet.
 
     Raises:
         ScheduleError: layers are missing or named twice, a table is given twice or has another number of
             layers, first and last layer are divided without a table of the whole, a backward is given in some
-            tables or layers only, or a name cannot be printed.
+            tables or layers only, a branch or what joins them has no layer, or a name cannot be printed.
     """
 
     name: str
@@ -197,6 +219,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     device: str = ""
     notes: tuple[str, ...] = ()
     shards: tuple[ShardTable, ...] = ()
+    branches: Branches | None = None
 
     def __post_init__(self) -> None:
         check_name("model", self.name)
@@ -224,6 +247,12 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if len({table.costs[0].joint_backward_us is None for table in self.tables}) > 1:
             raise ScheduleError("some tables have a backward and some have none; profile all in the same way")
         self._check_shards()
+        found = self.branches
+        if found is not None and not 0 < found.second < found.joined < len(self.layers):
+            raise ScheduleError(
+                f"the second branch begins at layer {found.second} and what joins both at layer "
+                f"{found.joined} of {len(self.layers)}; give each branch a layer at least, and the joint"
+            )
 
     def _check_shards(self) -> None:
         """Refuse shards of layers that the profile does not have whole.
@@ -323,6 +352,34 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             f"{micro_batch}; measure them, or use another placement"
         )
 
+    def costs_of_branches(
+        self, *, micro_batch: int, tensor_parallel: int, joined: int
+    ) -> tuple[LayerCost, ...]:
+        """Return the costs of every layer where branches run side by side.
+
+        A branch hands on what is its own, and what joins them is divided over more devices.
+
+        Args:
+            micro_batch: samples of a micro-batch.
+            tensor_parallel: devices over which each layer of a branch is split.
+            joined: the same of the layers that join them.
+
+        Raises:
+            ScheduleError: the model has no branches, or a degree was not measured.
+        """
+        if self.branches is None:
+            raise ScheduleError(f"{self.name} has no two branches that meet; use another placement")
+        at = self.branches.joined
+        apart = self.costs(micro_batch=micro_batch, tensor_parallel=tensor_parallel)[:at]
+        together = self.costs(micro_batch=micro_batch, tensor_parallel=joined)[at:]
+        own = (
+            msgspec.structs.replace(
+                cost, boundary_bytes=cost.boundary_bytes - cost.relayed_bytes, relayed_bytes=0
+            )
+            for cost in apart
+        )
+        return (*own, *together)
+
     def with_num_layers(self, num_layers: int) -> Profile:
         """Return the profile with its second layer repeated or left out, until it has so many.
 
@@ -352,6 +409,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             prefix += "_"
         return msgspec.structs.replace(
             self,
+            branches=None,
             layers=(self.layers[0], *(Layer(f"{prefix}{index}") for index in range(inner)), self.layers[-1]),
             tables=tuple(
                 msgspec.structs.replace(

@@ -6,12 +6,13 @@ import itertools
 import math
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
 from tessel.placement import Block, BlockKind, Edge, Placement
 from tessel.planning.cluster import Cluster, Link, Optimizer
 from tessel.planning.layout import Layout
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile, ShardTable
+from tessel.profiles.profile import Branches, CostTable, Layer, LayerCost, Profile, ShardTable
 
 MIB = 2**20
 
@@ -71,6 +72,24 @@ def random_profile(
     return Profile(name="random", layers=layers, tables=tuple(tables), shards=divided)
 
 
+def branched(profile: Profile, branches: Branches) -> Profile:
+    """Return the profile whose layers are two branches, the second of which relays what the first makes."""
+
+    def relaying(costs: tuple[LayerCost, ...]) -> tuple[LayerCost, ...]:
+        handed_on = costs[branches.second - 1].boundary_bytes
+        return tuple(
+            msgspec.structs.replace(
+                cost, boundary_bytes=cost.boundary_bytes + handed_on, relayed_bytes=handed_on
+            )
+            if branches.second <= index < branches.joined
+            else cost
+            for index, cost in enumerate(costs)
+        )
+
+    tables = (msgspec.structs.replace(table, costs=relaying(table.costs)) for table in profile.tables)
+    return msgspec.structs.replace(profile, tables=tuple(tables), branches=branches)
+
+
 def _divided(cost: LayerCost, count: int) -> LayerCost:
     """Return what a shard costs: its part, and something for the collectives; boundaries stay whole."""
 
@@ -119,6 +138,7 @@ def every_layout(
     recompute: bool,
     divides: bool = False,
     tensor: tuple[int, ...] = (),
+    branches: Branches | None = None,
 ) -> Iterator[Layout]:
     """Yield every layout with joint backwards of `samples` micro-batches of one sample on these devices.
 
@@ -129,6 +149,7 @@ def every_layout(
         recompute: whether stages may recompute.
         divides: whether first and last layer may be divided over the devices of a pipeline.
         tensor: numbers of devices over which each layer may be divided.
+        branches: where two branches stand, which may run side by side if what joins them may be divided so.
     """
     for width, pipeline in itertools.product((1, *tensor), range(1, devices + 1)):
         if devices % (width * pipeline) or samples % (devices // (width * pipeline)):
@@ -141,11 +162,18 @@ def every_layout(
             shapes += [("interleaved", chunks * pipeline) for chunks in range(2, num_layers // pipeline + 1)]
             if divides and width == 1 and pipeline + 2 <= num_layers:
                 shapes += [("mshape", pipeline + 2)]
+            if branches is not None and pipeline * width in tensor:
+                shapes += [("kshape", pipeline + 1)]
         for placement, stages in shapes:
             for inner in itertools.combinations(range(1, num_layers), stages - 1):
                 bounds = (0, *inner, num_layers)
                 if placement == "mshape" and (bounds[1] > 1 or bounds[-2] < num_layers - 1):
                     continue
+                first = 0
+                if placement == "kshape" and branches is not None:
+                    if branches.second not in bounds or bounds[-2] != branches.joined:
+                        continue
+                    first = bounds.index(branches.second)
                 for flags in itertools.product((False, True) if recompute else (False,), repeat=stages):
                     yield Layout(
                         data_parallel=replicas,
@@ -156,6 +184,7 @@ def every_layout(
                         cuts=tuple((first, after - 1) for first, after in itertools.pairwise(bounds)),
                         placement=placement,  # type: ignore[arg-type]
                         recompute=flags if any(flags) else (),
+                        branch_devices=first,
                     )
 
 
@@ -173,6 +202,27 @@ def placed_by_hand(
         costs[0], costs[-1] = divided.first, divided.last
         every = tuple(range(layout.pipeline))
         chains = [[every, *((device,) for device in every), every]]
+    taken = [0, *(cost.boundary_bytes for cost in costs[:-1])]
+    if profile.branches is not None:
+        second, joined = profile.branches.second, profile.branches.joined
+        # A layer of the second branch keeps what it reads, not what it relays.
+        taken[second + 1 : joined] = [
+            size - costs[second - 1].boundary_bytes for size in taken[second + 1 : joined]
+        ]
+        taken[second] = 0
+    following = {stage: stage + 1 for stage in range(stages - 1)}
+    if layout.placement == "kshape":
+        assert profile.branches is not None
+        (whole,) = (
+            each for each in profile.tables if each.tensor_parallel == layout.devices // layout.data_parallel
+        )
+        costs[joined:] = whole.costs[joined:]
+        for index in range(second, joined):
+            sent = costs[index].boundary_bytes - costs[second - 1].boundary_bytes
+            costs[index] = msgspec.structs.replace(costs[index], boundary_bytes=sent, relayed_bytes=0)
+        chains = [[*((device,) for device in range(stages - 1)), tuple(range(stages - 1))]]
+        (last_of_first,) = (stage for stage, cut in enumerate(layout.cuts) if cut[1] == second - 1)
+        following[last_of_first] = stages - 1
     busy, static = [0.0] * layout.pipeline, [0.0] * layout.pipeline
     running = [0.0] * layout.pipeline
     held_ties: set[tuple[int, str]] = set()
@@ -184,8 +234,7 @@ def placed_by_hand(
             cost = costs[index]
             forward += cost.forward_us
             backward += (cost.backward_us or 0.0) + (cost.forward_us if again else 0.0)
-            taken = costs[index - 1].boundary_bytes if index else 0
-            keeps += min(cost.saved_bytes, taken) if again else cost.saved_bytes
+            keeps += min(cost.saved_bytes, taken[index]) if again else cost.saved_bytes
         times.append((forward, backward))
         kept.append(keeps)
         for device in (device for chain in chains for device in chain[stage]):
@@ -212,15 +261,15 @@ def placed_by_hand(
                 Block(name=f"b{name}", kind=BlockKind.BACKWARD, devices=group, span=backward, memory=-units),
             ]
             edges.append(Edge(f"f{name}", f"b{name}"))
-            if stage + 1 < stages:
-                us = 0.0
+            if stage in following:
+                us, later = 0.0, following[stage]
                 num_bytes = costs[layout.cuts[stage][1]].boundary_bytes
-                if chain[stage + 1] != group and num_bytes:
+                if chain[later] != group and num_bytes:
                     us = cluster.hop.latency_us + num_bytes / cluster.hop.bytes_per_s * 1e6
                 lag = math.ceil(us / step_us - 1e-9)
                 edges += [
-                    Edge(f"f{name}", f"f{number}.{stage + 1}", lag),
-                    Edge(f"b{number}.{stage + 1}", f"b{name}", lag),
+                    Edge(f"f{name}", f"f{number}.{later}", lag),
+                    Edge(f"b{number}.{later}", f"b{name}", lag),
                 ]
     rooms = None
     if cluster.memory_bytes is not None:

@@ -50,7 +50,7 @@ _STEP = "Training step"
 _PROFILE = "Reading the profile"
 
 RUNTIMES = ("overlapped", "deepspeed")
-PLACEMENTS = ("auto", "vshape", "interleaved", "zbv", "xshape", "mshape")
+PLACEMENTS = ("auto", "vshape", "interleaved", "zbv", "xshape", "mshape", "kshape")
 FORMATS = (
     "csv",
     "json",

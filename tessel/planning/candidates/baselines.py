@@ -59,7 +59,7 @@ class BaselineRule:
         """Whether a family is one of those that the row chooses from."""
         return (
             family.placement == self.placement
-            and (self.placement in ("vshape", "mshape") or family.chunks == self.chunks)
+            and (self.placement in ("vshape", "mshape", "kshape") or family.chunks == self.chunks)
             and family.split_backward == self.splits
             and (family.pipeline == 1) == self.is_one_device
             and (not self.is_one_replica or family.data_parallel == 1 < family.tensor_parallel)
@@ -82,6 +82,8 @@ def baseline_rules(families: Sequence[Family]) -> Iterator[BaselineRule]:
     yield BaselineRule(name="chimera", rule="chimera", placement="xshape")
     if any(family.placement == "mshape" for family in families):
         yield BaselineRule(name="mshape-1f1b", rule="1f1b", placement="mshape")
+    if any(family.placement == "kshape" for family in families):
+        yield BaselineRule(name="kshape-1f1b", rule="1f1b", placement="kshape")
 
 
 def find_baselines(
@@ -145,7 +147,7 @@ def _applies(rule: str, family: Family) -> bool:
     if rule == "chimera":
         return family.pipeline % 2 == 0
     if rule == "forwards":
-        return family.placement not in ("xshape", "mshape")
+        return family.placement not in ("xshape", "mshape", "kshape")
     return rule != "interleaved" or family.micro_batches % family.pipeline == 0
 
 

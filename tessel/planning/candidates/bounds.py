@@ -8,6 +8,8 @@ Each number is a proof by itself; the largest counts.
 - Path: a micro-batch goes all the way through and back.
 - Where first and last layer are divided over all devices, each device runs its part of both for every
   micro-batch, and all devices together the layers between.
+- Where two branches run side by side, each device runs its part of what joins them for every micro-batch, and
+  the devices of a branch together its layers, each behind those ahead of it in the branch.
 - Cuts, for one stage a device: a dynamic programme over all cuts for the least longest stage, where a run of
   layers on stage s takes its head, its work for all micro-batches, its memory (a device's room times the time
   is at least what its activations take up), and its own all-reduce and update.
@@ -25,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from tessel.planning.costs.stage_figures import (
     position_speeds,
     ring_us,
 )
+from tessel.planning.cutting.cut import Section
 from tessel.planning.cutting.run_prices import RunPrices, layer_times
 from tessel.planning.options import PlanOptions
 
@@ -114,6 +116,8 @@ class FamilyBounds:
             return FamilyBound(step_us=np.inf, reason=reason)
         if family.placement == "mshape":
             return FamilyBound(step_us=max(_divided_ends(terms), _path(family, terms)))
+        if family.branches is not None:
+            return FamilyBound(step_us=_branched(family, terms))
         return FamilyBound(step_us=max(_sharing(family, terms), _one_layer(terms), _path(family, terms)))
 
     def by_cuts(self, family: Family, sums: LayerSums, prices: RunPrices) -> FamilyBound:
@@ -129,8 +133,15 @@ class FamilyBounds:
 
     def _terms_of(self, family: Family, sums: LayerSums) -> _Terms:
         copies = 2 if family.placement == "xshape" else 1
-        degrees = replace(family, placement="vshape", num_stages=family.pipeline, stage_devices=())
-        key = degrees, copies, family.shards
+        degrees = replace(
+            family,
+            placement="vshape",
+            num_stages=family.pipeline,
+            stage_devices=(),
+            branch_devices=0,
+            branches=None,
+        )
+        key = degrees, copies, family.table_key
         if key not in self._terms:
             self._terms[key] = _terms(degrees, copies, sums, self.cluster, self.options)
         return self._terms[key]
@@ -277,6 +288,42 @@ def _divided_ends(terms: _Terms) -> float:
     return float(ends + between) + _last_synchronisation(terms)
 
 
+def _branched(family: Family, terms: _Terms) -> float:
+    """Return the least step of two branches on devices of their own, and what joins them divided over all.
+
+    On a device of a branch the first block is the branch's, and, of joint backwards, the last one too.
+    """
+    first, second, joined = family.sections(terms.sums.num_layers)
+    forward, fastest = terms.sums.forward, terms.speeds.max()
+    gradients = terms.gradients if terms.ends_with_gradient else 0.0 * terms.gradients
+    slowest = float(terms.speeds.min())
+    together = float(terms.times[-1] - terms.times[joined.first]) / slowest
+    there_and_back = forward + terms.gradients
+    beyond = float(there_and_back[-1] - there_and_back[joined.first]) / slowest
+    ahead = 0
+    longest = 0.0
+    for branch in (first, second):
+        speeds = terms.speeds[ahead : ahead + branch.num_stages]
+        ahead += branch.num_stages
+        layers = branch.first + np.arange(branch.num_stages)
+        ways = 2.0 if terms.ends_with_gradient else 1.0
+        ramps = (forward[layers] - forward[branch.first]) + (gradients[layers] - gradients[branch.first])
+        idle = ramps / fastest + ways * terms.hop_us * np.arange(branch.num_stages)
+        work = terms.micro_batches * np.diff(terms.times[branch.first : branch.after + 1])
+        shared = float((work.sum() + (speeds * idle).sum()) / speeds.sum())
+        own = terms.micro_batches * together + max(shared, float(work.max() / speeds.max()))
+        longest = max(longest, own, _path_of(branch, terms) + beyond)
+    return longest + _last_synchronisation(terms)
+
+
+def _path_of(branch: Section, terms: _Terms) -> float:
+    """Return the least time of a micro-batch through a branch and back, with the hops up to what joins it."""
+    ways = 2 if terms.sums.has_backward else 1
+    sums = terms.sums.forward + terms.gradients
+    path = float(sums[branch.after] - sums[branch.first]) / float(terms.speeds.max())
+    return path + ways * terms.hop_us * branch.num_stages
+
+
 def _path(family: Family, terms: _Terms) -> float:
     hops = terms.hop_us * float(_hops_before(family.chain)[-1])
     ways = 2 if terms.sums.has_backward else 1
@@ -355,7 +402,7 @@ def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
         micro_batches: of the layout's placement.
     """
     work = figures.device_work_us() * micro_batches
-    heads = _chain_heads(figures, figures.forward_us)
+    heads = _heads(figures)
     first = np.full(len(work), np.inf)
     for stage, group in enumerate(figures.groups):
         for device in group:
@@ -371,9 +418,13 @@ def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
     )
 
 
-def _chain_heads(figures: StageFigures, forward_us: FloatArray) -> Sequence[float]:
+def _heads(figures: StageFigures) -> Sequence[float]:
+    """Return the least time ahead of each stage's first block: the longest way to it."""
     heads = [0.0] * len(figures.groups)
     for chain in figures.chains:
-        for before, stage in pairwise(chain):
-            heads[stage] = heads[before] + float(forward_us[before]) + float(figures.hop_us[before])
+        for stage in chain:
+            following = figures.next_stages[stage]
+            if following >= 0:
+                reached = heads[stage] + float(figures.forward_us[stage]) + float(figures.hop_us[stage])
+                heads[following] = max(heads[following], reached)
     return heads

@@ -10,17 +10,18 @@ tests/tessel/planning/candidates/test_families.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tessel.errors import ScheduleError
 from tessel.handwritten.construction.stages import NotAPipelineError, read_pipeline
 from tessel.placement import Placement
 from tessel.planning.cluster import Cluster
-from tessel.planning.costs.stage_costs import cuts_at
-from tessel.planning.cutting.cut import Cut
+from tessel.planning.costs.stage_costs import TableKey, costs_of, cuts_at
+from tessel.planning.cutting.cut import Cut, Section
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import CustomPlacement, PlanOptions
-from tessel.profiles.profile import Profile
+from tessel.profiles.profile import Branches, Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,8 @@ class Family:
     """A layout without cuts; attributes as in `Layout`, and
 
     Attributes:
-        num_stages: stages of the chain.
+        num_stages: stages of the chain, or of the branches and what joins them.
+        branches: of a `kshape`: where they stand.
     """
 
     data_parallel: int
@@ -40,7 +42,9 @@ class Family:
     num_stages: int
     split_backward: bool
     stage_devices: CustomPlacement = ()
+    branch_devices: int = 0
     device_order: tuple[int, ...] = ()
+    branches: Branches | None = None
 
     def layout(self, bounds: Sequence[int], recompute: Sequence[bool] = ()) -> Layout:
         """Return the layout whose stages begin at these layers.
@@ -60,18 +64,49 @@ class Family:
             recompute=tuple(recompute) if any(recompute) else (),
             split_backward=self.split_backward,
             stage_devices=self.stage_devices,
+            branch_devices=self.branch_devices,
             device_order=self.device_order,
         )
 
     def any_layout(self, num_layers: int) -> Layout:
         """Return some layout of the family, for what does not depend on its cuts."""
+        starts = (
+            section.first + stage
+            for section in self.sections(num_layers)
+            for stage in range(section.num_stages)
+        )
+        return self.layout((*starts, num_layers))
+
+    def sections(self, num_layers: int) -> tuple[Section, ...]:
+        """Return the layers that are cut by themselves, of all layers together.
+
+        Divided ends are the first and the last layer alone; branches and what joins them are apart.
+        """
         if self.placement == "mshape":
-            return self.layout((*range(self.num_stages - 1), num_layers - 1, num_layers))
-        return self.layout((*range(self.num_stages), num_layers))
+            inner = Section(1, num_layers - 1, self.pipeline)
+            return (Section(0, 1, 1), inner, Section(num_layers - 1, num_layers, 1))
+        if self.branches is not None:
+            second, joined = self.branches.second, self.branches.joined
+            return (
+                Section(0, second, self.branch_devices),
+                Section(second, joined, self.pipeline - self.branch_devices),
+                Section(joined, num_layers, 1),
+            )
+        return (Section(0, num_layers, self.num_stages),)
 
     def allows(self, cut: Cut) -> bool:
-        """Whether a cut is of the family: divided ends are the first and the last layer alone."""
-        return self.placement != "mshape" or (cut.bounds[1] == 1 and cut.bounds[-2] == cut.bounds[-1] - 1)
+        """Whether a cut is of the family: its stages begin where sections do."""
+        stage = 0
+        for section in self.sections(cut.bounds[-1]):
+            if cut.bounds[stage] != section.first:
+                return False
+            stage += section.num_stages
+        return True
+
+    @property
+    def table_key(self) -> TableKey:
+        """Which figures of the profile it runs with."""
+        return TableKey(self.micro_batch, self.tensor_parallel, self.shards, self.joined)
 
     @property
     def shards(self) -> int:
@@ -79,16 +114,24 @@ class Family:
         return self.pipeline if self.placement == "mshape" else 0
 
     @property
+    def joined(self) -> int:
+        """Devices over which what joins two branches is divided; 0 where none run side by side."""
+        return self.pipeline * self.tensor_parallel if self.placement == "kshape" else 0
+
+    @property
     def chain(self) -> CustomPlacement:
         """Device, within one pipeline, of each stage; of an `xshape` on the way down.
 
-        Of a stage that is divided over all devices it is the one next to its neighbour's.
+        Of a stage that is divided over all devices it is the one next to its neighbour's. Branches are no
+        chain: theirs stand one after the other.
         """
         if self.placement == "custom":
             return self.stage_devices
         stages = range(self.num_stages)
         if self.placement == "mshape":
             return (0, *range(self.pipeline), self.pipeline - 1)
+        if self.placement == "kshape":
+            return (*range(self.pipeline), self.pipeline - 1)
         if self.placement == "zbv":
             turn = 2 * self.pipeline - 1
             return tuple(min(stage, turn - stage) for stage in stages)
@@ -97,7 +140,7 @@ class Family:
     @property
     def chunks(self) -> int:
         """Stages of the chain on each device; on the fullest one where they differ."""
-        return 1 if self.placement == "mshape" else -(-self.num_stages // self.pipeline)
+        return 1 if self.placement in ("mshape", "kshape") else -(-self.num_stages // self.pipeline)
 
 
 def family_of(layout: Layout) -> Family:
@@ -154,26 +197,27 @@ def families(
                 or global_batch % samples
             ):
                 continue
-            for placement, num_stages, stage_devices in _shapes(pipeline, len(profile.layers), options):
-                if placement == "xshape" and global_batch // samples % 2:
+            for shape in _shapes(pipeline, profile, options):
+                if shape.placement == "xshape" and global_batch // samples % 2:
                     continue
-                shards = pipeline if placement == "mshape" else 0
-                if shards and not _is_divided(profile, micro_batch, tensor_parallel, shards):
+                family = Family(
+                    data_parallel=data_parallel,
+                    pipeline=pipeline,
+                    tensor_parallel=tensor_parallel,
+                    micro_batch=micro_batch,
+                    micro_batches=global_batch // samples,
+                    placement=shape.placement,
+                    num_stages=shape.num_stages,
+                    split_backward=False,
+                    stage_devices=shape.stage_devices,
+                    branch_devices=shape.branch_devices,
+                    branches=profile.branches if shape.branch_devices else None,
+                )
+                if not _is_measured(profile, family.table_key):
                     continue
-                for split_backward in _splits(profile, micro_batch, tensor_parallel, shards, options):
+                for split_backward in _splits(profile, family.table_key, options):
                     for device_order in _device_orders(cluster, data_parallel * tensor_parallel):
-                        yield Family(
-                            data_parallel=data_parallel,
-                            pipeline=pipeline,
-                            tensor_parallel=tensor_parallel,
-                            micro_batch=micro_batch,
-                            micro_batches=global_batch // samples,
-                            placement=placement,
-                            num_stages=num_stages,
-                            split_backward=split_backward,
-                            stage_devices=stage_devices,
-                            device_order=device_order,
-                        )
+                        yield replace(family, split_backward=split_backward, device_order=device_order)
 
 
 def explain_none(profile: Profile, cluster: Cluster, *, global_batch: int, options: PlanOptions) -> str:
@@ -186,22 +230,43 @@ def explain_none(profile: Profile, cluster: Cluster, *, global_batch: int, optio
     )
 
 
-def _shapes(
-    pipeline: int, num_layers: int, options: PlanOptions
-) -> Iterator[tuple[PlacementName, int, CustomPlacement]]:
+class _Shape(NamedTuple):
+    """A placement of a pipeline, as `Family` has it."""
+
+    placement: PlacementName
+    num_stages: int
+    stage_devices: CustomPlacement = ()
+    branch_devices: int = 0
+
+
+def _shapes(pipeline: int, profile: Profile, options: PlanOptions) -> Iterator[_Shape]:
+    num_layers = len(profile.layers)
     for placement in options.placements:
         if not isinstance(placement, str):
             is_fitting = max(placement) + 1 == pipeline and len(placement) <= num_layers
             if is_fitting and options.chunks in (None, -(-len(placement) // pipeline)):
-                yield "custom", len(placement), placement
+                yield _Shape("custom", len(placement), placement)
             continue
         if placement == "mshape":
             if pipeline > 1 and pipeline + 2 <= num_layers and options.chunks in (None, 1):
-                yield placement, pipeline + 2, ()
+                yield _Shape(placement, pipeline + 2)
+            continue
+        if placement == "kshape":
+            if options.chunks in (None, 1):
+                yield from _branched(pipeline, profile.branches)
             continue
         for chunks in _chunks(placement, pipeline, options.max_chunks):
             if pipeline * chunks <= num_layers and options.chunks in (None, chunks):
-                yield placement, pipeline * chunks, ()
+                yield _Shape(placement, pipeline * chunks)
+
+
+def _branched(pipeline: int, branches: Branches | None) -> Iterator[_Shape]:
+    """Yield a shape for each number of devices that the first of two branches may have."""
+    if branches is None:
+        return
+    for first in range(1, pipeline):
+        if first <= branches.second and pipeline - first <= branches.joined - branches.second:
+            yield _Shape("kshape", pipeline + 1, branch_devices=first)
 
 
 def _chunks(placement: PlacementName, pipeline: int, max_chunks: int) -> Sequence[int]:
@@ -215,23 +280,20 @@ def _chunks(placement: PlacementName, pipeline: int, max_chunks: int) -> Sequenc
     return (2,) if placement == "zbv" else (1,)
 
 
-def _splits(
-    profile: Profile, micro_batch: int, tensor_parallel: int, shards: int, options: PlanOptions
-) -> tuple[bool, ...]:
-    if shards:
-        costs = profile.costs_with_shards(micro_batch=micro_batch, shards=shards)
-    else:
-        costs = profile.costs(micro_batch=micro_batch, tensor_parallel=tensor_parallel)
-    can_split = profile.is_training and all(cost.is_splittable for cost in costs)
+def _splits(profile: Profile, key: TableKey, options: PlanOptions) -> tuple[bool, ...]:
+    can_split = profile.is_training and all(cost.is_splittable for cost in costs_of(profile, key))
     if options.split_backward is None:
         return (False, True) if can_split else (False,)
     return (options.split_backward and can_split,)
 
 
-def _is_divided(profile: Profile, micro_batch: int, tensor_parallel: int, shards: int) -> bool:
-    """Whether first and last layer were measured on so many devices, each whole layer on one."""
-    known = {(table.micro_batch, table.shards) for table in profile.shards}
-    return tensor_parallel == 1 and (micro_batch, shards) in known
+def _is_measured(profile: Profile, key: TableKey) -> bool:
+    """Whether what is divided was measured so: ends of a model whose other layers are whole, or joints."""
+    if key.shards:
+        known = {(table.micro_batch, table.shards) for table in profile.shards}
+        return key.tensor_parallel == 1 and (key.micro_batch, key.shards) in known
+    degrees = {(table.micro_batch, table.tensor_parallel) for table in profile.tables}
+    return not key.joined or (key.micro_batch, key.joined) in degrees
 
 
 def _device_orders(cluster: Cluster, width: int) -> tuple[tuple[int, ...], ...]:

@@ -136,7 +136,7 @@ class Pool:
 
     def charge_order(self, rule: str, layout: Layout, figures: StageFigures) -> None:
         """Charge a walk over the order of a rule, and writing it down the first time."""
-        if layout.shards:
+        if layout.divided_stages:
             tasks = len(figures.groups) * layout.micro_batches * 2
             self.budget.charge(OPERATIONS_A_SIMULATED_TASK * tasks)
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tessel.planning.candidates.bounds import trained_ratio
 from tessel.planning.candidates.families import Family
 from tessel.planning.cluster import Cluster
-from tessel.planning.costs.stage_costs import LayerSums, layer_sums
+from tessel.planning.costs.stage_costs import LayerSums, TableKey, layer_sums
 from tessel.planning.costs.stage_figures import StageFigures, figures_of_sums
 from tessel.planning.cutting.run_prices import RunPrices, run_prices
 from tessel.planning.layout import Layout
@@ -30,21 +30,19 @@ class Problem:
     cluster: Cluster
     global_batch: int
     options: PlanOptions
-    _sums: dict[tuple[int, int, int], LayerSums] = field(default_factory=dict)
-    _prices: dict[tuple[int, int, int, bool], RunPrices] = field(default_factory=dict)
+    _sums: dict[TableKey, LayerSums] = field(default_factory=dict)
+    _prices: dict[tuple[TableKey, bool], RunPrices] = field(default_factory=dict)
 
     def sums(self, family: Family) -> LayerSums:
         """Return the running sums of a family's table."""
-        key = family.micro_batch, family.tensor_parallel, family.shards
+        key = family.table_key
         if key not in self._sums:
-            self._sums[key] = layer_sums(
-                self.profile, micro_batch=key[0], tensor_parallel=key[1], shards=key[2]
-            )
+            self._sums[key] = layer_sums(self.profile, key)
         return self._sums[key]
 
     def prices(self, family: Family) -> RunPrices:
         """Return the prices of all runs of layers of a family."""
-        key = family.micro_batch, family.tensor_parallel, family.shards, family.split_backward
+        key = family.table_key, family.split_backward
         if key not in self._prices:
             sums = self.sums(family)
             self._prices[key] = run_prices(

@@ -9,6 +9,7 @@ tests/tessel/planning/test_find_plan.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -22,8 +23,9 @@ from tessel.planning.costs.stage_figures import position_speeds
 from tessel.planning.costs.training_step import choose_step_us
 from tessel.planning.cutting.chain_cut import OPERATIONS_A_CELL, chain_cut
 from tessel.planning.cutting.chunked_cut import ChunkedDevices, chunked_cut
-from tessel.planning.cutting.cut import Cut, neighbours, transfers
+from tessel.planning.cutting.cut import Cut, Section, neighbours, transfers
 from tessel.planning.cutting.run_prices import RunPrices
+from tessel.planning.layout import Layout
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.orders.timed_order import in_flight_by_stage, time_rule
 
@@ -48,9 +50,9 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
         yield cut
         return
     seen = set()
-    if family.placement == "mshape":
+    if layout.divided_stages:
         # Its hand-written orders follow the spans: cuts are made for orders that a search would find.
-        for in_flight in _fewer_in_flight(family):
+        for in_flight in _fewer_in_flight(family, layout):
             cut = _cut(pool, family, in_flight, figures.memory_bytes)
             if cut is not None and cut not in seen:
                 seen.add(cut)
@@ -72,7 +74,7 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
             seen.add(cut)
             yield cut
     if rules is None and family.placement != "vshape":
-        for in_flight in _fewer_in_flight(family):
+        for in_flight in _fewer_in_flight(family, layout):
             cut = _cut(pool, family, in_flight, figures.memory_bytes)
             if cut is not None and cut not in seen:
                 seen.add(cut)
@@ -85,11 +87,15 @@ def cut_operations(problem: Problem, family: Family) -> int:
     return OPERATIONS_A_CELL * cells * (1 if family.placement == "vshape" else 3)
 
 
-def _fewer_in_flight(family: Family) -> Iterator[tuple[float, ...]]:
+def _fewer_in_flight(family: Family, layout: Layout) -> Iterator[tuple[float, ...]]:
     """Yield micro-batches in flight by stage for orders that a search would find: 1F1B's, and less."""
+    depth = [0] * family.num_stages
+    for stage in reversed(range(family.num_stages)):
+        following = layout.next_stage(stage)
+        depth[stage] = 1 + (depth[following] if following >= 0 else 0)
     published = min(family.pipeline, family.micro_batches)
     for limit in sorted({published, max(1, published // 4), 1}, reverse=True):
-        yield tuple(float(min(family.num_stages - stage, limit)) for stage in range(family.num_stages))
+        yield tuple(float(min(each, limit)) for each in depth)
 
 
 def _cut_that_fits(
@@ -125,8 +131,10 @@ def _cut(
     layout = family.any_layout(problem.sums(family).num_layers)
     speeds = position_speeds(layout, problem.cluster)
     may_recompute = problem.options.recompute and problem.profile.is_training
-    if family.placement == "mshape":
-        return _cut_between_ends(prices, in_flight, speeds, limits, may_recompute=may_recompute)
+    if layout.divided_stages:
+        around = _Around(family, layout, prices, tuple(in_flight), speeds, limits, may_recompute)
+        # What joins branches is many layers, which may have to recompute; an end is one.
+        return around.cut() or (around.cut(recomputes=True) if family.joined and may_recompute else None)
     if family.placement == "vshape":
         return chain_cut(
             prices, in_flight=in_flight, speeds=speeds, limits=limits, may_recompute=may_recompute
@@ -144,38 +152,64 @@ def _cut(
     return chunked_cut(prices, chunked, family.num_stages)
 
 
-def _cut_between_ends(
-    prices: RunPrices,
-    in_flight: Sequence[float],
-    speeds: FloatArray,
-    limits: Sequence[float] | None,
-    *,
-    may_recompute: bool,
-) -> Cut | None:
-    """Return the cut of the layers between first and last, whose parts each device holds beside its stage.
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """The sections of a family whose stages have a device each, beside its part of the divided stages."""
 
-    The first stage has most micro-batches in flight, and so does what is divided.
-    """
-    num_layers = len(prices.time) - 1
-    if limits is not None:
-        first, last = (0, 1), (num_layers - 1, num_layers)
-        held = sum(
-            float(prices.static[end] + max(1.0, flights) * prices.saved[end])
-            for end, flights in ((first, in_flight[0]), (last, 1.0))
-        )
-        limits = [limit - held for limit in limits]
-        if min(limits) <= 0:
+    family: Family
+    layout: Layout
+    prices: RunPrices
+    in_flight: tuple[float, ...]
+    speeds: FloatArray
+    limits: Sequence[float] | None
+    may_recompute: bool
+
+    def cut(self, *, recomputes: bool = False) -> Cut | None:
+        """Return the cut whose longest stage is shortest in each section; None where one does not fit.
+
+        Args:
+            recomputes: whether the divided stages recompute.
+        """
+        num_layers = len(self.prices.time) - 1
+        sections = self.family.sections(num_layers)
+        room = self._room(sections, recomputes=recomputes)
+        if room is not None and min(room) <= 0:
             return None
-    found = chain_cut(
-        prices.between_ends(),
-        in_flight=in_flight[1:-1],
-        speeds=speeds,
-        limits=limits,
-        may_recompute=may_recompute,
-    )
-    if found is None:
-        return None
-    return Cut((0, *(1 + bound for bound in found.bounds), num_layers), (False, *found.recompute, False))
+        bounds: list[int] = []
+        recompute: list[bool] = []
+        for section in sections:
+            if len(bounds) in self.layout.divided_stages:
+                bounds.append(section.first)
+                recompute.append(recomputes)
+                continue
+            stages = range(len(bounds), len(bounds) + section.num_stages)
+            devices = [self.layout.device_of(stage) for stage in stages]
+            found = chain_cut(
+                self.prices.of_layers(section.first, section.after),
+                in_flight=[self.in_flight[stage] for stage in stages],
+                speeds=self.speeds[devices],
+                limits=None if room is None else [room[device] for device in devices],
+                may_recompute=self.may_recompute,
+            )
+            if found is None:
+                return None
+            bounds += [section.first + bound for bound in found.bounds[:-1]]
+            recompute += found.recompute
+        return Cut((*bounds, num_layers), tuple(recompute))
+
+    def _room(self, sections: Sequence[Section], *, recomputes: bool) -> list[float] | None:
+        """Return the bytes that each device has beside its part of the divided stages."""
+        if self.limits is None:
+            return None
+        held, stage = 0.0, 0
+        static = self.prices.recomputed_static if recomputes else self.prices.static
+        saved = self.prices.kept if recomputes else self.prices.saved
+        for section in sections:
+            if stage in self.layout.divided_stages:
+                run = section.first, section.after
+                held += float(static[run] + max(1.0, self.in_flight[stage]) * saved[run])
+            stage += section.num_stages
+        return [limit - held for limit in self.limits]
 
 
 def hill_climb(

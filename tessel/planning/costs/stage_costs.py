@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -82,24 +83,47 @@ class LayerSums:
         )
 
 
-def layer_sums(profile: Profile, *, micro_batch: int, tensor_parallel: int = 1, shards: int = 0) -> LayerSums:
-    """Return the sums of one table.
+class TableKey(NamedTuple):
+    """Which figures of a profile a layout runs with.
 
-    Args:
-        profile: layers and their costs.
+    Attributes:
         micro_batch: samples of a micro-batch.
         tensor_parallel: devices over which every layer is split.
         shards: devices over which first and last layer are divided instead, whose figures are then those of
             one device; 0 for none.
+        joined: devices over which the layers that join two branches are divided instead, where these run side
+            by side; 0 where they do not.
+    """
+
+    micro_batch: int
+    tensor_parallel: int = 1
+    shards: int = 0
+    joined: int = 0
+
+
+def costs_of(profile: Profile, key: TableKey) -> tuple[LayerCost, ...]:
+    """Return the costs of every layer, in model order.
 
     Raises:
         ScheduleError: the profile has no such table.
     """
-    if shards:
-        costs = profile.costs_with_shards(micro_batch=micro_batch, shards=shards)
-    else:
-        costs = profile.costs(micro_batch=micro_batch, tensor_parallel=tensor_parallel)
-    inputs = [0, *(cost.boundary_bytes for cost in costs[:-1])]
+    if key.joined:
+        return profile.costs_of_branches(
+            micro_batch=key.micro_batch, tensor_parallel=key.tensor_parallel, joined=key.joined
+        )
+    if key.shards:
+        return profile.costs_with_shards(micro_batch=key.micro_batch, shards=key.shards)
+    return profile.costs(micro_batch=key.micro_batch, tensor_parallel=key.tensor_parallel)
+
+
+def layer_sums(profile: Profile, key: TableKey) -> LayerSums:
+    """Return the sums of one table.
+
+    Raises:
+        ScheduleError: the profile has no such table.
+    """
+    costs = costs_of(profile, key)
+    inputs = _taken_bytes(profile, key)
     forward = [cost.forward_us for cost in costs]
     recompute = [cost.forward_us if cost.recompute_us is None else cost.recompute_us for cost in costs]
     return LayerSums(
@@ -121,6 +145,13 @@ def layer_sums(profile: Profile, *, micro_batch: int, tensor_parallel: int = 1, 
         has_backward=profile.is_training,
         is_splittable=all(cost.is_splittable for cost in costs),
     )
+
+
+def _taken_bytes(profile: Profile, key: TableKey) -> list[int]:
+    """Return the bytes that each layer takes, without those that it relays for another branch."""
+    chain = costs_of(profile, key._replace(joined=0))
+    handed_on = [0, *(cost.boundary_bytes for cost in chain[:-1])]
+    return [max(0, taken - cost.relayed_bytes) for taken, cost in zip(handed_on, chain, strict=True)]
 
 
 def _sums(values: Sequence[float]) -> FloatArray:

@@ -28,8 +28,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from tessel.errors import ScheduleError
 from tessel.planning.cluster import Cluster, Link, Optimizer
-from tessel.planning.costs.stage_costs import FloatArray, LayerSums, largest, layer_sums
+from tessel.planning.costs.stage_costs import FloatArray, LayerSums, TableKey, largest, layer_sums
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import OVERLAPPED, Runtime
 from tessel.profiles.profile import Profile
@@ -60,8 +61,8 @@ class StageFigures:
         backward_us: joint backward with its recomputation; None where its halves take no longer,
         backward_input_us: input half with the recomputation; None where it may not split, and
         backward_weight_us: weight half; None likewise.
-        hop_us: microseconds from each stage to the next and back; 0 within a device, and between the copies
-            of an `xshape`.
+        hop_us: microseconds from each stage to its next one and back; 0 within a device, and between the
+            copies of an `xshape`.
         kept_bytes: bytes from a forward to its backward, by stage.
         extra_bytes: bytes that a recomputation adds until the weight half ends, where the order splits.
         static_bytes: weights, gradients, optimizer state and the largest need of a running block, by device.
@@ -69,7 +70,8 @@ class StageFigures:
         synchronisations: over the replicas.
         ties: between stages that share a tensor.
         update_us: of the optimizer, by device.
-        chains: stages of each chain, in its order.
+        chains: stages of each copy of the model, in topological order: a chain, but for two branches.
+        next_stages: the stage that takes what each makes; -1 of the last of a copy.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -86,6 +88,7 @@ class StageFigures:
     ties: tuple[Collective, ...]
     update_us: tuple[float, ...]
     chains: tuple[tuple[int, ...], ...]
+    next_stages: tuple[int, ...]
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -132,8 +135,8 @@ def sum_by_device(groups: Sequence[Sequence[int]], values: FloatArray, num_devic
 
 # Many layouts of one plan read the same table.
 @lru_cache(maxsize=64)
-def _sums(profile: Profile, micro_batch: int, tensor_parallel: int, shards: int) -> LayerSums:
-    return layer_sums(profile, micro_batch=micro_batch, tensor_parallel=tensor_parallel, shards=shards)
+def _sums(profile: Profile, key: TableKey) -> LayerSums:
+    return layer_sums(profile, key)
 
 
 def stage_figures(
@@ -153,9 +156,15 @@ def stage_figures(
         runtime: the framework that runs the step.
 
     Raises:
-        ScheduleError: the profile has no table for the layout's micro-batch and tensor-parallel degree.
+        ScheduleError: the profile has no table for the layout's micro-batch and tensor-parallel degree, or no
+            branches where the layout has some.
     """
-    sums = _sums(profile, layout.micro_batch, layout.tensor_parallel, layout.shards)
+    if layout.branches not in (None, profile.branches):
+        raise ScheduleError(
+            f"the layout has branches at {layout.branches}, and {profile.name} at {profile.branches}; cut "
+            "where the model's begin and meet"
+        )
+    sums = _sums(profile, table_key(layout))
     return figures_of_sums(sums, layout, cluster, optimizer, runtime)
 
 
@@ -172,7 +181,7 @@ def figures_of_sums(
     speed = np.array([min(by_position[device] for device in group) for group in run.groups])
     recompute_us = np.where(run.recomputes, run.of_sums(sums.recompute), 0.0) / speed
     splits = layout.split_backward and sums.is_splittable
-    hops = _hops(sums, layout, cluster, runtime, run.groups)
+    hops = _hops(sums, layout, cluster, runtime, run)
     added_us = recompute_us + hops.backward_us
     backward_us = run.of_sums(sums.backward) / speed + added_us
     input_us = run.of_sums(sums.backward_input) / speed + added_us
@@ -197,6 +206,7 @@ def figures_of_sums(
         ties=_ties(sums, layout, cluster, optimizer) if trained else (),
         update_us=_updates(sums, optimizer, runtime, run, speed) if trained else (0.0,) * layout.pipeline,
         chains=run.chains,
+        next_stages=run.next_stages,
     )
 
 
@@ -209,6 +219,7 @@ class _Run:
     recomputes: np.ndarray[tuple[int], np.dtype[np.bool_]]
     groups: tuple[tuple[int, ...], ...]
     chains: tuple[tuple[int, ...], ...]
+    next_stages: tuple[int, ...]
 
     @classmethod
     def of(cls, sums: LayerSums, layout: Layout) -> _Run:
@@ -218,8 +229,9 @@ class _Run:
         recomputes = np.array(layout.recompute or (False,) * num_stages) & sums.has_backward
         down = tuple(layout.devices_of(stage) for stage in range(num_stages))
         chain = tuple(range(num_stages))
+        following = tuple(map(layout.next_stage, chain))
         if layout.placement != "xshape":
-            return cls(first, after, recomputes, down, (chain,))
+            return cls(first, after, recomputes, down, (chain,), following)
         twice = np.concatenate
         return cls(
             twice((first, first)),
@@ -227,11 +239,17 @@ class _Run:
             twice((recomputes, recomputes)),
             (*down, *((layout.pipeline - 1 - device,) for (device,) in down)),
             (chain, tuple(stage + num_stages for stage in chain)),
+            (*following, *(stage + num_stages if stage >= 0 else stage for stage in following)),
         )
 
     def of_sums(self, sums: FloatArray) -> FloatArray:
         found: FloatArray = sums[self.after] - sums[self.first]
         return found
+
+
+def table_key(layout: Layout) -> TableKey:
+    """Return which figures of a profile a layout runs with."""
+    return TableKey(layout.micro_batch, layout.tensor_parallel, layout.shards, layout.joined)
 
 
 def slots(layout: Layout, position: int) -> tuple[int, ...]:
@@ -288,14 +306,12 @@ class _Hops:
     backward_us: FloatArray
 
 
-def _hops(
-    sums: LayerSums, layout: Layout, cluster: Cluster, runtime: Runtime, groups: Sequence[tuple[int, ...]]
-) -> _Hops:
-    num_stages = len(layout.cuts)
+def _hops(sums: LayerSums, layout: Layout, cluster: Cluster, runtime: Runtime, run: _Run) -> _Hops:
+    num_stages, groups = len(layout.cuts), run.groups
     found = _Hops(np.zeros(len(groups) - 1), np.zeros(len(groups)), np.zeros(len(groups)))
-    for stage in range(len(groups) - 1):
-        pair = _hop_ends_of(groups[stage], groups[stage + 1])
-        if pair is None or (stage + 1) % num_stages == 0:
+    for stage, following in enumerate(run.next_stages):
+        pair = None if following < 0 else _hop_ends_of(groups[stage], groups[following])
+        if pair is None:
             continue
         num_bytes = float(sums.boundary[layout.cuts[stage % num_stages][1]])
         link = hop_link(layout, cluster, *pair)
@@ -304,8 +320,8 @@ def _hops(
             found.lag_us[stage] = receive_us
             continue
         found.forward_us[stage] += send_us
-        found.forward_us[stage + 1] += receive_us
-        found.backward_us[stage + 1] += send_us
+        found.forward_us[following] += receive_us
+        found.backward_us[following] += send_us
         found.backward_us[stage] += receive_us
     return found
 
@@ -418,7 +434,9 @@ def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimize
         # Stages divided over the same devices hold the same part of it on each.
         positions = sorted({device for group in held_by for device in group}) if len(held_by) > 1 else [0]
         link = collective_link(layout, cluster, positions)
-        num_bytes = weight_bytes * optimizer.gradient_ratio
+        # A part of a tensor that another stage holds whole is the smallest: all of it is exchanged.
+        parts = max(map(len, held_by)) // min(map(len, held_by))
+        num_bytes = weight_bytes * parts * optimizer.gradient_ratio
         us = ring_us(link, len(positions), num_bytes)
         if us:
             copies = (0, num_stages) if layout.placement == "xshape" else (0,)

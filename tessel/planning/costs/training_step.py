@@ -208,11 +208,12 @@ def _edges(figures: StageFigures, names: Mapping[str, object], lags: Sequence[in
             edges += [Edge(f"f{stage}", form.format(stage)) for form in gradients]
             if "b{}_input" in names:
                 edges.append(Edge(f"b{stage}_input", f"b{stage}_weight"))
-            if stage == chain[-1]:
+            following = figures.next_stages[stage]
+            if following < 0:
                 continue
-            edges.append(Edge(f"f{stage}", f"f{stage + 1}", lags[stage]))
+            edges.append(Edge(f"f{stage}", f"f{following}", lags[stage]))
             edges += [
-                Edge(later.format(stage + 1), earlier.format(stage), lags[stage])
+                Edge(later.format(following), earlier.format(stage), lags[stage])
                 for later in gradients
                 for earlier in gradients
             ]

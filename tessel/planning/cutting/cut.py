@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -75,11 +77,39 @@ def transfers(cut: Cut, prices: RunPrices) -> Iterator[Cut]:
             yield Cut(tuple(moved.tolist()), cut.recompute)
 
 
-def every_cut(num_layers: int, num_stages: int, *, may_recompute: bool) -> Iterator[Cut]:
-    """Yield all cuts into so many stages, with every set of stages that recompute if any may."""
-    for inner in itertools.combinations(range(1, num_layers), num_stages - 1):
+class Section(NamedTuple):
+    """Consecutive layers that are cut by themselves.
+
+    Attributes:
+        first: its first layer.
+        after: the first layer behind it.
+        num_stages: stages that it is cut into.
+    """
+
+    first: int
+    after: int
+    num_stages: int
+
+
+def every_cut(sections: Sequence[Section], *, may_recompute: bool) -> Iterator[Cut]:
+    """Yield all cuts of each section into its stages, with every set of stages that recompute if any may."""
+    num_stages = sum(section.num_stages for section in sections)
+    inner = (
+        itertools.combinations(range(section.first + 1, section.after), section.num_stages - 1)
+        for section in sections
+    )
+    for chosen in itertools.product(*inner):
+        bounds = [
+            bound for section, own in zip(sections, chosen, strict=True) for bound in (section.first, *own)
+        ]
         sets = (
             itertools.product((False, True), repeat=num_stages) if may_recompute else [(False,) * num_stages]
         )
         for recompute in sets:
-            yield Cut((0, *inner, num_layers), tuple(recompute))
+            yield Cut((*bounds, sections[-1].after), tuple(recompute))
+
+
+def num_cuts(sections: Sequence[Section], *, may_recompute: bool) -> int:
+    """Return how many cuts `every_cut` yields."""
+    found = math.prod(math.comb(after - first - 1, stages - 1) for first, after, stages in sections)
+    return found * 2 ** sum(section.num_stages for section in sections) if may_recompute else found

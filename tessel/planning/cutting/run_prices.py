@@ -47,9 +47,9 @@ class RunPrices:
             self.time, self.recompute, self.static, self.recomputed_static, self.saved, self.kept
         )
 
-    def between_ends(self) -> RunPrices:
-        """Return the prices of the runs that leave out the first and the last layer."""
-        inner = slice(1, -1)
+    def of_layers(self, first: int, after: int) -> RunPrices:
+        """Return the prices of the runs within layers first..after-1."""
+        inner = slice(first, after + 1)
         return RunPrices(
             time=self.time[inner, inner],
             recompute=self.recompute[inner, inner],

@@ -106,6 +106,7 @@ _BY_PLACEMENT = {
     "zbv": ("zb-v", "dualpipe-v"),
     "xshape": ("chimera",),
     "mshape": ("1f1b", "gpipe"),
+    "kshape": ("1f1b", "gpipe"),
     "custom": (),
 }
 

@@ -57,7 +57,7 @@ class TimedOrder:
 
 def time_rule(rule: str, layout: Layout, figures: StageFigures, step_us: float) -> TimedOrder:
     """Return what a step takes in the order of a rule, spans rounded up to whole steps."""
-    if layout.shards:
+    if layout.divided_stages:
         step = step_of_figures(layout, figures)
         return TimedOrder(rule, estimate_step(step, _built(rule, step)))
     key = order_key(rule, layout, figures)
@@ -98,7 +98,7 @@ def in_flight_by_stage(rule: str, layout: Layout, figures: StageFigures) -> tupl
 
 def schedule_in_order(rule: str, step: TrainingStep) -> Schedule:
     """Return the schedule of a step in the order of a rule; it may exceed the limits."""
-    if step.layout.shards:
+    if step.layout.divided_stages:
         return _built(rule, step)
     key = order_key(rule, step.layout, step.figures)
     order = rule_order(key)

@@ -19,17 +19,28 @@ from tessel.planning.find_plan import find_plan
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import Branches, CostTable, Layer, LayerCost, Profile
 from tessel.schedule import Schedule
 from tessel.search import SearchBudget
 from tessel.search.portfolio.side_by_side import find_schedule_side_by_side
 from tessel.validation import check_schedule
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
-from tests.samples.plan_samples import MIB, QUIET, every_layout, placed_by_hand, random_profile, small_cluster
+from tests.samples.plan_samples import (
+    MIB,
+    QUIET,
+    branched,
+    every_layout,
+    placed_by_hand,
+    random_profile,
+    small_cluster,
+)
 
 
-def least_step_us(profile: Profile, cluster: Cluster, *, samples: int) -> float | None:
-    """Return the shortest step over all layouts with joint backwards, each order by CP-SAT."""
+def least_step_us(profile: Profile, cluster: Cluster, *, samples: int, placement: str = "") -> float | None:
+    """Return the shortest step over all layouts with joint backwards, each order by CP-SAT.
+
+    Of one placement alone, where there is one given.
+    """
     found = []
     is_limited = cluster.memory_bytes is not None
     layouts = every_layout(
@@ -39,13 +50,16 @@ def least_step_us(profile: Profile, cluster: Cluster, *, samples: int) -> float 
         recompute=is_limited,
         divides=bool(profile.shards),
         tensor=tuple(each.tensor_parallel for each in profile.tables if each.tensor_parallel > 1),
+        branches=profile.branches,
     )
     for layout in layouts:
-        placement, rooms, step_us = placed_by_hand(profile, layout, cluster, QUIET)
+        if placement not in ("", layout.placement):
+            continue
+        blocks, rooms, step_us = placed_by_hand(profile, layout, cluster, QUIET)
         if rooms is not None and min(rooms) < 0:
             continue
         micro_batches = layout.micro_batches // (2 if layout.placement == "xshape" else 1)
-        makespan = least_makespan_by_cpsat(placement, micro_batches, rooms)
+        makespan = least_makespan_by_cpsat(blocks, micro_batches, rooms)
         if makespan is not None:
             found.append(makespan * step_us)
     return min(found, default=None)
@@ -77,6 +91,11 @@ def plan(
         (18, 4, 4, None, {"shards": (2,), "tensor": (2, 4)}),
         (19, 3, 4, 40, {"tensor": (2,)}),
         (20, 4, 2, 50, {"shards": (2,), "tensor": (2,)}),
+        # Two branches side by side, of one layer or two, in replicas, and pairs that hold a branch each.
+        (21, 3, 2, None, {"tensor": (2,), "branches": (1, 2)}),
+        (22, 4, 2, 50, {"tensor": (2,), "branches": (1, 3)}),
+        (23, 4, 3, None, {"tensor": (3,), "branches": (2, 3)}),
+        (24, 4, 4, None, {"tensor": (2, 4), "branches": (1, 2)}),
     ],
 )
 def test_plan_equals_exhaustive_search(
@@ -85,6 +104,8 @@ def test_plan_equals_exhaustive_search(
     shards, tensor = divided.get("shards", ()), divided.get("tensor", ())
     rng = np.random.default_rng(seed)
     profile = random_profile(rng, layers, has_update=False, shards=shards, tensor=tensor)
+    if "branches" in divided:
+        profile = branched(profile, Branches(*divided["branches"]))
     samples = 3 if devices == 3 else 2
     cluster = small_cluster(devices, memory_bytes=None if memory is None else memory * MIB)
     truth = least_step_us(profile, cluster, samples=samples)
@@ -95,6 +116,36 @@ def test_plan_equals_exhaustive_search(
     found = plan(profile, cluster, samples=samples, optimizer=QUIET, baselines=False)
     assert found.best.estimate.step_us == pytest.approx(truth, rel=1e-9)
     assert found.lower_bound_us <= truth * (1 + 1e-9)
+    assert found.optimal
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("layers", "devices", "memory", "tensor", "branches"),
+    [
+        (5, 2, None, (2,), Branches(2, 4)),
+        (5, 2, 70, (2,), Branches(1, 3)),
+        (4, 3, None, (3,), Branches(2, 3)),
+        (5, 4, 60, (2, 4), Branches(1, 4)),
+    ],
+)
+def test_branches_side_by_side_equal_exhaustive_search(
+    seed: int, layers: int, devices: int, memory: int | None, tensor: tuple[int, ...], branches: Branches
+) -> None:
+    """Which devices a branch has, its cuts, what recomputes and the order of all blocks."""
+    rng = np.random.default_rng(30 + seed)
+    profile = branched(random_profile(rng, layers, has_update=False, tensor=tensor), branches)
+    samples = 3 if devices == 3 else 2
+    cluster = small_cluster(devices, memory_bytes=None if memory is None else memory * MIB)
+    truth = least_step_us(profile, cluster, samples=samples, placement="kshape")
+    options = {"optimizer": QUIET, "baselines": False, "placements": ("kshape",)}
+    if truth is None:
+        with pytest.raises(InfeasibleError):
+            plan(profile, cluster, samples=samples, **options)
+        return
+    found = plan(profile, cluster, samples=samples, **options)
+    assert found.best.layout.placement == "kshape"
+    assert found.best.estimate.step_us == pytest.approx(truth, rel=1e-9)
     assert found.optimal
 
 

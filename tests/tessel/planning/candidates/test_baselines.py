@@ -38,7 +38,7 @@ def test_1f1b_has_its_best_cut_and_degrees(memory: int | None) -> None:
         pool.price(family, cut, ("1f1b",)).step_us
         for family in families(profile, cluster, global_batch=8, options=options)
         if family.pipeline > 1
-        for cut in every_cut(7, family.num_stages, may_recompute=memory is not None)
+        for cut in every_cut(family.sections(7), may_recompute=memory is not None)
     )
     rows = {row.name: row for row in plan(problem).baselines}
     planned = rows["1f1b"].planned

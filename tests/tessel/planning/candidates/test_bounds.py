@@ -14,8 +14,9 @@ from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.cutting.cut import every_cut
 from tessel.planning.options import PlanOptions
 from tessel.planning.runtime import Runtime
+from tessel.profiles.profile import Branches
 from tessel.search import SearchBudget
-from tests.samples.plan_samples import MIB, random_profile, small_cluster
+from tests.samples.plan_samples import MIB, branched, random_profile, small_cluster
 
 BLOCKING = Runtime(name="blocking", has_blocking_hops=True, hop_overhead_us=15.0)
 
@@ -36,7 +37,15 @@ def cluster_of(seed: int, devices: int) -> Cluster:
 @pytest.mark.parametrize("seed", range(12))
 def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    profile = random_profile(rng, 4, is_split=seed % 2 == 0, is_tied=seed % 5 == 0, has_update=seed % 3 > 0)
+    profile = random_profile(
+        rng,
+        4,
+        is_split=seed % 2 == 0,
+        is_tied=seed % 5 == 0,
+        has_update=seed % 3 > 0,
+        tensor=(2, 4) if seed % 4 == 3 else (2,) if seed % 4 == 0 else (),
+    )
+    profile = branched(profile, Branches(2, 3) if seed % 8 == 3 else Branches(1, 3))
     cluster = cluster_of(seed, 4 if seed % 2 else 2)
     options = PlanOptions(
         optimizer=OPTIMIZERS["adam" if seed % 2 else "sgd"],
@@ -49,7 +58,7 @@ def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
     for family in families(profile, cluster, global_batch=4, options=options):
         sums, prices = problem.sums(family), problem.prices(family)
         bound = max(bounds.quick(family, sums, prices).step_us, bounds.by_cuts(family, sums, prices).step_us)
-        for cut in every_cut(4, family.num_stages, may_recompute=True):
+        for cut in every_cut(family.sections(len(profile.layers)), may_recompute=True):
             candidate = pool.price(family, cut)
             if not has_room(candidate.figures):
                 continue

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 from tessel.errors import ScheduleError
-from tessel.planning.candidates.families import chain_of, families, family_of
+from tessel.planning.candidates.families import Family, chain_of, families, family_of
+from tessel.planning.costs.stage_figures import stage_figures
+from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
+from tessel.profiles.profile import Branches, LayerCost, Profile
 from tessel.shapes import kshape, vshape, zbv
-from tests.samples.plan_samples import random_profile, small_cluster
+from tests.samples.plan_samples import QUIET, branched, random_profile, small_cluster
 
 
 def test_degrees_multiply_to_the_devices_and_batches_to_the_global_batch() -> None:
@@ -38,6 +42,63 @@ def test_options_leave_out_what_they_do_not_allow() -> None:
         PlanOptions(placements=("wshape",))  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="pipeline is 0"):
         PlanOptions(pipeline=0)
+
+
+def test_branches_have_every_number_of_devices_that_their_layers_allow() -> None:
+    profile = random_profile(np.random.default_rng(0), 6, tensor=(2, 4))
+    towers = branched(profile, Branches(2, 5))
+    assert not _branched_families(profile)
+    found = _branched_families(towers)
+    assert len(found) == len(set(found))
+    # Two devices or two pairs: one and one. Four: two and two, or one and three; three have no layer each.
+    assert sorted((family.pipeline, family.tensor_parallel, family.branch_devices) for family in found) == [
+        (2, 1, 1),
+        (2, 2, 1),
+        (4, 1, 1),
+        (4, 1, 2),
+    ]
+    for family in found:
+        layout = family.any_layout(6)
+        assert family_of(layout) == family
+        assert layout.branches == towers.branches
+        assert layout.devices_of(family.num_stages - 1) == tuple(range(family.pipeline))
+        assert [layout.next_stage(stage) for stage in range(family.num_stages)].count(-1) == 1
+    # What joins them was not measured over four devices.
+    assert {family.joined for family in _branched_families(towers, degrees=(2,))} == {2}
+
+
+def _branched_families(profile: Profile, degrees: tuple[int, ...] = (2, 4)) -> list[Family]:
+    tables = tuple(each for each in profile.tables if each.tensor_parallel in (1, *degrees))
+    profile = msgspec.structs.replace(profile, tables=tables)
+    options = PlanOptions(placements=("kshape",))
+    return list(families(profile, small_cluster(4), global_batch=4, options=options))
+
+
+def test_layouts_and_profiles_have_branches_where_these_can_be() -> None:
+    profile = random_profile(np.random.default_rng(0), 4, tensor=(2,))
+    for second, joined in ((0, 2), (2, 2), (2, 4)):
+        with pytest.raises(ScheduleError, match="the second branch begins at layer"):
+            msgspec.structs.replace(profile, branches=Branches(second, joined))
+    layout = Layout(
+        data_parallel=1,
+        pipeline=2,
+        micro_batch=1,
+        micro_batches=2,
+        placement="kshape",
+        cuts=((0, 0), (1, 2), (3, 3)),
+        branch_devices=1,
+    )
+    for change in ({"branch_devices": 0}, {"branch_devices": 2}, {"cuts": ((0, 1), (2, 3))}):
+        with pytest.raises(ScheduleError, match="kshape has a stage for each device of two branches"):
+            msgspec.structs.replace(layout, **change)
+    with pytest.raises(ScheduleError, match="vshape has no branches"):
+        msgspec.structs.replace(layout, placement="vshape", cuts=((0, 0), (1, 3)))
+    for known in (None, Branches(2, 3)):
+        other = msgspec.structs.replace(profile, branches=known)
+        with pytest.raises(ScheduleError, match="cut where the model's begin and meet"):
+            stage_figures(other, layout, small_cluster(2), QUIET)
+    with pytest.raises(ScheduleError, match="relayed_bytes is 2, more than the 1"):
+        LayerCost(forward_us=1.0, boundary_bytes=1, relayed_bytes=2)
 
 
 def test_a_chain_is_read_from_a_placement() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessel.planning.costs.stage_costs import cuts_at, largest, layer_sums
+from tessel.planning.costs.stage_costs import TableKey, cuts_at, largest, layer_sums
 from tests.samples.plan_samples import random_profile
 
 
 def test_runs_of_layers_are_sums_of_their_layers() -> None:
     profile = random_profile(np.random.default_rng(0), 7, is_split=True, is_tied=True)
     costs = profile.costs(micro_batch=1)
-    sums = layer_sums(profile, micro_batch=1)
+    sums = layer_sums(profile, TableKey(1))
     inputs = [0, *(cost.boundary_bytes for cost in costs)]
     for first in range(7):
         for after in range(first + 1, 8):
@@ -33,7 +33,7 @@ def test_runs_of_layers_are_sums_of_their_layers() -> None:
 
 def test_a_shared_tensor_is_held_once_on_a_device() -> None:
     profile = random_profile(np.random.default_rng(1), 5, is_tied=True)
-    sums = layer_sums(profile, micro_batch=1)
+    sums = layer_sums(profile, TableKey(1))
     shared = min(profile.tables[0].costs[0].weight_bytes, profile.tables[0].costs[4].weight_bytes)
     assert sums.twice_held([(0, 4)]) == shared
     assert sums.twice_held([(0, 1), (4, 4)]) == shared

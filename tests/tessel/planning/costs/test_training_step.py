@@ -18,7 +18,7 @@ from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.costs.training_step import StepEstimate, build_step, estimate_step
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import DEEPSPEED, OVERLAPPED, RUNTIMES, Runtime
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import Branches, CostTable, Layer, LayerCost, Profile
 
 ADAM = OPTIMIZERS["adam"]
 
@@ -294,6 +294,35 @@ def test_a_ring_through_several_devices_of_a_node_has_all_of_their_links(
     assert [sync.us for sync in figures.synchronisations] == pytest.approx(
         [2 * (replicas - 1) / replicas * 10**6 / bytes_per_s * 1e6]
     )
+
+
+def test_a_table_that_a_branch_holds_whole_is_exchanged_whole_with_its_parts() -> None:
+    whole = LayerCost(forward_us=1.0, backward_us=1.0, weight_bytes=2 * 10**6, boundary_bytes=10**6)
+    part = msgspec.structs.replace(whole, weight_bytes=10**6)
+    profile = Profile(
+        name="towers",
+        layers=(Layer("image"), Layer("words", "table"), Layer("head", "table")),
+        tables=(
+            CostTable(micro_batch=1, tensor_parallel=1, costs=(whole,) * 3),
+            CostTable(micro_batch=1, tensor_parallel=2, costs=(part,) * 3),
+        ),
+        branches=Branches(1, 2),
+    )
+    layout = Layout(
+        data_parallel=1,
+        pipeline=2,
+        micro_batch=1,
+        micro_batches=1,
+        cuts=((0, 0), (1, 1), (2, 2)),
+        placement="kshape",
+        branch_devices=1,
+    )
+    cluster = Cluster(devices=2, hop=FAST, collective=Link(bytes_per_s=1e9))
+    figures = stage_figures(profile, layout, cluster, ADAM)
+    assert [tie.us for tie in figures.ties] == pytest.approx([2000.0])
+    # The second device holds its part of the table once, though two of its stages do.
+    copies = 1 + ADAM.gradient_ratio + ADAM.state_ratio
+    assert figures.static_bytes == (int(3 * 10**6 * copies), int(2 * 10**6 * copies))
 
 
 def test_a_slower_device_slows_its_stage_and_its_update() -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tessel.planning.candidates.families import Family
-from tessel.planning.costs.stage_costs import layer_sums
+from tessel.planning.costs.stage_costs import TableKey, layer_sums
 from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.cutting.chain_cut import chain_cut
 from tessel.planning.cutting.chunked_cut import ChunkedDevices, chunked_cut
-from tessel.planning.cutting.cut import Cut, every_cut, neighbours, transfers
+from tessel.planning.cutting.cut import Cut, Section, every_cut, neighbours, transfers
 from tessel.planning.cutting.descent import EVENNESS
 from tessel.planning.cutting.run_prices import RunPrices, run_prices
 from tessel.planning.options import PlanOptions
@@ -23,7 +23,7 @@ RATIO = 4.0
 
 def prices_of(seed: int, layers: int, *, is_split: bool = False) -> RunPrices:
     profile = random_profile(np.random.default_rng(seed), layers, is_split=is_split, is_tied=seed % 2 == 1)
-    return run_prices(layer_sums(profile, micro_batch=1), splits=is_split, trained_ratio=RATIO)
+    return run_prices(layer_sums(profile, TableKey(1)), splits=is_split, trained_ratio=RATIO)
 
 
 def longest_stage(
@@ -60,7 +60,7 @@ def test_chain_cut_has_the_least_longest_stage(seed: int, limit: int | None) -> 
     found = chain_cut(prices, in_flight=in_flight, speeds=np.array(speeds), limits=limits, may_recompute=True)
     values = [
         value
-        for cut in every_cut(6, 3, may_recompute=True)
+        for cut in every_cut([Section(0, 6, 3)], may_recompute=True)
         if (value := longest_stage(prices, cut, in_flight, limits, speeds)) is not None
     ]
     if not values:
@@ -82,7 +82,8 @@ def test_chunked_cuts_are_even_and_fit(placement: str) -> None:
         found = chunked_cut(prices, chunked, num_stages)
         assert found is not None
         best = min(
-            _largest_load(prices, cut, devices) for cut in every_cut(9, num_stages, may_recompute=False)
+            _largest_load(prices, cut, devices)
+            for cut in every_cut([Section(0, 9, num_stages)], may_recompute=False)
         )
         assert _largest_load(prices, found, devices) <= 1.1 * best
         held = _held(prices, found, devices)
@@ -111,7 +112,7 @@ def test_tight_chunked_cuts_weigh_recomputation_against_uneven_loads(placement: 
         found = chunked_cut(prices, _two_devices(devices, in_flight, (limit, limit)), 4)
         fitting = [
             _largest_load(prices, cut, devices)
-            for cut in every_cut(8, 4, may_recompute=True)
+            for cut in every_cut([Section(0, 8, 4)], may_recompute=True)
             if max(_held(prices, cut, devices, 4.0)) <= limit
         ]
         if found is None:
