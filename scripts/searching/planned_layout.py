@@ -181,9 +181,17 @@ def settings_of_layout(layout: Layout, settings: TuningSettings, *, in_parts: bo
     layer_cuts = tuple(first for first, _ in layout.cuts[1:])
     settings = replace(settings, in_parts=in_parts)
     width = layout.tensor_parallel
-    if width > 1:
-        devices = (layout.device_of(stage) * width for stage in range(len(layout.cuts)))
-        placed = PlacedStages.chain([range(first, first + width) for first in devices])
+    if width > 1 or layout.joined:
+        every = range(len(layout.cuts))
+        placed = PlacedStages(
+            tuple(
+                tuple(first * width + part for first in layout.devices_of(stage) for part in range(width))
+                for stage in every
+            ),
+            tuple(
+                tuple(earlier for earlier in every if layout.next_stage(earlier) == stage) for stage in every
+            ),
+        )
         return replace(
             settings,
             num_stages=len(layout.cuts),

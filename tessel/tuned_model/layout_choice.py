@@ -1,14 +1,14 @@
 """From the measured layers of a model to the layout that runs its step fastest: the planner's search.
 
 Layers become a profile, with the first and the last also as shards over several devices, and
-`tessel.planning` weighs chunks, divided ends, recomputation, joint and split backwards and replicas, with
-gradients summed and the optimizer's step after the pipeline. Checked in
+`tessel.planning` weighs chunks, divided ends, two branches side by side, recomputation, joint and split
+backwards and replicas, with gradients summed and the optimizer's step after the pipeline. Checked in
 tests/tessel/tuned_model/test_layout_choice.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +19,7 @@ from tessel.planning.find_plan import find_plan
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlannedStep, PlanProgress, PlanResult
+from tessel.profiles.branches import find_branches, relayed_bytes
 from tessel.profiles.profile import CostTable, LayerCost, Profile, ShardTable
 from tessel.profiles.tuned_plan import cost_of_stage, profile_of_stages
 from tessel.search import SearchBudget
@@ -32,7 +33,7 @@ OPTIMIZERS = {
 }
 """As `tessel.pipeline.OPTIMIZER_STATES` counts bytes: gradients are held even where nothing is updated."""
 
-RUN: tuple[PlacementName, ...] = ("vshape", "interleaved", "zbv", "xshape", "mshape")
+RUN: tuple[PlacementName, ...] = ("vshape", "interleaved", "zbv", "xshape", "mshape", "kshape")
 """Placements that `tessel run` takes."""
 
 MAX_CHUNKS = 4
@@ -98,7 +99,7 @@ class ChosenLayout:
 
 
 def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
-    """Return the profile of measured layers, their ends also divided.
+    """Return the profile of measured layers, their ends also divided, and where two branches of them meet.
 
     Args:
         layers: as the tuner measured them.
@@ -116,6 +117,14 @@ def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
     )
     (table,) = profile.tables
     us_a_byte = _update_us_a_byte(layers, optimizer)
+    branches = find_branches(layers.layers)
+    relayed = (0,) * len(layers.layers) if branches is None else relayed_bytes(layers.layers, branches)
+
+    def passing(costs: Iterable[LayerCost]) -> tuple[LayerCost, ...]:
+        return tuple(
+            msgspec.structs.replace(cost, relayed_bytes=num_bytes)
+            for cost, num_bytes in zip(costs, relayed, strict=True)
+        )
 
     def updated(cost: LayerCost) -> LayerCost:
         cost = msgspec.structs.replace(cost, update_us=us_a_byte * cost.weight_bytes)
@@ -133,13 +142,13 @@ def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
     )
     costs = tuple(map(updated, table.costs)) if layers.training else table.costs
     whole = CostTable(
-        micro_batch=table.micro_batch, tensor_parallel=1, costs=costs, intervals=table.intervals
+        micro_batch=table.micro_batch, tensor_parallel=1, costs=passing(costs), intervals=table.intervals
     )
     split = tuple(
-        CostTable(micro_batch=layers.batch, tensor_parallel=count, costs=tuple(map(divided, stages)))
+        CostTable(micro_batch=layers.batch, tensor_parallel=count, costs=passing(map(divided, stages)))
         for count, stages in sorted(layers.tensor_parallel.items())
     )
-    return msgspec.structs.replace(profile, tables=(whole, *split), shards=shards)
+    return msgspec.structs.replace(profile, tables=(whole, *split), shards=shards, branches=branches)
 
 
 def _update_us_a_byte(layers: LayersPlan, optimizer: str) -> float:

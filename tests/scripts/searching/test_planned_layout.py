@@ -70,6 +70,25 @@ def test_stages_lie_where_the_layout_has_them(
     assert settings.are_some_divided == (placement == "mshape" or width > 1)
 
 
+def test_branches_become_stages_that_meet_on_all_devices() -> None:
+    layout = Layout(
+        data_parallel=1,
+        pipeline=3,
+        tensor_parallel=2,
+        micro_batch=1,
+        micro_batches=8,
+        placement="kshape",
+        branch_devices=2,
+        cuts=CUTS,
+    )
+    settings = settings_of_layout(layout, TuningSettings(num_stages=4, hop_us=1.0))
+    assert settings.placed == PlacedStages(
+        ((0, 1), (2, 3), (4, 5), (0, 1, 2, 3, 4, 5)), ((), (0,), (), (1, 2))
+    )
+    assert settings.layer_cuts == (1, 5, 9)
+    assert placement_name(layout) == "kshape of 2"
+
+
 def placed_plan(name: str, forward_us: Sequence[float], micro_batches: int) -> Plan:
     """Return the plan of a model on two devices, given its stages' forwards; backwards take twice as long."""
     placement = model_placement(name, 2)
