@@ -84,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     confirming.add_argument("--report", type=Path, help="file of the report, in Markdown")
     publishing = commands.add_parser("published")
     publishing.add_argument("--folder", type=Path, default=Path("out/published"))
+    publishing.add_argument("--inference", action="store_true", help="layers without a backward")
     for each in (planning, publishing):
         each.add_argument("--link", type=_link, default=LINK, help="bandwidth between devices: 100GB/s")
     for each in (measuring, planning, confirming):
@@ -115,7 +116,7 @@ def _publish(options: argparse.Namespace) -> None:
     link = measure_shards.Link(
         bytes_per_us=options.link.bytes_per_s / 1e6, latency_us=options.link.latency_us
     )
-    for layers in published_models(link):
+    for layers in published_models(link, training=not options.inference):
         path = options.folder / f"{layers.model}.json"
         path.write_bytes(msgspec.json.format(msgspec.json.encode(layers), indent=1) + b"\n")
         gib = sum(layer.weight_bytes for layer in layers.layers) / 2**30

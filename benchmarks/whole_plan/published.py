@@ -12,14 +12,16 @@ head and an embedding, and a layer of another size is predicted to run at them:
 
 What a block saves is the formula of Korthikanti et al. (2023, equation 1) times what the measured block has
 of it. A layer over P devices takes a P-th of that and its all-reduces: two of a block in each direction, of
-the head two numbers a row, and its input's gradient. Everything is *predicted*, and says so. Left out:
-kernels lose speed as they get smaller, so that layers over eight devices are too fast here. Checked in
-tests/benchmarks/test_whole_plan.py.
+the head two numbers a row, and its input's gradient. Layers name the tensors that they read, make and relay,
+so that the towers of a FLAVA, which read nothing of each other, are found to be branches; in a chain its text
+tower relays what the image tower makes. Everything is *predicted*, and says so. Left out: kernels lose speed
+as they get smaller, so that layers over eight devices are too fast here; and what an mT5's decoder relays of
+its encoder. Checked in tests/benchmarks/test_whole_plan.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +29,7 @@ import msgspec
 
 from tessel.profiles.load import load_profile
 from tessel.profiles.profile import LayerCost
-from tuner.plan import Figure, LayersPlan, ShardsPlan, StagePlan, TiedParameter
+from tuner.plan import Figure, LayersPlan, ShardsPlan, StagePlan, TensorInfo, TiedParameter
 from tuner.tuning.stage_costs.measure_shards import Link
 
 PROFILE = Path(__file__).resolve().parents[1] / "data/profiles/gpt-3-2.7b_h100.csv"
@@ -228,18 +230,53 @@ class Predictor:
         )
 
 
-def published_models(link: Link) -> Iterator[LayersPlan]:
+def published_models(link: Link, *, training: bool = True) -> Iterator[LayersPlan]:
     """Yield every model.
 
     Args:
         link: between devices, for the all-reduces of divided layers.
+        training: whether layers have a backward.
     """
     predictor = Predictor(link)
-    for words, suffix in ((50_257, "50k"), (262_144, "256k"), (1_048_576, "1m")):
-        yield _gpt3(predictor, words, f"gpt3-6.7b-words_{suffix}")
-    yield _mt5(predictor, "mt5-xl", width=2048, heads=32, feed_forward=5120)
-    yield _mt5(predictor, "mt5-xxl", width=4096, heads=64, feed_forward=10_240)
-    yield _flava(predictor)
+    models = [
+        *(
+            _gpt3(predictor, words, f"gpt3-6.7b-words_{suffix}")
+            for words, suffix in ((50_257, "50k"), (262_144, "256k"), (1_048_576, "1m"))
+        ),
+        _mt5(predictor, "mt5-xl", width=2048, heads=32, feed_forward=5120),
+        _mt5(predictor, "mt5-xxl", width=4096, heads=64, feed_forward=10_240),
+        _flava(predictor),
+    ]
+    yield from models if training else map(for_inference, models)
+
+
+def for_inference(layers: LayersPlan) -> LayersPlan:
+    """Return the same layers without backwards and what is saved for them."""
+
+    def forward_alone(stage: StagePlan) -> StagePlan:
+        return msgspec.structs.replace(
+            stage,
+            backward=None,
+            backward_input=None,
+            backward_weight=None,
+            saved_bytes=0,
+            saved_for_weight_bytes=0,
+        )
+
+    return msgspec.structs.replace(
+        layers,
+        model=f"{layers.model}-inference",
+        training=False,
+        layers=tuple(map(forward_alone, layers.layers)),
+        shards={
+            count: (forward_alone(first), forward_alone(last))
+            for count, (first, last) in layers.shards.items()
+        },
+        update=None,
+        tensor_parallel={
+            count: tuple(map(forward_alone, stages)) for count, stages in layers.tensor_parallel.items()
+        },
+    )
 
 
 def _gpt3(predictor: Predictor, words: int, name: str) -> LayersPlan:
@@ -273,7 +310,10 @@ def _mt5(predictor: Predictor, name: str, *, width: int, heads: int, feed_forwar
 
 
 def _flava(predictor: Predictor) -> LayersPlan:
-    """Image and text encoder of 12 blocks each, and 6 over both, width 768; 32 samples; one after another."""
+    """Image and text encoder of 12 blocks each that read nothing of each other, and 6 blocks over both.
+
+    Width 768, 32 samples; the loss is of the words, which both decide.
+    """
     samples = 32
 
     def block(sequence: int) -> Block:
@@ -291,12 +331,41 @@ def _flava(predictor: Predictor) -> LayersPlan:
     layers += [predictor.block(block(77), f"text.block{number}") for number in range(12)]
     layers += [predictor.block(block(275), f"both.block{number}") for number in range(6)]
     layers += [predictor.head(30_522, 768, samples * 77, "head")]
-    return _plan("flava", layers, tied=())
+    text, both = 12, 25
+    reads = _of_a_chain(len(layers))
+    reads[text], reads[both] = (), (text - 1, both - 1)
+    return _plan("flava", layers, tied=(), reads=reads)
 
 
-def _plan(name: str, layers: list[dict[int, StagePlan]], *, tied: tuple[tuple[int, int], ...]) -> LayersPlan:
+def _plan(
+    name: str,
+    layers: list[dict[int, StagePlan]],
+    *,
+    tied: tuple[tuple[int, int], ...],
+    reads: Sequence[Sequence[int]] | None = None,
+) -> LayersPlan:
+    """Return the document of a model.
+
+    Args:
+        name: of the model.
+        layers: each by the number of devices it is divided over.
+        tied: layers that hold one and the same weight.
+        reads: of each layer, the layers whose results it reads, all before it; the one before if left out.
+    """
+    reads = reads or _of_a_chain(len(layers))
+    made = [
+        TensorInfo(
+            name=f"{layer[1].layers[0]}.result",
+            # All that it hands on, as so many floats.
+            shape=(layer[1].boundary_bytes // FLOAT,),
+            dtype="float32",
+            num_bytes=layer[1].boundary_bytes,
+        )
+        for layer in layers
+    ]
+
     def over(count: int) -> tuple[StagePlan, ...]:
-        return tuple(_numbered(layer[count], number) for number, layer in enumerate(layers))
+        return tuple(_joined_up(layer[count], number, made, reads) for number, layer in enumerate(layers))
 
     has_words = layers[0][1].backward_input is None  # an embedding comes first
     updated = 16 << 20
@@ -319,5 +388,25 @@ def _plan(name: str, layers: list[dict[int, StagePlan]], *, tied: tuple[tuple[in
     )
 
 
-def _numbered(layer: StagePlan, number: int) -> StagePlan:
-    return msgspec.structs.replace(layer, name=f"stage{number}")
+def _of_a_chain(num_layers: int) -> list[tuple[int, ...]]:
+    """Return what each layer reads of a chain: the one before it."""
+    return [(number - 1,) if number else () for number in range(num_layers)]
+
+
+def _joined_up(
+    layer: StagePlan, number: int, made: Sequence[TensorInfo], reads: Sequence[Sequence[int]]
+) -> StagePlan:
+    """Return a layer with its number and its tensors; it relays what is made before it and read behind it."""
+    relayed = [
+        tensor
+        for maker, tensor in enumerate(made[:number])
+        if any(maker in later for later in reads[number + 1 :])
+    ]
+    return msgspec.structs.replace(
+        layer,
+        name=f"stage{number}",
+        inputs=tuple(made[maker] for maker in reads[number]),
+        outputs=(made[number],),
+        relayed=tuple(tensor.name for tensor in relayed),
+        boundary_bytes=made[number].num_bytes + sum(tensor.num_bytes for tensor in relayed),
+    )

@@ -23,11 +23,15 @@ from benchmarks.whole_plan.confirm import (
     over_every_device,
     replay,
 )
+from benchmarks.whole_plan.published import published_models
 from benchmarks.whole_plan.report import goals, longer_with_more_memory, means
+from tessel.planning.cluster import Link
+from tessel.profiles.profile import Branches
 from tessel.search import SearchBudget
-from tessel.tuned_model.layout_choice import LayoutRequest, choose_layout
+from tessel.tuned_model.layout_choice import LayoutRequest, choose_layout, profile_of_layers
 from tests.samples.measured_layers import heavy_head
-from tuner.plan import LayersPlan
+from tuner.plan import LayersPlan, StagePlan
+from tuner.tuning.stage_costs import measure_shards
 
 pytestmark = pytest.mark.tvm
 
@@ -62,6 +66,65 @@ def test_published_sizes_are_predicted_from_the_measured_profile_and_planned(tmp
     steps = {row.name: row.step_ms for row in chosen.rows if row.step_ms is not None}
     assert steps["plan"] <= min(steps.values())
     assert steps["plan"] < steps["gpipe"]
+
+
+def flava(*, training: bool = True) -> LayersPlan:
+    """Return the predicted layers of FLAVA."""
+    models = published_models(measure_shards.Link(bytes_per_us=1e5, latency_us=5.0), training=training)
+    return next(layers for layers in models if layers.model.startswith("flava"))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_towers_of_a_flava_are_branches_that_meet(training: bool) -> None:
+    layers = flava(training=training)
+    profile = profile_of_layers(layers)
+    assert profile.is_training == training
+    assert profile.branches == Branches(second=12, joined=25)
+    names = [layer.name for layer in profile.layers]
+    assert names[11:13] == ["image.block11", "text.embedding"]
+    assert names[24:26] == ["text.block11", "both.block0"]
+    image, text = 4 * 32 * 197 * 768, 4 * 32 * 77 * 768
+    for table in profile.tables:
+        sizes = [(cost.boundary_bytes, cost.relayed_bytes) for cost in table.costs]
+        assert sizes[:25] == [(image, 0)] * 12 + [(image + text, image)] * 13
+        assert all(relayed == 0 for _, relayed in sizes[25:])
+
+
+def reading_the_other_tower(layers: LayersPlan) -> LayersPlan:
+    """Return FLAVA with a text tower whose embedding also reads what the image tower makes."""
+
+    def crossed(stages: tuple[StagePlan, ...]) -> tuple[StagePlan, ...]:
+        text = msgspec.structs.replace(stages[12], inputs=stages[11].outputs)
+        return (*stages[:12], text, *stages[13:])
+
+    divided = {count: crossed(stages) for count, stages in layers.tensor_parallel.items()}
+    return msgspec.structs.replace(layers, layers=crossed(layers.layers), tensor_parallel=divided)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_towers_run_side_by_side_unless_one_reads_the_other(training: bool) -> None:
+    """One micro-batch waits for the longer tower alone; of many, all-reduces of the joint cost more."""
+    layers = flava(training=training)
+    chain = reading_the_other_tower(layers)
+    assert profile_of_layers(chain).branches is None
+    assert all(cost.relayed_bytes == 0 for cost in profile_of_layers(chain).tables[0].costs)
+    link = Link(bytes_per_s=1e11, latency_us=5.0)
+    found = {}
+    for name, plan, micro_batches in (("one", layers, 1), ("many", layers, 8), ("chain", chain, 1)):
+        request = LayoutRequest(devices=8, micro_batches=micro_batches, link=link)
+        found[name] = choose_layout(plan, request, budget=SearchBudget(work_limit=0.2))
+        steps = {row.name: row.step_ms for row in found[name].rows if row.step_ms is not None}
+        assert steps["plan"] <= min(steps.values())
+        assert {"1f1b", "tensor-parallel"} <= steps.keys()
+        assert ("kshape-1f1b" in steps) == (training and name != "chain")
+    assert [each.layout.placement == "kshape" for each in found.values()] == [True, False, False]
+    assert found["one"].step_us < 0.95 * found["chain"].step_us
+    # The chain's own rows are of the same figures, with branches or without.
+    one, same = (
+        {row.name: row.step_ms for row in found[name].rows if row.name in ("tensor-parallel", "gpipe")}
+        for name in ("one", "chain")
+    )
+    assert one == same
 
 
 def test_cases_are_planned_and_none_is_slower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
