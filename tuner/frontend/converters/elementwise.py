@@ -14,6 +14,7 @@ import torch
 from tvm import relax
 
 from tuner.frontend.converters.call import Call, Converter, Expr, dtype_of, is_constant
+from tuner.frontend.converters.signs import has_sign
 
 _SMALL = 0.3
 """Magnitude below which exp(x) - 1 is computed without a difference of nearly equal numbers."""
@@ -226,34 +227,41 @@ def _logarithm(base: float) -> Converter:
 
 
 def _log1p(call: Call) -> Expr:
-    """Emit log(1 + x) without loss for small x: with u the rounded 1 + x, log(u) x / (u - 1).
+    """Emit log(1 + x) without loss for small x: with u the rounded 1 + x, log(u) + (x - (u - 1)) / u.
 
-    Source: Kahan, as in Goldberg 1991, theorem 4.
+    Differentiated, the second summand, a rounding error, gives nothing, and the first 1 / u. It is left out
+    where u is 0 or infinite.
+
+    Source: Hewlett-Packard, as in FreeBSD's s_log1p.c.
     """
     x = call.operand("self")
-    one = relax.const(1, call.dtype)
+    one, zero = relax.const(1, call.dtype), relax.const(0, call.dtype)
     u = call.emit(relax.op.add(x, one))
-    nearby = call.emit(relax.op.subtract(u, one))
-    scaled = call.emit(relax.op.multiply(call.emit(relax.op.log(u)), call.emit(relax.op.divide(x, nearby))))
-    is_plain = call.emit(relax.op.logical_or(call.emit(relax.op.equal(u, one)), call.emit(relax.op.isinf(u))))
-    return call.emit(relax.op.where(is_plain, x, scaled))
+    is_finite, is_other = call.emit(relax.op.isfinite(u)), call.emit(relax.op.not_equal(u, zero))
+    has_error = call.emit(relax.op.logical_and(is_finite, is_other))
+    error = call.emit(relax.op.subtract(x, call.emit(relax.op.subtract(u, one))))
+    error = call.emit(relax.op.where(has_error, error, zero))
+    correction = call.emit(relax.op.divide(error, call.emit(relax.op.where(has_error, u, one))))
+    return call.emit(relax.op.add(call.emit(relax.op.log(u)), correction))
 
 
 def _expm1(call: Call) -> Expr:
     """Emit exp(x) - 1; for small x by its series, since their difference would lose all digits."""
     x = call.operand("self")
     dtype = call.dtype
+    size = call.emit(relax.op.abs(x))
+    is_small = call.emit(relax.op.less(size, relax.const(_SMALL, dtype)))
+    # That of others has powers that may be infinite; no gradient, which is 0 times theirs, passes there.
+    small = call.emit(relax.op.where(is_small, x, relax.const(0, dtype)))
     # 1 + x/2 (1 + x/3 (1 + …)), nested: at most _SMALL**n / n! is left, below a unit of the last place.
     terms = 14 if dtype == "float64" else 8
     series = relax.const(1, dtype)
     for term in range(terms, 1, -1):
-        scaled = call.emit(relax.op.multiply(x, relax.const(1 / term, dtype)))
+        scaled = call.emit(relax.op.multiply(small, relax.const(1 / term, dtype)))
         product = call.emit(relax.op.multiply(scaled, series))
         series = call.emit(relax.op.add(product, relax.const(1, dtype)))
-    series = call.emit(relax.op.multiply(x, series))
+    series = call.emit(relax.op.multiply(small, series))
     plain = call.emit(relax.op.subtract(call.emit(relax.op.exp(x)), relax.const(1, dtype)))
-    size = call.emit(relax.op.abs(x))
-    is_small = call.emit(relax.op.less(size, relax.const(_SMALL, dtype)))
     return call.emit(relax.op.where(is_small, series, plain))
 
 
@@ -343,7 +351,7 @@ def _absolute(call: Call) -> Expr:
 
 def _copysign(call: Call) -> Expr:
     size = call.emit(relax.op.abs(call.operand("self")))
-    is_negative = call.emit(relax.op.less(call.operand("other"), relax.const(0, call.dtype)))
+    is_negative = has_sign(call, call.operand("other"))
     return call.emit(relax.op.where(is_negative, call.emit(relax.op.negative(size)), size))
 
 

@@ -12,6 +12,7 @@ import torch
 from tvm import relax
 
 from tuner.frontend.converters.call import Call, Converter, Expr, dtype_name, dtype_of
+from tuner.frontend.converters.signs import has_sign
 
 
 def _comparison(operator: Callable[..., Expr]) -> Converter:
@@ -73,7 +74,7 @@ def _signbit(call: Call) -> Expr:
     x = call["self"]
     if dtype_of(x) == "bool":
         return call.emit(relax.op.zeros_like(x))
-    return call.emit(relax.op.less(x, relax.const(0, dtype_of(x))))
+    return has_sign(call, x)
 
 
 def _where(call: Call) -> Expr:

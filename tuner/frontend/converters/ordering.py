@@ -61,9 +61,18 @@ def _keys(call: Call, x: Expr) -> Expr:
 
 
 def _median(call: Call) -> Expr:
-    """Emit the lower of the middle values of all."""
-    flat = call.reshaped(call["self"], [size_of(call["self"])])
-    return _middle(call, flat, 0)[0]
+    """Emit the lower of the middle values of all.
+
+    As the largest of those that are not above it: its gradient is shared by all that equal it, as in torch.
+    """
+    x = call.reshaped(call["self"], [size_of(call["self"])])
+    value = _middle(call, x, 0)[0]
+    if "float" not in dtype_of(x):
+        return value
+    lowest = relax.const(np.asarray(-np.inf, dtype_of(x)), dtype_of(x))
+    lower = call.emit(relax.op.where(call.emit(relax.op.less_equal(x, value)), x, lowest))
+    shared = call.emit(relax.op.max(lower, axis=[0]))
+    return call.emit(relax.op.where(call.emit(relax.op.isfinite(value)), shared, value))
 
 
 def _median_of_axis(call: Call) -> list[Expr]:

@@ -9,7 +9,7 @@ can be a call of torch. Checked in tests/tuner/frontend/torch/test_decomposition
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.export.graph_signature import InputKind
 from tuner.frontend.converters import COMPLEX, CONVERTERS
 from tuner.frontend.shapes import static_shapes
 from tuner.frontend.torch.blocked_gradients import detach_ungraded
+from tuner.frontend.torch.decomposition_rules import OWN_RULES
 
 _MAX_ROUNDS = 8
 """Rounds of decomposition: the second only where the first brought a use that no converter takes."""
@@ -117,7 +118,8 @@ def _all_rules() -> Mapping[Any, Any]:
         for target, rule in decomposition_table.items()
         if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
     }
-    return {**rules, **{target: defaults[target] for target in defaults}, **_OWN_RULES}
+    table = {**rules, **{target: defaults[target] for target in defaults}, **OWN_RULES}
+    return {target: rule for target, rule in table.items() if target not in _COMPUTED}
 
 
 def require_shapes(
@@ -224,54 +226,8 @@ def _smoothed(node: Any) -> bool:
     return bool(given.get("label_smoothing")) or given["target"].meta["val"].is_floating_point()
 
 
+_COMPUTED = frozenset({torch.ops.aten.linspace.default, torch.ops.aten.logspace.default})
+"""Steps between numbers, which torch computes for the importer; by its rules, halves round otherwise."""
+
 _REFUSALS: Mapping[str, Callable[[Any], bool]] = {"cross_entropy_loss.default": _smoothed}
 """Uses of an operator that its converter does not take, though torch takes them apart."""
-
-
-def _fill_by_mask(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Fill where some index says so.
-
-    By torch's rule the value's gradient counts an index as often as it is repeated, and by its autograd once.
-    """
-    if x.dim() == 0:
-        return value.expand_as(x).clone()
-    extent = x.shape[dim]
-    positions = torch.where(index < 0, index + extent, index).reshape(-1, 1)
-    is_filled = (positions == torch.arange(extent, device=x.device)).any(0)
-    after = x.dim() - 1 - dim % x.dim()
-    return torch.where(is_filled.reshape(-1, *[1] * after), value, x)
-
-
-def _norm(
-    x: torch.Tensor,
-    order: float = 2,
-    dim: Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """Take the norm of zeros for a constant.
-
-    By torch's rule it is the root of a sum, whose gradient there is no number; that of autograd is 0.
-    """
-    extents = x.shape if not dim else [x.shape[axis] for axis in dim]
-    if x.is_complex() or order in _NORMS_WITHOUT_ROOT or max(extents, default=1) == 1:
-        whole: torch.Tensor = decomposition_table[_VECTOR_NORM](x, order, dim, keepdim, dtype=dtype)
-        return whole
-    wide = x.to(dtype or torch.promote_types(x.dtype, torch.float32))
-    powers = (wide.abs() if order % 2 else wide).pow(order)
-    total = powers.sum(list(dim) if dim else list(range(x.dim())), keepdim)
-    is_zero = total == 0
-    root = torch.where(is_zero, 1, total).pow(1 / order)
-    return torch.where(is_zero, 0, root).to(dtype or x.dtype)
-
-
-_VECTOR_NORM = torch.ops.aten.linalg_vector_norm.default
-
-_NORMS_WITHOUT_ROOT = (0, 1, float("inf"), float("-inf"))
-
-_OWN_RULES: Mapping[Any, Callable[..., torch.Tensor]] = {
-    torch.ops.aten.index_fill.int_Tensor: _fill_by_mask,
-    _VECTOR_NORM: _norm,
-}
-"""In place of torch's, by which gradients differ from those of the whole operator."""

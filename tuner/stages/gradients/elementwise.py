@@ -175,9 +175,11 @@ def _tan(result: Var, call: Any, gradient: Expr) -> Parts:
 
 
 def _atan2(result: Var, call: Any, gradient: Expr) -> Parts:
-    """The angle of (x, y) has the derivative x / (x² + y²) by y, and -y / (x² + y²) by x."""
+    """The angle of (x, y) has the slopes x / (x² + y²) by y and -y / (x² + y²) by x, at (0, 0) both 0."""
     y, x = call.args
-    share = op.divide(gradient, op.add(op.multiply(x, x), op.multiply(y, y)))
+    square = op.add(op.multiply(x, x), op.multiply(y, y))
+    zero, one = constant_like(result, 0.0), constant_like(result, 1.0)
+    share = op.divide(gradient, op.where(op.equal(square, zero), one, square))
     return (
         _collapsed(op.multiply(share, x), y),
         _collapsed(op.negative(op.multiply(share, y)), x),

@@ -165,3 +165,35 @@ def test_products_with_zero_and_quotients_of_zero_keep_nan(assert_as_torch) -> N
             f"zero by {dtype}": (lambda x: x.new_zeros(()) / x, (x,)),
         }
     assert_as_torch(cases)
+
+
+def test_borders_of_logarithms_exponentials_and_signs_are_torchs(assert_as_torch) -> None:
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor([0.0, -0.0, 1e-9, -1e-9, 1e-4, 0.3, -0.5, -1.0, 3.0, 1e9, inf, -inf, nan])
+    tiny = torch.tensor([6e-8, 1e-7, 1.5e-7, -4e-8, -1e-7, 2e-7, 1e-3, 2e-3])
+    near = torch.tensor([-1.0 + 1e-7, -0.999, -0.9, -0.6])
+    factors = torch.tensor([0.0, -0.0, 1.0])[:, None]
+    ones = torch.tensor([1.0, -1.0, 0.0])[:, None]
+    assert_as_torch(
+        {
+            "log1p": (torch.log1p, (x,)),
+            "log1p of tiny numbers": (torch.log1p, (tiny,)),
+            "log1p near -1": (torch.log1p, (near,)),
+            "log1p of halves": (torch.log1p, (x.half(),)),
+            "log1p of doubles": (torch.log1p, (tiny.double() * 1e-8,)),
+            "expm1": (torch.expm1, (x * 100,)),
+            "signbit": (torch.signbit, (x[:-1],)),
+            "copysign": (lambda a, b: 1 / torch.copysign(a, b), (ones, x[:-1])),
+            "sinc": (torch.sinc, (x,)),
+            "xlogy": (torch.xlogy, (factors, x)),
+            "xlog1py": (torch.special.xlog1py, (factors, x)),
+            "elu": (torch.nn.functional.elu, (x * 100,)),
+            "selu": (torch.nn.functional.selu, (x * 100,)),
+            "celu": (lambda a: torch.nn.functional.celu(a, 0.5), (x * 100,)),
+            "median": (torch.median, (torch.tensor([3.0, inf, -inf, 1.0]),)),
+            "median of infinities": (torch.median, (torch.full((3,), -inf),)),
+            "median with NaN": (torch.median, (x,)),
+            "norm of a root": (lambda a: torch.linalg.vector_norm(a, 0.5, 1), (ones * x[:-2],)),
+            "norm of a reciprocal": (lambda a: torch.linalg.vector_norm(a, -1, 1), (ones * x[2:10],)),
+        }
+    )

@@ -118,3 +118,18 @@ def test_control_flow_is_refused() -> None:
 
     with pytest.raises(UnsupportedOperatorError, match=r"own (holds a sub-graph|cannot be imported)"):
         imported(branches, torch.randn(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_steps_between_numbers_are_those_that_torch_computes(dtype) -> None:
+    """Taken apart by torch's rule, some of them round otherwise."""
+    expected = torch.linspace(0.5, 1.5, 36, dtype=dtype)
+    model = imported(lambda x: x + torch.linspace(0.5, 1.5, 36, dtype=dtype), torch.zeros(36, dtype=dtype))
+    (constant,) = [
+        each
+        for block in model.module["main"].body.blocks
+        for binding in block.bindings
+        for each in getattr(binding.value, "args", ())
+        if hasattr(each, "value")
+    ]
+    assert constant.value.numpy().astype("float32").tolist() == expected.float().tolist()

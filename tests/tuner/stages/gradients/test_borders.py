@@ -29,6 +29,11 @@ OTHER = [1.0, 1.0, -1.0, 0.0, 2.0]
 BASES = [0.0, 0.0, 2.0, 4.0]
 EXPONENTS = [0.0, 2.0, 0.0, 0.5]
 
+LARGE = [-100.0, -30.0, 30.0, 100.0]
+GRID = [[[[-1.0, -1.0], [1.0, 1.0], [1.5, 0.0], [0.1, 0.2], [-1.7, 3.3]]]]
+CLASSES = torch.tensor([0, 1, 2])
+LABELS = torch.tensor([[0, 2, -1, 1], [1, -1, 0, 0], [0, 1, 2, 3]])
+
 ACTIVATIONS = {
     "relu": F.relu,
     "relu6": F.relu6,
@@ -62,7 +67,30 @@ ACTIVATIONS = {
     ),
 }
 
-CASES = {name: (function, [BORDERS]) for name, function in ACTIVATIONS.items()} | {
+OF_LARGE = {
+    "elu": F.elu,
+    "celu": lambda x: F.celu(x, 2.0),
+    "selu": F.selu,
+    "mish": F.mish,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "softplus": F.softplus,
+    "logsigmoid": F.logsigmoid,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "binary cross-entropy with logits": lambda x: F.binary_cross_entropy_with_logits(
+        x, torch.full_like(x, 0.25), reduction="none"
+    ),
+    "logaddexp": lambda x: torch.logaddexp(x, -x),
+    "logaddexp2": lambda x: torch.logaddexp2(x, -x),
+    "expm1": lambda x: torch.expm1(x * x.abs() * -1000 * torch.sign(x.detach())),
+    "soft margin loss": lambda x: F.soft_margin_loss(x, torch.sign(x.detach()), reduction="none"),
+}
+"""Functions of numbers whose exponential is infinite or 0 in what is not chosen."""
+
+CASES = {name: (function, [BORDERS]) for name, function in ACTIVATIONS.items()}
+CASES |= {f"{name} of large numbers": (function, [LARGE]) for name, function in OF_LARGE.items()}
+CASES |= {
     "prelu": (F.prelu, [BORDERS, [0.25]]),
     "clamp between tensors": (torch.clamp, [ONE, [0.0, 1.0, -1.0, 0.0, 3.0], [1.0, 2.0, 1.0, 1.0, 4.0]]),
     "clamp below a tensor": (lambda x, low: x.clamp(min=low), [ONE, OTHER]),
@@ -115,13 +143,67 @@ CASES = {name: (function, [BORDERS]) for name, function in ACTIVATIONS.items()} 
         lambda x, y: F.margin_ranking_loss(x, y, torch.ones_like(x), 0.0, reduction="none"),
         [ONE, OTHER],
     ),
+    "log1p": (torch.log1p, [[0.0, 1e-9, -0.5, 1e9, float("inf")]]),
+    "sinc": (torch.sinc, [[0.0, 0.5, 1.0, -2.0]]),
+    "arctangent of two": (torch.atan2, [[0.0, 1.0, -1.0, 0.0], [0.0, 0.0, 0.0, -1.0]]),
+    "copysign of zeros": (torch.copysign, [[1.0, 1.0, -1.0, 0.0], [0.0, -0.0, -0.0, -0.0]]),
+    "factor 0 of a logarithm": (torch.xlogy, [[0.0, 0.0, 0.0, 1.0], [2.0, 0.5, 1.0, 3.0]]),
+    "factor 0 of a number's logarithm": (lambda x: torch.xlogy(x, 2.0), [[0.0, 1.0]]),
+    "number 0 by a logarithm": (lambda x: torch.xlogy(0.0, x), [[2.0, 1.0]]),
+    "factor 0 of the logarithm of 0": (
+        lambda x: torch.xlogy(x, torch.zeros_like(x)),
+        [[0.0, 0.0]],
+    ),
+    "factor 0 of log1p": (torch.special.xlog1py, [[0.0, 0.0, 0.0, 1.0], [2.0, -0.5, 0.0, 3.0]]),
+    "logaddexp of infinities": (
+        torch.logaddexp,
+        [[float("inf"), -float("inf")], [1.0, 1.0]],
+    ),
+    "binary cross-entropy of certainty": (
+        lambda x: F.binary_cross_entropy(x, torch.tensor([0, 1, 1, 0]).to(x.dtype), reduction="none"),
+        [[0.0, 1.0, 0.25, 0.5]],
+    ),
+    "binary cross-entropy of error": (
+        lambda x: F.binary_cross_entropy(x, torch.tensor([0, 1]).to(x.dtype), reduction="mean"),
+        [[1.0, 0.0]],
+    ),
+    "norm of a root": (lambda x: torch.linalg.vector_norm(x, 0.5, dim=1), [[[0.0, 0.0], [0.0, 2.0]]]),
+    "norm of the reciprocal": (lambda x: torch.linalg.vector_norm(x, -1, dim=1), [[[1.0, -2.0]]]),
+    "median of all": (torch.median, [EQUALS]),
+    "multi_margin_loss": (lambda x: F.multi_margin_loss(x, CLASSES, reduction="none"), [EQUALS]),
+    "multi_margin_loss of squares": (lambda x: F.multi_margin_loss(x, CLASSES, p=2), [EQUALS]),
+    "multilabel_margin_loss": (lambda x: F.multilabel_margin_loss(x, LABELS, reduction="none"), [EQUALS]),
+    "grid_sample at the border": (
+        lambda x, grid: F.grid_sample(x, grid, padding_mode="border", align_corners=True),
+        [IMAGE, GRID],
+    ),
+    "grid_sample by reflection": (
+        lambda x, grid: F.grid_sample(x, grid, padding_mode="reflection", align_corners=True),
+        [IMAGE, GRID],
+    ),
+    "grid_sample by reflection at edges": (
+        lambda x, grid: F.grid_sample(x, grid, padding_mode="reflection", align_corners=False),
+        [IMAGE, GRID],
+    ),
+    "linspace": (
+        lambda x, y: torch.linspace(x, y, 4) + x + y,  # torch reads numbers of both
+        [1.0, 2.0],
+    ),
     "hinge_embedding_loss": (
         lambda x: F.hinge_embedding_loss(x, -torch.ones_like(x), reduction="none"),
         [ONE],
     ),
 }
 
-NOT_OF_BFLOAT16 = ("cdist", "power of a half", "root")
+NOT_OF_BFLOAT16 = (
+    "cdist",
+    "power of a half",
+    "root",
+    "binary cross-entropy of",
+    "grid_sample",
+    "multi_margin_loss",
+    "multilabel_margin_loss",
+)
 """Functions that torch refuses in bfloat16, and roots whose infinite slopes are told once."""
 
 
