@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - after the skip
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from tuner.errors import UnsupportedOperatorError  # noqa: E402
 from tuner.frontend.loading import for_training, with_torch_calls  # noqa: E402
 from tuner.frontend.torch.program import import_module, load_exported  # noqa: E402
 from tuner.stages import build_stages, check_gradients, cut_between, layers_of  # noqa: E402
@@ -110,3 +111,11 @@ def test_what_no_weight_reaches_is_not_blocked() -> None:
 
     model = import_module(Positions(), (torch.randn(2, 4),), "positions")
     assert model.reference.with_blocked_gradients(model) is model
+
+
+def test_a_table_whose_rows_are_kept_short_is_not_trained() -> None:
+    """torch shortens the rows in place, and hands them the gradient as if nothing had been done."""
+    table = nn.Embedding(7, 6, max_norm=1.0)
+    imported = import_module(nn.Sequential(table, nn.Linear(6, 7)), (torch.tensor([[0, 3]]),), "short")
+    with pytest.raises(UnsupportedOperatorError, match="shortens rows of a table that trains to `max_norm`"):
+        for_training(imported)

@@ -50,6 +50,8 @@ _MAX_UNIFORM_BYTES = 1 << 16
 _UNIFORM = {"zeros": 0, "ones": 1, "empty": 0}
 """Number that a creation fills a tensor with, by the start of its name less `new_`; empty ones hold any."""
 
+_RENORM = torch.ops.aten.embedding_renorm.default
+
 _FILLED = ("full", "full_like", "new_full")
 
 _NUMPY_TYPES = (
@@ -258,6 +260,11 @@ class _Importer:
     def _translate(self, node: torch.fx.Node) -> None:
         """Compute a node here if nothing that changes goes into it, or else emit what it computes."""
         target: Any = node.target
+        if target is _RENORM and not self.blocked.isdisjoint(node.all_input_nodes):
+            raise ValueError(
+                "it shortens rows of a table that trains to `max_norm`, and keeps them so, as no stage does; "
+                "leave out `max_norm`, and shorten the rows after each step of the optimizer"
+            )
         found = self._computed(node)
         if found is not None:
             self.computed[node] = found
