@@ -17,7 +17,9 @@ pipeline, which shares nothing with this project's, and run on the CPU. An opera
 - *wrong* otherwise; then the command ends with status 1.
 
 With `--gradients` each floating-point operand is a weight, and its gradient in a stage is compared with
-torch's.
+torch's. Samples are left out whose loss or gradient torch itself gives as NaN or infinite, as at the ends of
+an arc sine; that have no operand of floating point, or an operand without elements or one that is sparse; and
+whose operator autograd does not differentiate.
 
 Left out are operators that draw random numbers, give no tensor, or change their operands, and what torch
 itself cannot run or export. Each operator and type runs in a process of its own, with a time limit, so that

@@ -92,7 +92,7 @@ def _expected(applied: Applied | Several) -> tuple[torch.Tensor, ...] | None:
             again = applied(*(tensor.clone() for tensor in applied.tensors))
     except Exception:  # torch's own samples hold what torch refuses
         return None
-    if not expected or not all(map(_has_array, (*expected, *applied.tensors))):
+    if not expected or not all(map(has_array, (*expected, *applied.tensors))):
         return None
     agree = all(same(one, other) for one, other in zip(expected, again, strict=True))
     return expected if agree else None
@@ -121,7 +121,7 @@ def _selects_alike(x: torch.Tensor, found: Sequence[np.ndarray], expected: Seque
     return False
 
 
-def _has_array(tensor: torch.Tensor) -> bool:
+def has_array(tensor: torch.Tensor) -> bool:
     """Say whether an array of plain numbers can hold a tensor's values."""
     return tensor.layout is torch.strided and not tensor.is_complex()
 

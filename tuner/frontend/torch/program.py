@@ -274,8 +274,9 @@ def _decomposed(
     """Return the program for fixed shapes, in operators that have converters; errors of `decompose`.
 
     Raises:
-        UnsupportedOperatorError: torch cannot trace it again.
+        UnsupportedOperatorError: it holds a sparse tensor, or torch cannot trace it again.
     """
+    _require_dense(program, name)
     require_shapes(program, name, shapes)
     try:
         with quiet_export():
@@ -285,6 +286,21 @@ def _decomposed(
             f"torch cannot take {name} apart into simpler operators ({_first_line(error)}); export it again, "
             "for fixed shapes"
         ) from error
+
+
+def _require_dense(program: torch.export.ExportedProgram, name: str) -> None:
+    """Require that a program's tensors are dense: on others, torch ends the process as it traces again.
+
+    Raises:
+        UnsupportedOperatorError: one is sparse; names it.
+    """
+    inputs = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    for tensor_name, tensor in {**inputs, **program.constants, **program.state_dict}.items():
+        if isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided:
+            raise UnsupportedOperatorError(
+                f"{tensor_name} of {name} is a sparse tensor ({tensor.layout}), which cannot be handed to a "
+                "compiled program; convert it by .to_dense()"
+            )
 
 
 def _load_python(location: str) -> ModuleType:

@@ -133,3 +133,16 @@ def test_steps_between_numbers_are_those_that_torch_computes(dtype) -> None:
         if hasattr(each, "value")
     ]
     assert constant.value.numpy().astype("float32").tolist() == expected.float().tolist()
+
+
+def test_sparse_tensors_are_refused_before_torch_ends_the_process() -> None:
+    class Sparse(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.eye(3).to_sparse_csr())
+
+        def forward(self, x):
+            return torch.sparse.mm(self.weight, x)
+
+    with pytest.raises(UnsupportedOperatorError, match=r"weight of own is a sparse tensor .*to_dense"):
+        import_module(Sparse(), (torch.rand(3, 3),), "own")
