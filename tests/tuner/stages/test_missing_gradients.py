@@ -84,6 +84,30 @@ def test_what_has_no_gradient_is_called_with_torchs_gradient(run) -> None:
     assert [call.name for call in torch_calls_in(again.module["main"])] == names
 
 
+class Bags(nn.Module):
+    """Sums of rows of a table; an export without gradients holds an operator that has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(7, 3, mode="sum")
+
+    def forward(self, ids):
+        return self.table(ids).tanh().sum()
+
+
+def test_a_call_has_the_gradient_of_its_operator_that_has_one(run) -> None:
+    torch.manual_seed(0)
+    ids = torch.tensor([[0, 3, 1], [6, 3, 3]])
+    model = with_all_gradients(for_training(import_module(Bags(), (ids,), "bags")))
+
+    def calling(module, arrays):
+        provide_torch_calls(module)
+        return run(module, arrays)
+
+    found = check_gradients(model, build_stages(model, ()), seed=0, run=calling)
+    assert found.is_within(1e-5), found
+
+
 class Filled(nn.Module):
     """Rows filled with a weight, one of them twice."""
 

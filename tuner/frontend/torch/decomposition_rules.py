@@ -50,7 +50,7 @@ def _norm(
 
     By torch's rule it is the root of a sum, whose gradient there is no number; that of autograd is 0.
     """
-    extents = x.shape if not dim else [x.shape[axis] for axis in dim]
+    extents = x.shape if not dim or not x.dim() else [x.shape[axis] for axis in dim]
     if x.is_complex() or order in _NORMS_WITHOUT_ROOT or max(extents, default=1) == 1:
         whole: torch.Tensor = decomposition_table[_VECTOR_NORM](x, order, dim, keepdim, dtype=dtype)
         return whole
@@ -205,6 +205,11 @@ def _reduced(losses: torch.Tensor, reduction: int) -> torch.Tensor:
     return losses.mean() if reduction == 1 else losses.sum() if reduction == 2 else losses
 
 
+def _embedding_bag(*arguments: Any, **keywords: Any) -> Any:
+    """Keep a bag in the form that has a gradient; an export without gradients holds the other one."""
+    return torch.ops.aten._embedding_bag.default(*arguments, **keywords)
+
+
 def _without_gradient(target: Any, *arguments: Any, **keywords: Any) -> torch.Tensor:
     """Take an operator apart by torch's rule, where autograd has no gradient of its tensors."""
     fixed = [each.detach() if isinstance(each, torch.Tensor) else each for each in arguments]
@@ -249,6 +254,7 @@ OWN_RULES: Mapping[Any, Callable[..., Any]] = {
     torch.ops.aten.celu.default: _celu,
     _BINARY_CROSS_ENTROPY: _binary_cross_entropy,
     _GRID_SAMPLER: _grid_sampler,
+    torch.ops.aten._embedding_bag_forward_only.default: _embedding_bag,
     torch.ops.aten.multi_margin_loss.default: _multi_margin_loss,
     torch.ops.aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
     **{target: functools.partial(_without_gradient, target) for target in _STEPS},

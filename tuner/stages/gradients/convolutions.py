@@ -20,6 +20,41 @@ _ROW = 2
 """Axis that is put in: behind the channels, in data and weights alike."""
 
 
+def conv2d_gradient(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequence[Expr]:
+    """Give the gradients of data and weight by TVM's rule, but that of data where windows skip elements.
+
+    TVM's rule takes weights for adjacent when it finds how many elements behind the last window got nothing.
+    """
+    rule = tvm.ir.Op.get("relax.nn.conv2d").get_attr("FPrimalGradient")
+    of_data, of_weight = rule(result, call, gradient, builder)
+    attributes = call.attrs
+    strides, padding, dilation = (
+        tuple(map(int, each)) for each in (attributes.strides, attributes.padding, attributes.dilation)
+    )
+    if dilation == (1, 1):
+        return of_data, of_weight
+    value, weight = call.args
+    extents, kernel, counts = shape_of(value)[2:], shape_of(weight)[2:], shape_of(result)[2:]
+    reached = [
+        (counts[axis] - 1) * strides[axis]
+        - padding[axis]
+        - padding[axis + 2]
+        + (kernel[axis] - 1) * dilation[axis]
+        + 1
+        for axis in range(2)
+    ]
+    of_data = op.nn.conv2d_transpose(
+        gradient,
+        weight,
+        strides=strides,
+        padding=padding,
+        output_padding=[extent - end for extent, end in zip(extents, reached, strict=True)],
+        dilation=dilation,
+        groups=int(attributes.groups),
+    )
+    return of_data, of_weight
+
+
 def conv1d_gradient(call: Any, gradient: Expr, builder: Any) -> Sequence[Expr] | None:
     """Give the gradients of data and weight; None where these are laid out in another way than torch's."""
     attributes = call.attrs
@@ -35,8 +70,8 @@ def conv1d_gradient(call: Any, gradient: Expr, builder: Any) -> Sequence[Expr] |
             groups=int(attributes.groups),
         )
     )
-    rule = tvm.ir.Op.get("relax.nn.conv2d").get_attr("FPrimalGradient")
-    parts = rule(rows, builder.lookup_binding(rows), builder.emit(op.expand_dims(gradient, _ROW)), builder)
+    arriving = builder.emit(op.expand_dims(gradient, _ROW))
+    parts = conv2d_gradient(rows, builder.lookup_binding(rows), arriving, builder)
     return tuple(op.squeeze(builder.emit(part), [_ROW]) for part in parts)
 
 

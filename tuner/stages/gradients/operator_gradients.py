@@ -20,6 +20,7 @@ from tuner.errors import MissingGradientError
 from tuner.graph.torch_call import read_torch_call
 from tuner.stages.gradients.convolutions import (
     conv1d_gradient,
+    conv2d_gradient,
     pool1d_gradient,
     transposed_gradient,
     whole_window_shares,
@@ -51,6 +52,8 @@ def gradient_of(result: Var, call: Any, gradient: Expr, builder: Any) -> Sequenc
     parts = own(result, call, gradient) if own else None
     if name == "nn.conv1d":
         parts = conv1d_gradient(call, gradient, builder)
+    if name == "nn.conv2d" and any(int(step) != 1 for step in call.attrs.dilation):
+        parts = conv2d_gradient(result, call, gradient, builder)
     if name in ("nn.conv1d_transpose", "nn.conv2d_transpose"):
         parts = transposed_gradient(call, gradient, builder)
     if name in ("nn.max_pool1d", "nn.avg_pool1d") and not _is_dilated_pool(name, call):

@@ -168,6 +168,7 @@ CASES |= {
         [[1.0, 0.0]],
     ),
     "norm of a root": (lambda x: torch.linalg.vector_norm(x, 0.5, dim=1), [[[0.0, 0.0], [0.0, 2.0]]]),
+    "norm of a number": (lambda x: torch.linalg.vector_norm(x, 1.5, dim=0), [-2.0]),
     "norm of the reciprocal": (lambda x: torch.linalg.vector_norm(x, -1, dim=1), [[[1.0, -2.0]]]),
     "median of all": (torch.median, [EQUALS]),
     "multi_margin_loss": (lambda x: F.multi_margin_loss(x, CLASSES, reduction="none"), [EQUALS]),

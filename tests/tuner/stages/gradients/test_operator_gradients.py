@@ -172,6 +172,18 @@ CASES = {
     "concat": (lambda x, y: op.concat([x, y, x], axis=1), [(2, 3), (2, 2)]),
     "softmax": (lambda x: op.nn.softmax(x, axis=-1), [(3, 4)]),
     "log_softmax": (lambda x: op.nn.log_softmax(x, axis=-1), [(3, 4)]),
+    "conv1d with dilation": (
+        lambda x, w: op.nn.conv1d(x, w, strides=3, padding=(1, 1), dilation=2, groups=2),
+        [(1, 4, 8), (2, 2, 3)],
+    ),
+    "conv2d with dilation": (
+        lambda x, w: op.nn.conv2d(x, w, padding=(2, 3, 2, 3), dilation=(2, 3)),
+        [(1, 2, 4, 5), (2, 2, 3, 3)],
+    ),
+    "conv2d with dilation and strides": (
+        lambda x, w: op.nn.conv2d(x, w, strides=(2, 2), padding=(1, 1, 0, 1), dilation=(2, 3)),
+        [(1, 2, 5, 6), (1, 2, 2, 3)],
+    ),
     "conv1d": (lambda x, w: op.nn.conv1d(x, w, padding=(1, 1)), [(2, 2, 5), (3, 2, 3)]),
     "conv1d of each channel": (
         lambda x, w: op.nn.conv1d(x, w, padding=(3, 3), groups=4),
