@@ -182,7 +182,7 @@ def main(arguments: Sequence[str]) -> int:
         + ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
     )
     if given.table:
-        given.table.write_text(as_table(findings, given.samples))
+        given.table.write_text(as_table(findings, given.samples, gradients=given.gradients))
     return 1 if counts.get("wrong") else 0
 
 

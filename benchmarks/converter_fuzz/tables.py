@@ -14,10 +14,10 @@ from benchmarks.converter_fuzz.operators import TYPES
 
 _INTRODUCTION = """# Operators
 
-Which of torch's operators are imported, by `python -m benchmarks.converter_fuzz --table FILE`:
-operators of `torch.testing`'s table, on up to {samples} of torch's own samples for each type, lowered by
-TVM's default pipeline and compared with torch. What is refused is refused by name, with its line of source.
-torch {torch}, TVM {tvm}, {date}.
+{question}, by `python -m benchmarks.converter_fuzz {options}--table FILE`:
+operators of `torch.testing`'s table, on up to {samples} of torch's own samples for each type ({types}),
+lowered by TVM's default pipeline and compared with torch. What is refused is refused by name, with its line of
+source. torch {torch}, TVM {tvm}, {date}.
 
 """
 
@@ -30,8 +30,14 @@ def summarize(findings: Sequence[Finding]) -> dict[str, dict[str, list[Finding]]
     return {name: dict(by_type) for name, by_type in sorted(table.items())}
 
 
-def as_table(findings: Sequence[Finding], count: int) -> str:
-    """Return the table that stands in the documentation."""
+def as_table(findings: Sequence[Finding], count: int, *, gradients: bool = False) -> str:
+    """Return the table that stands in the documentation.
+
+    Args:
+        findings: of every operator and type.
+        count: samples that were asked for.
+        gradients: whether gradients were compared.
+    """
     table = summarize(findings)
     whole: list[str] = []
     called: list[str] = []
@@ -45,13 +51,19 @@ def as_table(findings: Sequence[Finding], count: int) -> str:
             (partly if outcomes & {"equal", "called"} else never).append(name)
     lines = [
         _INTRODUCTION.format(
+            question="Which of torch's operators train"
+            if gradients
+            else "Which of torch's operators are imported",
+            options="--gradients " if gradients else "",
             samples=count,
+            types=", ".join(sorted({finding.dtype for finding in findings}, key=TYPES.index)),
             torch=torch.__version__.split("+")[0],
             tvm=tvm.__version__,
             date=time.strftime("%Y-%m-%d"),
         ),
         f"{len(table)} operators: {len(whole)} equal throughout, {len(called)} equal with calls of torch, "
-        f"{len(partly)} refused in part, {len(never)} refused.\n\n",
+        f"{len(partly)} refused in part, {len(never)} refused; "
+        f"of {len(findings)} samples {_counted(findings)}.\n\n",
         "## Equal to torch\n\n" + ", ".join(f"`{name}`" for name in whole) + "\n\n",
         "## Equal to torch, in some use as calls of torch\n\n"
         + ", ".join(f"`{name}`" for name in called)
@@ -68,6 +80,12 @@ def as_table(findings: Sequence[Finding], count: int) -> str:
         reason = short(Counter(short(finding.reason) for finding in refused).most_common(1)[0][0])
         lines.append(f"| `{name}` | {', '.join(equal)} | {', '.join(kinds)} | {reason} |\n")
     return "".join(lines)
+
+
+def _counted(findings: Sequence[Finding]) -> str:
+    """Return how many samples are what; what is wrong is told even where nothing is."""
+    counts = Counter(finding.outcome for finding in findings)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("equal", "called", "refused", "wrong"))
 
 
 def short(reason: str) -> str:

@@ -120,6 +120,8 @@ def test_the_table_tells_what_is_refused_and_why() -> None:
     assert (
         "4 operators: 1 equal throughout, 1 equal with calls of torch, 1 refused in part, 1 refused" in table
     )
+    assert "of 6 samples 3 equal, 1 called, 2 refused, 0 wrong" in table
+    assert "--gradients" in as_table(findings, 8, gradients=True)
     assert "in some use as calls of torch\n\n`cummax`\n" in table
     assert "| `sort` | float32 | bool | it has none |" in table
     assert "| `fft` |  | float32 | it has none |" in table
