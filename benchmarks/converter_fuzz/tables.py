@@ -16,8 +16,8 @@ _INTRODUCTION = """# Operators
 
 {question}, by `python -m benchmarks.converter_fuzz {options}--table FILE`:
 operators of `torch.testing`'s table, on up to {samples} of torch's own samples for each type ({types}),
-lowered by TVM's default pipeline and compared with torch. What is refused is refused by name, with its line of
-source. torch {torch}, TVM {tvm}, {date}.
+lowered by TVM's default pipeline and compared with torch. What is refused is refused by name, with its
+line of source. torch {torch}, TVM {tvm}, {date}.
 
 """
 

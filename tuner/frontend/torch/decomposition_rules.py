@@ -171,7 +171,7 @@ def _multi_margin_loss(
     reduction: int = 1,
 ) -> torch.Tensor:
     """Measure margins by ReLU: at a margin no gradient passes, which torch's rule, by a clamp, lets pass."""
-    rows, places = x.reshape(-1, x.shape[-1]), target.reshape(-1, 1)
+    rows, places = x.reshape(-1, _extent(x)), target.reshape(-1, 1)
     missing = torch.relu(margin - rows.gather(1, places) + rows)
     missing = missing if p == 1 else missing * missing
     if weight is not None:
@@ -185,7 +185,7 @@ def _multilabel_margin_loss(
     x: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Measure margins by ReLU, as above; labels are those before the first -1."""
-    extent = x.shape[-1]
+    extent = _extent(x)
     rows, labels = x.reshape(-1, extent), target.reshape(-1, extent)
     places = torch.arange(extent, device=x.device)
     end = torch.where(labels == -1, places, extent).amin(1, keepdim=True)
@@ -198,6 +198,11 @@ def _multilabel_margin_loss(
     counts = is_label.unsqueeze(2) & ~hits.unsqueeze(1)
     losses = torch.where(counts, lacking, 0).sum((1, 2)) / extent
     return _reduced(losses.reshape(x.shape[:-1]), reduction), hits.to(x.dtype).reshape(x.shape)
+
+
+def _extent(x: torch.Tensor) -> int:
+    """Return the extent of the last axis; of a number, 1."""
+    return x.shape[-1] if x.dim() else 1
 
 
 def _reduced(losses: torch.Tensor, reduction: int) -> torch.Tensor:

@@ -174,6 +174,10 @@ CASES |= {
     "multi_margin_loss": (lambda x: F.multi_margin_loss(x, CLASSES, reduction="none"), [EQUALS]),
     "multi_margin_loss of squares": (lambda x: F.multi_margin_loss(x, CLASSES, p=2), [EQUALS]),
     "multilabel_margin_loss": (lambda x: F.multilabel_margin_loss(x, LABELS, reduction="none"), [EQUALS]),
+    "multilabel_margin_loss of a number": (
+        lambda x: F.multilabel_margin_loss(x, torch.tensor(0)) + x,
+        [0.5],
+    ),
     "grid_sample at the border": (
         lambda x, grid: F.grid_sample(x, grid, padding_mode="border", align_corners=True),
         [IMAGE, GRID],
