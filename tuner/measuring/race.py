@@ -12,8 +12,9 @@ Student's t of the logarithms of the ratios, which a disturbance only widens, an
 race ends, after fifteen rounds at least, when one is left, when the leader is known to within `INDIFFERENCE`
 of all that are left, or when rounds or time are spent; what is left then is tied, and the simplest of it
 wins. All intervals of a race hold together with probability `CONFIDENCE`: the chance of error is divided
-among all pairs and all looks (Bonferroni), so that neither stopping early nor choosing the leader from the
-data biases them. A function of the samples alone. Checked in tests/tuner/measuring/test_race.py.
+among all pairs and all looks (Bonferroni; early looks have `EARLY_ERROR` of their own), so that neither
+stopping early nor choosing the leader from the data biases them. A function of the samples alone. Checked in
+tests/tuner/measuring/test_race.py.
 
 Source: sequential elimination in the manner of Maron and Moore, "Hoeffding Races" (NIPS 1993), here with
 intervals of the median by order statistics (Conover, "Practical Nonparametric Statistics", 3.2).
@@ -39,8 +40,14 @@ FEWEST_ROUNDS = 15
 """The fewest whose extremes are an interval for the median among a dozen programs, and which the winner's own
 latency comes from; a race that has no time left ends no earlier."""
 
-LOOKS = (5, 8, FEWEST_ROUNDS, 30, 60, 120, 240)
-"""Rounds after which programs may be eliminated; each look halves the variance, about."""
+LOOKS = (FEWEST_ROUNDS, 30, 60, 120, 240)
+"""Rounds after which programs may be eliminated; each look after the first halves the variance."""
+
+EARLY_LOOKS = (5, 8)
+"""Rounds after which one that is far behind may be eliminated."""
+
+EARLY_ERROR = 0.01
+"""Probability with which any interval of an early look may miss, were the ratios' logarithms normal."""
 
 FAR = 1.25
 """Ratio to the leader beyond which a program may be eliminated before `FEWEST_ROUNDS`."""
@@ -85,7 +92,9 @@ class RaceResult:
 
     def ratio(self, program: int, other: int) -> PairedRatio:
         """Return the latency of another program over that of the program, over the rounds that both ran."""
-        return paired_ratio(self.samples[program], self.samples[other], error=_error_share(len(self.samples)))
+        first, second = self.samples[program], self.samples[other]
+        error = _error_share(len(self.samples), min(len(first), len(second)))
+        return paired_ratio(first, second, error=error)
 
 
 def race(source: Source, *, num_programs: int) -> RaceResult:
@@ -102,7 +111,7 @@ def race(source: Source, *, num_programs: int) -> RaceResult:
         raise ValueError("a race has no programs; give one or more")
     samples: list[list[float]] = [[] for _ in range(num_programs)]
     survivors = tuple(range(num_programs))
-    for look in LOOKS:
+    for look in (*EARLY_LOOKS, *LOOKS):
         wanted = look - len(samples[survivors[0]])
         found = source.run(survivors, wanted)
         for program, latencies in zip(survivors, found, strict=True):
@@ -137,7 +146,7 @@ def paired_ratio(first: Sequence[float], second: Sequence[float], *, error: floa
     rank = _interval_rank(num_rounds, error)
     if rank:
         low, high = logarithms[rank - 1], logarithms[-rank]
-    elif LOOKS[0] <= num_rounds < FEWEST_ROUNDS:
+    elif EARLY_LOOKS[0] <= num_rounds < FEWEST_ROUNDS:
         half = stats.t.isf(error / 2, num_rounds - 1) * stats.sem(logarithms)
         low, high = logarithms.mean() - half, logarithms.mean() + half
     return PairedRatio(
@@ -157,9 +166,11 @@ def _interval_rank(num_samples: int, error: float) -> int:
     return int(stats.binom.ppf(error / 2, num_samples, 0.5))
 
 
-def _error_share(num_programs: int) -> float:
-    """Return the probability of error that one pair has at one look."""
+def _error_share(num_programs: int, num_rounds: int) -> float:
+    """Return the probability of error that one pair has at the look after so many rounds."""
     pairs = max(1, num_programs * (num_programs - 1) // 2)
+    if num_rounds < FEWEST_ROUNDS:
+        return EARLY_ERROR / (pairs * len(EARLY_LOOKS))
     return (1 - CONFIDENCE) / (pairs * len(LOOKS))
 
 
@@ -168,7 +179,8 @@ def _survivors(samples: Samples, programs: Sequence[int]) -> tuple[int, ...]:
     latencies = np.log([samples[program] for program in programs])
     estimates = np.median(latencies - latencies.mean(axis=0), axis=1)
     order = [programs[position] for position in np.argsort(estimates, kind="stable")]
-    leader, share = order[0], _error_share(len(samples))
+    leader = order[0]
+    share = _error_share(len(samples), len(samples[leader]))
     limit = 1.0 if len(samples[leader]) >= FEWEST_ROUNDS else FAR
     behind = [
         program
@@ -180,7 +192,8 @@ def _survivors(samples: Samples, programs: Sequence[int]) -> tuple[int, ...]:
 
 def _are_equal(samples: Samples, survivors: Sequence[int]) -> bool:
     """Say whether the leader and all others are known to differ by no more than `INDIFFERENCE`."""
-    leader, share = survivors[0], _error_share(len(samples))
+    leader = survivors[0]
+    share = _error_share(len(samples), len(samples[leader]))
     limit = 1 + INDIFFERENCE
     for program in survivors[1:]:
         found = paired_ratio(samples[leader], samples[program], error=share)

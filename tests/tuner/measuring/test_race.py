@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tuner.measuring.race import FEWEST_ROUNDS, LOOKS, paired_ratio, race
+from tuner.measuring.race import EARLY_LOOKS, FEWEST_ROUNDS, LOOKS, paired_ratio, race
 
 Disturb = Callable[[np.random.Generator, int, int], np.ndarray]
 """Factors of at least about 1 by which load slows programs down, by program and by round."""
@@ -114,9 +114,9 @@ def test_one_far_behind_runs_no_further_than_the_first_look() -> None:
     samples = np.array([[10.0], [50.0], [10.001]]) * quiet(np.random.default_rng(0), 3, LOOKS[-1])
     programs = Programs(samples)
     result = race(programs, num_programs=3)
-    assert programs.asked[0] == ((0, 1, 2), LOOKS[0])
+    assert programs.asked[0] == ((0, 1, 2), EARLY_LOOKS[0])
     assert all(set(asked) == {0, 2} for asked, _ in programs.asked[1:])
-    assert len(result.samples[1]) == LOOKS[0]
+    assert len(result.samples[1]) == EARLY_LOOKS[0]
     assert result.is_tie
     assert set(result.survivors) == {0, 2}
     assert result.num_rounds < LOOKS[-1], "equal programs are known to be equal long before the last round"
