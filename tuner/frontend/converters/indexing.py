@@ -126,6 +126,8 @@ def _gather(call: Call) -> Expr:
 def _scatter(call: Call) -> Expr:
     """Emit a copy with values put at indices, or added to what is there; a number is put at each."""
     x, index, axis = _with_axes(call)
+    if not size_of(index):  # TVM divides by its extents
+        return call["self"]
     index = _inside(call, index, shape_of(x)[axis])
     name = "src" if "src" in call.names else "value"
     source = call.cast(call[name], dtype_of(x))
@@ -153,6 +155,8 @@ def _way(call: Call) -> str:
 def _index_add(call: Call) -> Expr:
     """Emit a copy with slices added at the indices of one axis."""
     x, axis = call["self"], call["dim"] % max(rank_of(call["self"]), 1)
+    if not size_of(call["index"]):
+        return x
     source, alpha = call.operand("source"), call["alpha"]
     if alpha != 1:
         source = call.emit(relax.op.multiply(source, call.cast(alpha, call.dtype)))
@@ -176,6 +180,8 @@ def _index_put(call: Call) -> Expr:
     others = [axis for axis in range(len(shape)) if axis not in given]
     offset = _offset(call, given, shape)
     picked, rest = shape_of(offset), [shape[axis] for axis in others]
+    if not math.prod(picked):
+        return x
     values = _moved_to_front(call, values, axes, len(picked), [*picked], rest)
     order = [*axes, *others]
     rows, width = math.prod(shape[axis] for axis in axes), math.prod(rest)

@@ -430,11 +430,17 @@ def _on_cpu(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _constant(value: Any, builder: PathBuilder) -> Any:
-    """Return what torch computed as constants; large ones of equal numbers are made when the model runs."""
+    """Return what torch computed as constants.
+
+    Large ones of equal numbers are made when the model runs, and those without elements: TVM saves them with
+    a program, and cannot load it again where the first extent is not 0.
+    """
     if not isinstance(value, torch.Tensor):
         return [_constant(item, builder) for item in value] if isinstance(value, list | tuple) else value
     value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
     dtype = dtype_name(value.dtype)
+    if not value.numel():
+        return builder.emit(relax.op.zeros(list(value.shape), dtype))
     is_uniform = value.numel() > 1 and not any(value.stride())
     if is_uniform and value.numel() * value.element_size() > _MAX_UNIFORM_BYTES:
         number = as_array(value.flatten()[:1].reshape(()))

@@ -72,6 +72,18 @@ def test_inputs_without_axes_and_without_elements_are_taken(run_model) -> None:
     np.testing.assert_array_equal(found, joined(*inputs).numpy())
 
 
+def test_results_without_elements_are_given(run_model) -> None:
+    def empty(x, past):
+        return x[:, :0] * 2, past.clone(), x.new_zeros(0, 4), past.sum(1)
+
+    inputs = torch.randn(2, 3), torch.empty(1, 0, 3)
+    model = imported(empty, *inputs)
+    found = run_model(model, [x.numpy() for x in inputs], model.parameters)
+    for array, expected in zip(found, empty(*inputs), strict=True):
+        assert array.shape == tuple(expected.shape)
+        np.testing.assert_array_equal(array, expected.numpy())
+
+
 def test_a_view_and_what_it_views_are_two_inputs_of_fixed_shapes() -> None:
     x = torch.randn(2, 3)
     assert [each.shape for each in imported(lambda x, y: x + y, x[0], x).inputs] == [(3,), (2, 3)]
