@@ -30,12 +30,26 @@ def _fill_by_mask(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.T
     By torch's rule the value's gradient counts an index as often as it is repeated, and by its autograd once.
     """
     if x.dim() == 0:
-        return value.expand_as(x).clone()
+        return value.expand_as(x).clone() if index.numel() else x.clone()
     extent = x.shape[dim]
     positions = torch.where(index < 0, index + extent, index).reshape(-1, 1)
     is_filled = (positions == torch.arange(extent, device=x.device)).any(0)
     after = x.dim() - 1 - dim % x.dim()
     return torch.where(is_filled.reshape(-1, *[1] * after), value, x)
+
+
+def _diagonal_scatter(
+    x: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor:
+    """Choose between a diagonal, spread over its rows, and the rest; torch's rule writes in place."""
+    if not src.numel():
+        return x.clone()
+    moved = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = (torch.arange(extent, device=x.device) for extent in moved.shape[-2:])
+    places = (rows - max(-offset, 0)).clamp(0, src.shape[-1] - 1)
+    is_diagonal = columns == rows.unsqueeze(1) + offset
+    spread = src.to(x.dtype).index_select(-1, places).unsqueeze(-1)
+    return torch.where(is_diagonal, spread, moved).movedim((-2, -1), (dim1, dim2))
 
 
 def _norm(
@@ -64,7 +78,8 @@ def _norm(
     total = powers.sum(list(dim) if dim else list(range(x.dim())), keepdim)
     is_zero = total == 0
     root = torch.where(is_zero, 1, total).pow(1 / order)
-    return torch.where(is_zero, 0, root).to(dtype or x.dtype)
+    # With a negative order only the reciprocals of infinities add up to 0: the norm is infinite, too.
+    return torch.where(is_zero, 0 if order > 0 else math.inf, root).to(dtype or x.dtype)
 
 
 @elementwise_type_promotion_wrapper(type_promoting_args=("a",), type_promotion_kind=_KINDS.INT_TO_FLOAT)
@@ -114,9 +129,10 @@ def _binary_cross_entropy(
 ) -> torch.Tensor:
     """Give probabilities the slope that torch's backward has, which is finite at 0 and 1."""
     fixed = x.detach()
-    slope = (fixed - target.detach()) / ((1 - fixed) * fixed).clamp_min(_LEAST_SLOPE_DIVISOR)
+    wide = fixed.to(torch.promote_types(x.dtype, torch.float32))  # a half rounds the least divisor to 0
+    slope = (wide - target.detach()) / ((1 - wide) * wide).clamp_min(_LEAST_SLOPE_DIVISOR)
     loss: torch.Tensor = decomposition_table[_BINARY_CROSS_ENTROPY](fixed, target, None, 0)
-    loss = loss + ((x - fixed) * slope).to(loss.dtype)
+    loss = loss + ((x - fixed).to(slope.dtype) * slope).to(loss.dtype)
     if weight is not None:
         loss = loss * weight
     return _reduced(loss, reduction)
@@ -246,6 +262,7 @@ _STEPS = tuple(
 
 OWN_RULES: Mapping[Any, Callable[..., Any]] = {
     torch.ops.aten.index_fill.int_Tensor: _fill_by_mask,
+    torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
     _VECTOR_NORM: _norm,
     torch.ops.aten.sinc.default: _sinc,
     torch.ops.aten.xlogy.Tensor: _XLOGY,

@@ -195,5 +195,9 @@ def test_borders_of_logarithms_exponentials_and_signs_are_torchs(assert_as_torch
             "median with NaN": (torch.median, (x,)),
             "norm of a root": (lambda a: torch.linalg.vector_norm(a, 0.5, 1), (ones * x[:-2],)),
             "norm of a reciprocal": (lambda a: torch.linalg.vector_norm(a, -1, 1), (ones * x[2:10],)),
+            "norm of reciprocals of infinities": (
+                lambda a: torch.linalg.vector_norm(a, -1, 1),
+                (torch.tensor([[inf, -inf], [1.0, inf], [0.0, inf], [nan, inf]]),),
+            ),
         }
     )

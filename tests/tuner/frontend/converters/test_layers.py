@@ -165,6 +165,10 @@ def test_losses_are_torchs(assert_as_torch, draws) -> None:
         "smooth": (F.smooth_l1_loss, (x, y)),
         "huber": (lambda x, y: F.huber_loss(x, y, delta=0.5), (x, y)),
         "binary": (lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()), (x, y)),
+        "binary of certain halves": (
+            lambda x, y: F.binary_cross_entropy(x, y, reduction="none"),
+            (torch.tensor([0.0, 1.0, 0.0, 1.0, 0.25]).half(), torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0]).half()),
+        ),
         "divergence": (lambda x, y: F.kl_div(x.log_softmax(1), y.softmax(1), reduction="batchmean"), (x, y)),
         "cosine": (F.cosine_similarity, (x, y)),
     }

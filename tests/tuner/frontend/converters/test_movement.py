@@ -41,6 +41,12 @@ def test_moved_elements_are_torchs(assert_as_torch, draws) -> None:
         "moved axis": (lambda x: x.movedim(0, -1), (x,)),
         "squeezed": (lambda x: x[:1].squeeze(0).unsqueeze(-1), (x,)),
         "replaced slice": (lambda x: x.slice_scatter(x[:, :2] * 2, 1, 0, 4, 2), (x,)),
+        "replaced diagonal": (lambda x: x.diagonal_scatter(x[:, 0, :3], 1, 1, -1), (x,)),
+        "replaced diagonal below": (lambda x: x.diagonal_scatter(x[0, :, :3] * 3, -1, 2, 0), (x,)),
+        "replaced diagonal without elements": (
+            lambda x: x.diagonal_scatter(x[0, :, :0], 2, 0, 2),
+            (x[:, :, :2],),
+        ),
         "replaced column": (lambda x: x.select_scatter(x[:, 0] * 3, 1, -1), (x,)),
         "changed in place": (lambda x: x.clone()[:, 1:3].mul_(2).sum() + x.sum(), (x,)),
         "written in place": (lambda x: (y := x.clone(), y[:, 1].fill_(7.0), y)[-1], (x,)),
