@@ -14,17 +14,15 @@ from cost_model.dataset import Dataset, extent_groups, shape_groups, split_folds
 from cost_model.forests.kernel_forests import QUICK_ROUNDS, train_quick_mean, train_scale
 from cost_model.gaussian_process import (
     MAX_PROCESS_SAMPLES,
-    NUM_ERROR_FEATURES,
     GaussianProcess,
-    MeanAnswer,
     ProcessKernel,
     mean_answer,
 )
 from cost_model.intervals import (
+    LONG_US,
     MAX_WIDTH,
     NOVELTIES,
     Widths,
-    calibration_class,
     centres_and_widths,
     group_quantile,
     scale_features,
@@ -115,15 +113,15 @@ class OutOfFold(NamedTuple):
 
     Attributes:
         features: of the second forest, float32, shape (num_novelties × num_samples, `num_scale_features`).
-        errors: |error| of the logarithm, shape (num_novelties × num_samples,).
+        corrections: what the models said, shape (num_novelties × num_samples,).
+        errors: |error| of the logarithm, same shape.
         novelty: which novelty a row is of, same shape.
-        classes: which class of its novelty, see `calibration_class`; same shape.
     """
 
     features: np.ndarray
+    corrections: np.ndarray
     errors: np.ndarray
     novelty: np.ndarray
-    classes: np.ndarray
 
     @property
     def log_errors(self) -> np.ndarray:
@@ -137,7 +135,7 @@ def out_of_fold(training: Training, *, rounds: int = QUICK_ROUNDS) -> OutOfFold:
     features, labels = training.features, training.labels
     rng = np.random.default_rng(training.seed)
     corrections = np.zeros((len(NOVELTIES), len(labels)))
-    error_features = np.zeros((*corrections.shape, NUM_ERROR_FEATURES)) if training.kernel else None
+    log_deviations = np.zeros_like(corrections) if training.kernel else None
     for novelty, groups_of in enumerate(NOVELTIES):
         folds = split_folds(groups_of(training.dataset), num_folds=training.num_folds, rng=rng)
         for fold in range(training.num_folds):
@@ -149,17 +147,17 @@ def out_of_fold(training: Training, *, rounds: int = QUICK_ROUNDS) -> OutOfFold:
             mean, process = training.quick_mean(rest, rounds=rounds), training.process(rest)
             answer = mean_answer(mean, process, features[held_out])
             corrections[novelty, held_out] = answer.labels
-            if error_features is not None:
-                error_features[novelty, held_out] = answer.error_features
+            if log_deviations is not None:
+                log_deviations[novelty, held_out] = answer.log_deviations
     novelties = np.repeat(np.arange(len(NOVELTIES)), len(labels))
-    stacked = None if error_features is None else error_features.reshape(-1, NUM_ERROR_FEATURES)
-    answers = MeanAnswer(corrections.ravel(), stacked)
-    return OutOfFold(
-        features=scale_features(np.tile(features, (len(NOVELTIES), 1)), answers, novelties),
-        errors=np.abs(corrections - labels).ravel(),
-        novelty=novelties,
-        classes=calibration_class(answers, np.tile(training.base, len(NOVELTIES))),
+    stacked = scale_features(
+        np.tile(features, (len(NOVELTIES), 1)),
+        corrections.ravel(),
+        novelties,
+        None if log_deviations is None else log_deviations.ravel(),
     )
+    errors = np.abs(corrections - labels).ravel()
+    return OutOfFold(stacked, corrections.ravel(), errors, novelties)
 
 
 def calibrated_widths(training: Training, held_out: OutOfFold, *, coverage: float) -> Widths:
@@ -170,11 +168,12 @@ def calibrated_widths(training: Training, held_out: OutOfFold, *, coverage: floa
     least mean logarithm of widths is chosen.
     """
     log_scales = _out_of_fold_scales(training, held_out)
+    is_long = held_out.corrections + np.tile(training.base, len(NOVELTIES)) >= np.log(LONG_US)
     extents = np.tile(np.unique(extent_groups(training.dataset), return_inverse=True)[1], len(NOVELTIES))
     classes = [
-        _class_members(held_out.novelty == novelty, held_out.classes == index, extents)
+        _class_members(held_out.novelty == novelty, is_long == long, extents)
         for novelty in range(len(NOVELTIES))
-        for index in (0, 1)
+        for long in (False, True)
     ]
     found = []
     for sharpness in _SHARPNESSES:
@@ -193,10 +192,10 @@ def calibrated_widths(training: Training, held_out: OutOfFold, *, coverage: floa
 
 
 def _class_members(
-    of_novelty: np.ndarray, of_class: np.ndarray, extents: np.ndarray
+    of_novelty: np.ndarray, of_length: np.ndarray, extents: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the samples whose quantile a class takes, and its own; of few, all of its novelty stand."""
-    own = of_novelty & of_class
+    own = of_novelty & of_length
     is_enough = own.sum() >= FEW_SCORES and len(np.unique(extents[own])) >= _FEW_GROUPS
     return (own if is_enough else of_novelty), own
 

@@ -2,15 +2,12 @@
 
 A forest needs thousands of kernels. Of a few hundred, a smooth function of the same features predicts new
 shapes better, and a forest new combinations of operators; their mean is about as good as the better one on
-either. Three quantities tell how far off that mean may be, and are features of the forest that predicts the
-size of errors: the process's standard deviation, which knows how far a query is from all that was measured;
-the disagreement of process and forest; and the support, how many measured kernels of the backend have the
-query's rarest operator.
-
-The kernel is Matérn's with ν = 3/2 and one length scale for each group of features; length scales, amplitude
-and noise maximise the posterior of a part of the samples. A coordinate counts up to three standard
-deviations, since a rare operator would otherwise be infinitely far from everything. Checked in
-tests/cost_model/test_gaussian_process.py; `python -m benchmarks.cost_model --few-only` shows what it gives.
+either. The process also knows how far a query is from all that was measured: its standard deviation is one
+more feature of the forest that predicts the size of errors. The kernel is Matérn's with ν = 3/2 and one
+length scale for each group of features; length scales, amplitude and noise maximise the posterior of a part
+of the samples. A coordinate counts up to three standard deviations, since a rare operator would otherwise be
+infinitely far from everything. Checked in tests/cost_model/test_gaussian_process.py;
+`python -m benchmarks.cost_model --few-only` shows what it gives.
 
 Source: Rasmussen and Williams, "Gaussian processes for machine learning", 2006, algorithm 2.1 and section
 5.4. Equal weights are Bates and Granger's, "The combination of forecasts", 1969: of few samples, weights
@@ -32,18 +29,12 @@ from cost_model.features import FEATURE_GROUPS, FEATURE_NAMES
 MAX_PROCESS_SAMPLES = 2000
 """Of larger training sets the forest alone is used: the process takes the cube of their number."""
 
-NUM_ERROR_FEATURES = 3
-"""Columns of `MeanAnswer.error_features`."""
-
 _FIT_SAMPLES = 500
 """Samples that hyperparameters are fitted to, which takes some two seconds; a fit takes the cube of their
 number."""
 
 _FARTHEST = 3.0
 """Standard deviations that a coordinate counts at most."""
-
-_LEAST_DISAGREEMENT = 0.01
-"""Answers within a percent of each other agree; flooring their disagreement keeps its logarithm tame."""
 
 _LEAST_SPREAD = 1e-6
 _MAX_LABEL = 100.0
@@ -76,8 +67,6 @@ def _group_of(name: str) -> str:
 
 _GROUPS = tuple(dict.fromkeys(map(_group_of, FEATURE_NAMES)))
 _GROUP_OF = np.array([_GROUPS.index(_group_of(name)) for name in FEATURE_NAMES])
-_OPERATOR_COLUMNS = [index for index, name in enumerate(FEATURE_NAMES) if name.startswith("operator_")]
-_BACKEND_COLUMNS = [index for index, name in enumerate(FEATURE_NAMES) if name.startswith("backend_")]
 _IS_COUNT = np.array([name.startswith(("operator_", "kind_", "num_", "depth")) for name in FEATURE_NAMES])
 
 
@@ -146,18 +135,10 @@ class ProcessTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class ProcessAnswer(NamedTuple):
-    """What a process says of each query, shape (num_queries,).
-
-    Attributes:
-        labels: predicted.
-        log_deviations: logarithms of their standard deviations.
-        support: number of samples of the query's backend that have its rarest operator; of all samples for a
-            query without operators.
-    """
+    """Labels that a process predicts, and logarithms of their standard deviations; shape (num_queries,)."""
 
     labels: Array
     log_deviations: Array
-    support: Array
 
 
 class GaussianProcess:
@@ -173,8 +154,6 @@ class GaussianProcess:
         """
         self._kernel = kernel
         self._points = kernel.coordinates(features)
-        is_backend, has_operator = features[:, _BACKEND_COLUMNS] > 0, features[:, _OPERATOR_COLUMNS] > 0
-        self._support_by_backend = is_backend.T.astype(np.float64) @ has_operator.astype(np.float64)
         self._level, self._spread = _level_and_spread(labels)
         covariance = kernel.covariance(self._points, self._points)
         covariance[np.diag_indices_from(covariance)] += kernel.noise**2
@@ -195,14 +174,7 @@ class GaussianProcess:
         labels, log_deviations = (
             np.concatenate([np.zeros(0), *(answer[part] for answer in answers)])[:count] for part in (0, 1)
         )
-        return ProcessAnswer(labels, log_deviations, self._support_of(features))
-
-    def _support_of(self, features: np.ndarray) -> Array:
-        of_backend = self._support_by_backend[features[:, _BACKEND_COLUMNS].argmax(axis=1)]
-        has_operator = features[:, _OPERATOR_COLUMNS] > 0
-        num_samples = len(self._points)
-        found: Array = np.where(has_operator, of_backend, num_samples).min(axis=1)
-        return found
+        return ProcessAnswer(labels, log_deviations)
 
     def _predict(self, features: np.ndarray) -> tuple[Array, Array]:
         covariance = self._kernel.covariance(self._kernel.coordinates(features), self._points)
@@ -230,22 +202,10 @@ def table_of(kernel: ProcessKernel, features: np.ndarray, labels: np.ndarray) ->
 
 
 class MeanAnswer(NamedTuple):
-    """What a model says of each query.
-
-    Attributes:
-        labels: predicted, shape (num_queries,).
-        error_features: what the size of their errors is predicted from, shape (num_queries,
-            `NUM_ERROR_FEATURES`): logarithms of the process's standard deviation, of its disagreement with
-            the forest, and of its support plus one; None without a process.
-    """
+    """Labels, and what a process says of their errors if it counts in them; each of shape (num_queries,)."""
 
     labels: Array
-    error_features: Array | None
-
-    @property
-    def has_unseen_operator(self) -> np.ndarray | None:
-        """Whether a query has an operator that no sample of its backend has; None without a process."""
-        return None if self.error_features is None else self.error_features[:, -1] == 0
+    log_deviations: Array | None
 
 
 def mean_answer(forest: Any, process: GaussianProcess | None, features: np.ndarray) -> MeanAnswer:
@@ -260,9 +220,7 @@ def mean_answer(forest: Any, process: GaussianProcess | None, features: np.ndarr
     if process is None:
         return MeanAnswer(labels, None)
     answer = process.predict(features)
-    disagreement = np.maximum(np.abs(labels - answer.labels), _LEAST_DISAGREEMENT)
-    error_features = [answer.log_deviations, np.log(disagreement), np.log1p(answer.support)]
-    return MeanAnswer((labels + answer.labels) / 2, np.stack(error_features, axis=1))
+    return MeanAnswer((labels + answer.labels) / 2, answer.log_deviations)
 
 
 def fit_kernel(features: np.ndarray, labels: np.ndarray, *, rng: np.random.Generator) -> ProcessKernel:

@@ -11,13 +11,13 @@ import numpy as np
 
 from cost_model.dataset import combination_groups, shape_groups, workload_groups
 from cost_model.features import FEATURE_NAMES
-from cost_model.gaussian_process import NUM_ERROR_FEATURES, GaussianProcess, MeanAnswer, mean_answer
+from cost_model.gaussian_process import GaussianProcess, mean_answer
 
 NOVELTIES = (workload_groups, shape_groups, combination_groups)
 """What is held out to learn the errors of each novelty: a workload, its shape, its combination."""
 
 LONG_US = 100.0
-"""Short kernels are timed less exactly; without a process they have a calibration of their own."""
+"""Short kernels are timed less exactly, and have a calibration of their own."""
 
 MAX_WIDTH = 25.0
 """Half of the widest interval, in logarithms: ten powers of ten to either side say nothing more."""
@@ -27,7 +27,7 @@ class Widths(NamedTuple):
     """What turns a predicted size of the error into half a width.
 
     Attributes:
-        quantiles: factors for both classes of each novelty, see `calibration_class`.
+        quantiles: factors for short and for long kernels of each novelty.
         sharpness: the power that the predicted size counts with: 1 as it is, 0 not at all.
     """
 
@@ -45,42 +45,31 @@ def centres_and_widths(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return predicted logarithms of latencies, and half the widths of their intervals within the range."""
     mean, scale = forests
-    answer = mean_answer(mean, process, features)
-    centre = answer.labels + base
-    asked = scale_features(features, answer, novelty)
+    correction, log_deviations = mean_answer(mean, process, features)
+    centre = correction + base
+    is_long = (centre >= np.log(LONG_US)).astype(np.int64)
+    asked = scale_features(features, correction, novelty, log_deviations)
     log_scale = scale.inplace_predict(asked).astype(np.float64)
-    factor = np.asarray(widths.quantiles)[novelty, calibration_class(answer, base)]
+    factor = np.asarray(widths.quantiles)[novelty, is_long]
     size = np.exp(widths.sharpness * np.minimum(log_scale, MAX_WIDTH))
     return centre, np.minimum(factor * size, MAX_WIDTH)
 
 
-def calibration_class(answer: MeanAnswer, base: np.ndarray) -> np.ndarray:
-    """Return which of two classes each query is calibrated in, int64, shape (num_queries,).
-
-    Class 1 are long kernels or, where a process counts, kernels with an operator that no sample of their
-    backend has: of few records, that changes the size of errors more than the length does.
-    """
-    is_second = answer.has_unseen_operator
-    if is_second is None:
-        is_second = answer.labels + base >= np.log(LONG_US)
-    return np.asarray(is_second, dtype=np.int64)
-
-
-def scale_features(features: np.ndarray, answer: MeanAnswer, novelty: np.ndarray) -> np.ndarray:
+def scale_features(
+    features: np.ndarray, corrections: np.ndarray, novelty: np.ndarray, log_deviations: np.ndarray | None
+) -> np.ndarray:
     """Return what the second forest sees, float32, shape (num_queries, `num_scale_features`).
 
-    These are the features, the correction, the features of its error if a process counts, and the novelty.
+    These are the features, the correction, the novelty, and what a process says of its own error, if any.
     """
     one_hot = np.eye(len(NOVELTIES), dtype=np.float32)[novelty]
-    columns = [features, answer.labels[:, np.newaxis].astype(np.float32)]
-    if answer.error_features is not None:
-        columns.append(answer.error_features.astype(np.float32))
-    return np.concatenate([*columns, one_hot], axis=1)
+    columns = [corrections] if log_deviations is None else [corrections, log_deviations]
+    return np.concatenate([features, np.stack(columns, axis=1).astype(np.float32), one_hot], axis=1)
 
 
 def num_scale_features(*, has_process: bool) -> int:
     """Return how many features the second forest sees."""
-    return len(FEATURE_NAMES) + 1 + NUM_ERROR_FEATURES * has_process + len(NOVELTIES)
+    return len(FEATURE_NAMES) + 1 + has_process + len(NOVELTIES)
 
 
 def group_quantile(scores: np.ndarray, groups: np.ndarray, coverage: float) -> float:

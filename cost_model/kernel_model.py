@@ -43,13 +43,10 @@ from cost_model.training_range import TrainingRange
 from records import Workload
 from records.backend_names import current_name
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 5
 
-_OLDER_VERSIONS = (3, 4, 5)
-"""Read where they have no process; 3 is without sharpness too, which counts as 1."""
-
-_FIRST_OF_ERROR_FEATURES = 6
-"""The second forest of older models with a process lacks features that it has now: they are refused."""
+_OLDER_VERSIONS = (3, 4)
+"""Without a process, which they were calibrated without; 3 without sharpness too, which counts as 1."""
 
 TargetKind = Literal["roofline_ratio", "log_latency"]
 
@@ -80,8 +77,8 @@ class Manifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=T
         feature_names: their names in order.
         target: what the trees learn.
         coverage: share of intervals meant to hold the truth.
-        conformal_quantiles: factor from predicted scale to half-width, calibrated; of both classes
-            (`calibration_class`) for each novelty.
+        conformal_quantiles: factor from predicted scale to half-width, calibrated; of short and of long
+            kernels for each novelty.
         sharpness: the power that the predicted scale counts with.
         known_shapes: names of the anchors with their shapes that it has seen, hashed.
         known_combinations: names of the combinations of operators that it has seen, hashed.
@@ -114,8 +111,6 @@ class Manifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=T
         quantiles = np.asarray([*map(list, self.conformal_quantiles)], dtype=np.float64)
         if quantiles.shape != (len(NOVELTIES), 2) or not ((quantiles >= 0) & (quantiles < 1e9)).all():
             raise ValueError("its intervals have no widths that were ever calibrated")
-        if self.process is not None and self.schema_version < _FIRST_OF_ERROR_FEATURES:
-            raise ValueError("its second forest lacks features that it has with a process since version 6")
         if not (0 < self.coverage < 1 and 0 <= self.widening <= MAX_WIDTH and 0 <= self.sharpness <= 1):
             raise ValueError("its coverage or sharpness is no share, or its widening no width")
 

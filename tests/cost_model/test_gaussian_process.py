@@ -102,47 +102,10 @@ def test_an_answer_is_the_mean_of_forest_and_process(kernel: ProcessKernel) -> N
     process = GaussianProcess(kernel, features, labels)
     found = mean_answer(Constant(), process, features)
     assert found.labels == pytest.approx((5.0 + process.predict(features).labels) / 2)
-    assert found.error_features is not None
+    assert found.log_deviations is not None
     alone = mean_answer(Constant(), None, features)
     assert alone.labels.tolist() == [5.0] * 20
-    assert alone.error_features is None
-    assert alone.has_unseen_operator is None
-
-
-def test_support_is_of_the_rarest_operator_on_the_backend_of_the_query(kernel: ProcessKernel) -> None:
-    features, labels = kernels(5)
-    names = ("operator_matmul", "operator_nn.softmax", "backend_tvm", "backend_torch")
-    columns = [FEATURE_NAMES.index(name) for name in names]
-    features[:, columns] = [(2, 0, 1, 0), (1, 1, 1, 0), (1, 0, 1, 0), (1, 0, 0, 1), (0, 1, 0, 1)]
-    process = GaussianProcess(kernel, features, labels)
-    asked = np.zeros((6, len(FEATURE_NAMES)), np.float32)
-    asked[:, columns] = [(1, 0, 1, 0), (3, 3, 1, 0), (0, 2, 0, 1), (0, 0, 0, 1), (1, 0, 0, 0), (1, 0, 1, 0)]
-    asked[4, FEATURE_NAMES.index("backend_blas")] = 1
-    asked[5, FEATURE_NAMES.index("operator_exp")] = 1
-    assert process.predict(asked).support.tolist() == [3, 1, 1, 5, 0, 0]
-    has_unseen_operator = mean_answer(Constant(), process, asked).has_unseen_operator
-    assert has_unseen_operator is not None
-    assert has_unseen_operator.tolist() == [False, False, False, False, True, True]
-
-
-def test_the_second_forest_sees_deviation_disagreement_and_support(kernel: ProcessKernel) -> None:
-    process = GaussianProcess(kernel, *kernels(20))
-    features, _ = kernels(20, seed=1)
-    says = process.predict(features)
-    found = mean_answer(Constant(), process, features).error_features
-    assert found is not None
-    deviations, disagreements, supports = found.T
-    assert deviations.tolist() == says.log_deviations.tolist()
-    assert np.exp(disagreements) == pytest.approx(np.abs(says.labels - 5.0))
-    assert np.expm1(supports) == pytest.approx(says.support)
-
-
-def test_the_logarithm_of_no_disagreement_is_finite(kernel: ProcessKernel) -> None:
-    features = kernels(20)[0]
-    process = GaussianProcess(kernel, features, np.full(20, 5.0))
-    found = mean_answer(Constant(), process, features).error_features
-    assert found is not None
-    assert np.exp(found[:, 1]) == pytest.approx(np.full(20, 0.01))
+    assert alone.log_deviations is None
 
 
 def test_a_saved_process_answers_the_same_and_damaged_ones_are_refused(kernel: ProcessKernel) -> None:

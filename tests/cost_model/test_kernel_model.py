@@ -5,8 +5,8 @@ from kernel_physics import many_records, product, true_latency_us
 
 from cost_model import CostModelError, Query, load_dataset, load_kernel_model, train_kernel_model
 from cost_model.calibration import Training
-from cost_model.gaussian_process import MAX_PROCESS_SAMPLES, MeanAnswer
-from cost_model.intervals import calibration_class, group_quantile
+from cost_model.gaussian_process import MAX_PROCESS_SAMPLES
+from cost_model.intervals import group_quantile
 from records import Operator, Tensor
 from records.workload import describe
 
@@ -68,15 +68,6 @@ def test_of_few_samples_each_counts_alike_and_of_many_each_group(dataset):
     assert few.num_folds > many.num_folds
 
 
-def test_a_process_calibrates_by_unseen_operators_and_a_forest_alone_by_length():
-    base = np.log([10.0, 10.0, 1000.0, 1000.0])
-    alone = MeanAnswer(np.zeros(4), None)
-    assert calibration_class(alone, base).tolist() == [0, 0, 1, 1]
-    supports = np.log1p([3.0, 0.0, 3.0, 0.0])
-    both = MeanAnswer(np.zeros(4), np.stack([np.zeros(4), np.zeros(4), supports], axis=1))
-    assert calibration_class(both, base).tolist() == [0, 1, 0, 1]
-
-
 def test_training_is_reproducible(dataset, model):
     again = train_kernel_model(dataset, seed=1)
     queries = list(unseen_queries(dataset, 20))
@@ -131,18 +122,6 @@ def test_a_model_of_version_4_is_read_unless_it_had_a_table_of_neighbours(datase
     manifest.write_bytes(msgspec.json.encode(older | {"neighbours": {"share": 0.5}}))
     with pytest.raises(CostModelError, match="tessel cost-model train"):
         load_kernel_model(tmp_path)
-
-
-def test_a_model_of_version_5_is_read_unless_it_had_a_process(dataset, model, tmp_path):
-    train_kernel_model(dataset, calibrated=False, num_threads=1).save(tmp_path / "alone")
-    model.save(tmp_path / "with_process")
-    for name in ("alone", "with_process"):
-        manifest = tmp_path / name / "manifest.json"
-        older = msgspec.json.decode(manifest.read_bytes()) | {"schema_version": 5}
-        manifest.write_bytes(msgspec.json.encode(older))
-    assert load_kernel_model(tmp_path / "alone").process is None
-    with pytest.raises(CostModelError, match="since version 6; make one with `tessel cost-model train`"):
-        load_kernel_model(tmp_path / "with_process")
 
 
 def test_model_of_other_features_is_refused(model, tmp_path):
