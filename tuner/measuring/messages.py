@@ -46,7 +46,7 @@ class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 DEFAULT_TIMING = Timing()
-"""A seventh of a second per program at most, less where the median is known to 2 %."""
+"""A seventh of a second per program, less where the median is known to 2 %."""
 
 
 class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):

@@ -58,7 +58,7 @@ class Limits:
         build_timeout_s: longest lowering, building and checking.
         run_timeout_s: longest timing, the making of inputs and the first execution included.
         timing: how samples are taken.
-        race_s: time after which a race gets no further rounds; the first look is always reached.
+        race_s: time after which a race gets no further rounds; `race.FEWEST_ROUNDS` are always run.
     """
 
     build_timeout_s: float = 90.0

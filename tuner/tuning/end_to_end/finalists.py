@@ -23,8 +23,8 @@ _MAX_MIXES = 4
 
 _HOPELESS = 3.0
 """The same ratio beyond which not even a single backend races: a neighbour on the other hyper-thread and a
-full memory bus slow a program to about half its speed, and fifteen rounds of such a program would take longer
-than those of all others together."""
+full memory bus slow a program to about half its speed, and even a few rounds of a slower one take as long as
+many of all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
