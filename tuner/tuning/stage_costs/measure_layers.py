@@ -28,7 +28,7 @@ from tuner.tuning.partitioned_function import choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress
 from tuner.tuning.stage_costs.measure_shards import Collectives, ShardMeasurer
 from tuner.tuning.stage_costs.measure_stages import partition_stages, stage_plan
-from tuner.tuning.stage_costs.stage_pricing import price_stage
+from tuner.tuning.stage_costs.stage_pricing import price_stage, price_stages
 
 _UPDATED_BYTES = 16 << 20
 """Bytes of weights that the measured update goes over: more than caches hold, with gradient and result."""
@@ -68,7 +68,7 @@ def measure_layers(
     layers = layers_of(model, in_parts=in_parts)
     stages = build_stages(model, cut_between(layers, range(1, len(layers))))
     partitioned = partition_stages(session, stages, penalty_us, model.layers_by_variable())
-    figures = {name: price_stage(session, function) for name, function in partitioned.items()}
+    figures = dict(zip(partitioned, price_stages(session, tuple(partitioned.values())), strict=True))
     plans = [stage_plan(stage, figures) for stage in stages]
     shards: dict[int, tuple[StagePlan, StagePlan]] = {}
     undivided = ""

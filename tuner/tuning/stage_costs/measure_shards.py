@@ -9,6 +9,7 @@ both. Checked in tests/tuner/tuning/stage_costs/test_measure_shards.py.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -26,11 +27,10 @@ from tuner.partition.price import Invalid
 from tuner.plan import Figure, ShardsPlan, StagePlan
 from tuner.pricing.measured import price_of
 from tuner.shards import Collective, ShardedFunction, ShardedStage, Split, run_as_whole
-from tuner.stages import StageFunction
 from tuner.targets.remote import is_remote
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress
-from tuner.tuning.stage_costs.stage_pricing import price_stage
+from tuner.tuning.stage_costs.stage_pricing import price_stages
 
 
 class Collectives(Protocol):
@@ -223,10 +223,11 @@ class ShardMeasurer:
         Raises:
             TunerError: a segment cannot be partitioned, built or measured.
         """
-        segments = []
-        for shards in function.segments:
-            figures = [self._price_segment(part, name) for part in shards]
-            segments.append(max(figures, key=lambda figure: figure.latency_us))
+        self._price_segments({name: function})
+        segments = [
+            max((self._figures[Structure(part.module)] for part in shards), key=lambda each: each.latency_us)
+            for shards in function.segments
+        ]
         collectives = tuple(self._price_round(round_, function.num_shards) for round_ in function.rounds)
         total_us = sum(figure.latency_us for figure in (*segments, *collectives))
         return ShardedFigures(
@@ -251,6 +252,7 @@ class ShardMeasurer:
         }
         if sizes:
             self.collectives.all_reduces(sorted(sizes), stage.forward.num_shards)
+        self._price_segments({f"{name}.{kind}": function for kind, function in functions.items()})
         return MeasuredShards(
             stage=stage,
             figures={kind: self.price(function, f"{name}.{kind}") for kind, function in functions.items()},
@@ -282,15 +284,21 @@ class ShardMeasurer:
             return Figure(latency_us=total_us, source="given")
         return _summed(found, total_us)
 
-    def _price_segment(self, part: StageFunction, name: str) -> Figure:
-        structure = Structure(part.module)
-        if structure not in self._known:
-            priced = price_function(
-                self.session, part.module, name=name, launch_penalty_us=self.launch_penalty_us
-            )
-            self._known[structure] = choose_partition(priced)
-            self._figures[structure] = price_stage(self.session, self._known[structure])
-        return self._figures[structure]
+    def _price_segments(self, functions: Mapping[str, ShardedFunction]) -> None:
+        """Partition the segments that are new, and measure them together, so that they build in parallel."""
+        missing: list[Structure] = []
+        for name, function in functions.items():
+            for part in itertools.chain.from_iterable(function.segments):
+                structure = Structure(part.module)
+                if structure not in self._known:
+                    priced = price_function(
+                        self.session, part.module, name=name, launch_penalty_us=self.launch_penalty_us
+                    )
+                    self._known[structure] = choose_partition(priced)
+                if structure not in self._figures and structure not in missing:
+                    missing.append(structure)
+        found = price_stages(self.session, [self._known[structure] for structure in missing])
+        self._figures.update(zip(missing, found, strict=True))
 
 
 def _summed(segments: Sequence[Figure], total_us: float) -> Figure:

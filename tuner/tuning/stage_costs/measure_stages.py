@@ -38,7 +38,7 @@ from tuner.tuning.import_check import admit_import, reference_settings
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress, checked_error
 from tuner.tuning.stage_costs.measure_shards import Collectives, MeasuredShards, ShardMeasurer
-from tuner.tuning.stage_costs.stage_pricing import price_stage
+from tuner.tuning.stage_costs.stage_pricing import price_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def measure_stages(
     divided = {} if ends is None else ends.stages
     whole = [each for each in stages if each.name not in divided]
     partitioned = partition_stages(session, whole, penalty_us, model.layers_by_variable())
-    figures = {name: price_stage(session, function) for name, function in partitioned.items()}
+    figures = dict(zip(partitioned, price_stages(session, tuple(partitioned.values())), strict=True))
     for name, shards in divided.items():
         figures |= {f"{name}.{kind}": found.total for kind, found in shards.figures.items()}
     plans = [stage_plan(stage, figures) for stage in stages]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 from cost_model.stage_model import Part, StageQuery, parts_parameter
-from records import Workload
+from records import Record, Workload
 from records.workload import describe
 from tuner.errors import TunerError
+from tuner.measuring.request import MeasureRequest
 from tuner.partition.candidate import FREE
 from tuner.partition.price import Invalid
 from tuner.plan import Figure
@@ -48,13 +50,38 @@ def price_stage(session: Session, function: PartitionedFunction) -> Figure:
     Raises:
         TunerError: it cannot be built or run; says why.
     """
+    (figure,) = price_stages(session, (function,))
+    return figure
+
+
+def price_stages(session: Session, functions: Sequence[PartitionedFunction]) -> tuple[Figure, ...]:
+    """Return the latency of each, as `price_stage` does; they are built in parallel where `--jobs` allows.
+
+    Raises:
+        TunerError: one cannot be built or run; says which, and why.
+    """
     if session.pricing.mode == "model":
-        return predict_stage(session, function)
-    name = function.priced.name
-    session.on_progress(TuningProgress(text=f"{name}: measuring"))
-    record = session.measurer.measure_function(
-        stage_workload(session, function), function.module, STAGE_BACKEND
+        return tuple(predict_stage(session, function) for function in functions)
+    if functions:
+        session.on_progress(TuningProgress(text=f"{_described(functions)}: measuring"))
+    requests = [
+        MeasureRequest(
+            workload=stage_workload(session, function), module=function.module, backend=STAGE_BACKEND
+        )
+        for function in functions
+    ]
+    records = session.measurer.measure_many(requests)
+    return tuple(
+        _figure_of(record, function.priced.name) for record, function in zip(records, functions, strict=True)
     )
+
+
+def _described(functions: Sequence[PartitionedFunction]) -> str:
+    first = functions[0].priced.name
+    return first if len(functions) == 1 else f"{first} and {len(functions) - 1} more"
+
+
+def _figure_of(record: Record, name: str) -> Figure:
     price = price_of(record)
     if isinstance(price, Invalid):
         raise TunerError(

@@ -7,14 +7,17 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+import tvm
 
 from cost_model.stage_model import load_stages, parts_of, train_stage_model
+from tuner.errors import TunerError
 from tuner.frontend import load_model
+from tuner.graph.relax_types import IRModule
 from tuner.pricing.protocol import Pricing
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, SessionSettings, start_session
 from tuner.tuning.stage_costs.measure_stages import measure_stages
-from tuner.tuning.stage_costs.stage_pricing import predict_stage, price_stage
+from tuner.tuning.stage_costs.stage_pricing import predict_stage, price_stage, price_stages
 
 pytestmark = pytest.mark.tvm
 
@@ -48,6 +51,26 @@ def test_a_measured_stage_names_measured_parts(session: Session, function: Parti
     before = session.measurer.new_measurements
     assert price_stage(session, function) == figure
     assert session.measurer.new_measurements == before
+
+
+def test_several_are_measured_together_and_one_that_fails_is_named(
+    session: Session, function: PartitionedFunction
+) -> None:
+    other = choose_partition(
+        price_function(session, load_model("mlp:tiny", batch=4).module, name="larger", launch_penalty_us=1.0)
+    )
+    first, second = price_stages(session, (function, other))
+    assert (first, second) == (price_stage(session, function), price_stage(session, other))
+    assert first.record_ids != second.record_ids
+    assert price_stages(session, ()) == ()
+    broken = load_model("mlp:tiny", batch=8).module
+    unbuilt = choose_partition(price_function(session, broken, name="broken", launch_penalty_us=1.0))
+    with pytest.raises(TunerError, match="broken could not be measured"):
+        price_stages(session, (function, replace(unbuilt, module=_without_main(unbuilt.module))))
+
+
+def _without_main(module: IRModule) -> IRModule:
+    return tvm.IRModule({"other": module["main"].with_attr("global_symbol", "other")})
 
 
 def test_a_prediction_has_an_interval_and_uncertain_parts_widen_it(
