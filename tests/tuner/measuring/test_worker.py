@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,6 +24,7 @@ from tuner.measuring.messages import (
     Build,
     Done,
     Failed,
+    Start,
     Time,
     Timed,
     Timing,
@@ -31,7 +35,11 @@ from tuner.measuring.messages import (
     send_arrays,
 )
 from tuner.measuring.worker.inputs import POSITIVE, DrawnInputs, input_specs, own_intervals, random_inputs
+from tuner.measuring.worker.places import LoadedProgram
 from tuner.measuring.worker.sampling import Sample, take_samples
+from tuner.measuring.worker.server import Worker
+from tuner.measuring.worker_pool import json_of
+from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm
 
@@ -119,6 +127,37 @@ def test_inputs_are_drawn_once_while_the_programs_that_follow_take_them() -> Non
 def test_a_long_program_is_sampled_three_times() -> None:
     assert len(take_samples(lambda number: Sample(100_000.0, False), Timing())) == 3
     assert len(take_samples(lambda number: Sample(40_000.0, False), Timing())) == 7
+
+
+def test_no_sample_writes_to_memory_for_the_first_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The machine keeps a result until the next one stands, so that two executions write to new memory."""
+    target = resolve_target("cpu", num_threads=1)
+    worker = Worker(Start(target=target, backends=("tvm",), memory_limit_bytes=None, folder=str(tmp_path)))
+    faults: list[int] = []
+
+    class Counted:
+        def __init__(self, program: LoadedProgram) -> None:
+            self.bound, self.mean_us, self.results = program.bound, program.mean_us, program.results
+            self._once_us = program.once_us
+
+        def once_us(self, arguments: Sequence[Any]) -> float:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            latency_us = self._once_us(arguments)
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+            return latency_us
+
+    load = worker.place.load
+    monkeypatch.setattr(worker.place, "load", lambda executable: Counted(load(executable)))
+    module = partition_module("tvm", [(16, 1024, 1024)], lambda x: relax.op.add(x, x))
+    assert isinstance(worker.build(Build(key=1, module_json=json_of(module), check=False, seed=0)), Done)
+    timed = worker.time(Time(key=1, seed=0, timing=Timing()))
+    assert isinstance(timed, Timed)
+    pages = 64 * 2**20 // resource.getpagesize()
+    assert len(faults) == 2 + len(timed.samples_us)
+    assert faults[1] > pages / 2, "the second execution writes to new memory no more: leave it out"
+    assert max(faults[2:]) < pages / 10
 
 
 def test_inputs_lie_in_their_interval() -> None:
