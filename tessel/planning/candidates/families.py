@@ -222,6 +222,14 @@ def families(
 
 def explain_none(profile: Profile, cluster: Cluster, *, global_batch: int, options: PlanOptions) -> str:
     """Return the sentence for a plan that has no family at all."""
+    wanted = set(options.placements)
+    if wanted == {"kshape"} and profile.branches is None:
+        return f"{profile.name} has no two branches that meet, as kshape runs; use another placement"
+    if wanted == {"mshape"} and not profile.shards:
+        return (
+            f"first and last layer of {profile.name} were not measured divided over devices, as mshape runs "
+            "them; measure them, or use another placement"
+        )
     tables = ", ".join(f"{table.micro_batch} × {table.tensor_parallel}" for table in profile.tables)
     return (
         f"no degrees use {cluster.devices} devices for a global batch of {global_batch} with the profile's "

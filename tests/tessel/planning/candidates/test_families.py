@@ -9,7 +9,8 @@ import pytest
 from tessel.errors import ScheduleError
 from tessel.planning.candidates.families import Family, chain_of, families, family_of
 from tessel.planning.costs.stage_figures import stage_figures
-from tessel.planning.layout import Layout
+from tessel.planning.find_plan import find_plan
+from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import PlanOptions
 from tessel.profiles.profile import Branches, LayerCost, Profile
 from tessel.shapes import kshape, vshape, zbv
@@ -42,6 +43,24 @@ def test_options_leave_out_what_they_do_not_allow() -> None:
         PlanOptions(placements=("wshape",))  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="pipeline is 0"):
         PlanOptions(pipeline=0)
+
+
+@pytest.mark.parametrize(
+    ("placement", "why"),
+    [("kshape", "has no two branches that meet"), ("mshape", "were not measured divided")],
+)
+def test_a_placement_that_the_profile_cannot_have_is_refused_by_name(
+    placement: PlacementName, why: str
+) -> None:
+    profile, options = random_profile(np.random.default_rng(0), 6), PlanOptions(placements=(placement,))
+    with pytest.raises(ScheduleError, match=why):
+        find_plan(profile, small_cluster(2), global_batch=4, options=options)
+
+
+def test_branches_without_a_device_each_are_refused() -> None:
+    towers = branched(random_profile(np.random.default_rng(0), 6), Branches(2, 5))
+    with pytest.raises(ScheduleError, match="no degrees use 3 devices"):
+        find_plan(towers, small_cluster(3), global_batch=4, options=PlanOptions(placements=("kshape",)))
 
 
 def test_branches_have_every_number_of_devices_that_their_layers_allow() -> None:
