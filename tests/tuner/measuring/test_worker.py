@@ -155,7 +155,7 @@ def test_no_sample_writes_to_memory_for_the_first_time(
     timed = worker.time(Time(key=1, seed=0, timing=Timing()))
     assert isinstance(timed, Timed)
     pages = 64 * 2**20 // resource.getpagesize()
-    assert len(faults) == 2 + len(timed.samples_us)
+    assert len(faults) >= 2 + len(timed.samples_us)  # disturbed samples are left out
     assert faults[1] > pages / 2, "the second execution writes to new memory no more: leave it out"
     assert max(faults[2:]) < pages / 10
 
