@@ -5,8 +5,9 @@ prediction starts from them, so a probe must not depend on what else the machine
 NumPy (whose BLAS is what large products run at best here) in a process of their own, with its threads pinned
 before any library starts, and count processor time; on a GPU they run torch, and count wall-clock time.
 They repeat until two rounds agree, and the calmest one of each probe is kept. A session measures them once
-for each environment, and again where the fastest kernels on record contradict them: that is how a probe that
-was taken beside other work, by an earlier version perhaps, is found and superseded.
+for each environment, and again, before or after its own measurements, where the fastest kernels on record
+contradict them: that is how a probe that was taken beside other work, by an earlier version perhaps, is found
+and superseded.
 Checked in tests/tuner/targets/test_device_probe.py.
 """
 
@@ -86,7 +87,48 @@ def ensure_probed(
         TunerError: the probing process failed.
     """
     take = measure or (lambda: measure_probes(target=target, environment=environment))
-    takes = [
+    missing = _num_takes(store, target, environment).count(0)
+    if missing:
+        store.append_many(take())
+    return missing + settle_probes(store, target=target, environment=environment, measure=take)
+
+
+def settle_probes(
+    store: RecordStore, *, target: Target, environment: Environment, measure: Measure | None = None
+) -> int:
+    """Take the probes again while kernels on record contradict them; return how many were measured.
+
+    Kernels that contradict a probe are measured after it, so a session asks at its end, too: the next one
+    then finds all that it needs.
+
+    Args:
+        store: see `ensure_probed`; it has a take of every probe.
+        target: see `ensure_probed`.
+        environment: see `ensure_probed`.
+        measure: see `ensure_probed`.
+
+    Raises:
+        TunerError: the probing process failed.
+    """
+    take = measure or (lambda: measure_probes(target=target, environment=environment))
+    measured = 0
+    while doubtful := probe_contradictions(store, target=target, environment=environment):
+        if max(_num_takes(store, target, environment)) >= _MAX_TAKES:
+            if measured:
+                for sentence in doubtful:
+                    logger.warning(
+                        "the device's probes are too slow: %s; predictions start from the kernels", sentence
+                    )
+            break
+        again = take()
+        store.append_many(again)
+        measured += len(again)
+    return measured
+
+
+def _num_takes(store: RecordStore, target: Target, environment: Environment) -> list[int]:
+    """Return how often each probe was measured in this environment."""
+    return [
         len(
             store.find(
                 workload.fingerprint,
@@ -98,17 +140,6 @@ def ensure_probed(
         )
         for workload in probe_workloads().values()
     ]
-    missing = takes.count(0)
-    if missing:
-        store.append_many(take())
-    doubtful = probe_contradictions(store, target=target, environment=environment)
-    if not doubtful or max(takes) >= _MAX_TAKES:
-        return missing
-    again = take()
-    store.append_many(again)
-    for sentence in probe_contradictions(store, target=target, environment=environment):
-        logger.warning("the device's probes are too slow: %s; predictions start from the kernels", sentence)
-    return missing + len(again)
 
 
 def probe_contradictions(store: RecordStore, *, target: Target, environment: Environment) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ measurement is in the records by then. It also carries the progress callback (`T
 from __future__ import annotations
 
 import fnmatch
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,10 +26,12 @@ from tuner.measuring.worker_pool import WorkerPool
 from tuner.numerical_error import Deviation
 from tuner.partition.assignment import Assignment
 from tuner.pricing.protocol import Pricing
-from tuner.targets.device_probe import ensure_probed
+from tuner.targets.device_probe import ensure_probed, settle_probes
 from tuner.targets.remote import is_remote
 from tuner.targets.resolution import check_measurable, resolve_target
 from tuner.targets.target import Target
+
+logger = logging.getLogger(__name__)
 
 CHECK_BACKEND = "check"
 """What records of numerical checks carry for a backend; their samples are the check's own duration."""
@@ -174,6 +177,16 @@ def start_session(
             on_progress=on_progress,
             assignments=settings.assignments,
         )
+        if place.is_probed and measurer.new_measurements:
+            _settle_probes(store, target, place)
+
+
+def _settle_probes(store: RecordStore, target: Target, place: _MeasuringPlace) -> None:
+    """See that the next session finds probes that no kernel of this one contradicts."""
+    try:
+        settle_probes(store, target=target, environment=place.environment, measure=place.probe)
+    except TunerError as error:
+        logger.warning("%s; what was measured is kept, and the next session probes the device again", error)
 
 
 def check_assignments(assignments: Sequence[Assignment], backends: Sequence[Backend]) -> None:

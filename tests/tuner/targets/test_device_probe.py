@@ -14,6 +14,7 @@ from tuner.targets.device_probe import (
     known_speed,
     probe_contradictions,
     sample_us,
+    settle_probes,
 )
 from tuner.targets.target import Target
 
@@ -83,8 +84,17 @@ def test_probes_that_stay_contradicted_are_not_taken_for_ever(tmp_path) -> None:
 
     with open_store(f"sqlite:///{tmp_path}/records.db") as store:
         store.append_many(kernels_here())
-        assert [ensure_probed(store, **PLACE, measure=measure) for _ in range(5)] == [6, 3, 0, 0, 0]
+        assert [ensure_probed(store, **PLACE, measure=measure) for _ in range(5)] == [9, 0, 0, 0, 0]
         assert known_speed(store, **PLACE).peak_gflops == pytest.approx(80)
+
+
+def test_kernels_that_come_after_a_probe_are_heard_at_the_end(tmp_path) -> None:
+    with open_store(f"sqlite:///{tmp_path}/records.db") as store:
+        assert ensure_probed(store, **PLACE, measure=lambda: probes_here(26)) == 3
+        store.append_many(kernels_here())
+        assert settle_probes(store, **PLACE, measure=lambda: probes_here(1)) == 3
+        assert settle_probes(store, **PLACE, measure=lambda: probes_here(1)) == 0
+        assert ensure_probed(store, **PLACE, measure=lambda: probes_here(1)) == 0
 
 
 def test_time_that_others_have_the_processor_does_not_count() -> None:
