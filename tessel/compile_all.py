@@ -2,11 +2,18 @@
 
     python -m tessel.compile_all          python -m tessel.search.jit.cache: only if need be
 
-A few small searches and a small plan call all of them, and numba keeps the machine code.
-Checked in tests/tessel/search/jit/test_cache.py.
+A few small searches and a small plan call all of them, and numba keeps the machine code. Where there are
+several cores two processes make them, one from the first on and one from the last: each finds kept what the
+other has compiled, so that they meet where all is compiled. Checked in tests/tessel/search/jit/test_cache.py.
 """
 
 from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Set
 
 from tessel.placement import Block, Edge, Placement
 from tessel.planning.cluster import Cluster, Link
@@ -16,25 +23,75 @@ from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.search.budget import SearchBudget
 from tessel.search.jit.cache import leave_stamp
 from tessel.search.makespan.find_schedule import find_schedule
+from tessel.search.makespan.params import MakespanParams, Phase
 from tessel.search.repetend.find_repetend import find_repetend
 from tessel.shapes import make_shape, vshape, zbv
 
 WORK = 0.5
 """Units of work of the searches that do not end by themselves, however long compiling takes."""
 
+_LOCAL = frozenset({Phase.TABU_SEARCH, Phase.KICKS, Phase.OPTION_FLIPS, Phase.WINDOWS})
+"""Phases that share little of what they compile with all others, and take about as long to compile."""
+
 
 def compile_all() -> None:
-    """Call every compiled function, and leave the stamp."""
-    for shape, devices in (("vshape", 4), ("mshape", 24), ("nnshape", 24), ("xshape", 24)):
-        find_repetend(make_shape(shape, devices), memory=devices // 2, max_copies=1)
-    find_repetend(vshape(4), memory=3, max_copies=3)
+    """Have every compiled function called, and leave the stamp.
+
+    Raises:
+        subprocess.CalledProcessError: a process that compiles has failed.
+    """
+    if _num_cores() == 1:
+        _call(_calls())
+    else:
+        orders = [subprocess.Popen((sys.executable, "-m", "tessel.compile_all", order)) for order in _ORDERS]
+        for process in orders:
+            if process.wait():
+                raise subprocess.CalledProcessError(process.returncode, process.args)
+    leave_stamp()
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _call(calls: list[Callable[[], object]]) -> None:
+    for call in calls:
+        call()
+
+
+def _calls() -> list[Callable[[], object]]:
+    """Return what calls every compiled function; what takes longest to compile is first and last."""
     split = zbv(3, split_backward=True, lag=1)
     choice = vshape(3, choose_backward=True, backward_input_span=2, backward_weight_span=2)
-    for placement, micro_batches, memory in ((split, 5, 6), (choice, 5, 6), (_freeing(), 2, 3)):
-        budget = SearchBudget(work_limit=WORK, time_limit_s=None)
-        find_schedule(placement, micro_batches=micro_batches, memory=memory, budget=budget)
-    _plan()
-    leave_stamp()
+    shapes = (("vshape", 4), ("mshape", 24), ("nnshape", 24), ("xshape", 24))
+    return [
+        functools.partial(_search, choice, 5, 6, left_out=set(Phase) - _LOCAL),
+        *(
+            functools.partial(find_repetend, make_shape(shape, devices), memory=devices // 2, max_copies=1)
+            for shape, devices in shapes
+        ),
+        functools.partial(find_repetend, vshape(4), memory=3, max_copies=3),
+        functools.partial(_search, _freeing(), 2, 3),
+        functools.partial(_search, split, 5, 6),
+        functools.partial(_search, choice, 5, 6),
+        _plan,
+        functools.partial(_search, choice, 5, 6, left_out=_LOCAL | {Phase.REPETENDS}),
+    ]
+
+
+_ORDERS = ("forwards", "backwards")
+
+
+def _search(
+    placement: Placement, micro_batches: int, memory: int, left_out: Set[Phase] = frozenset()
+) -> None:
+    find_schedule(
+        placement,
+        micro_batches=micro_batches,
+        memory=memory,
+        budget=SearchBudget(work_limit=WORK, time_limit_s=None),
+        params=MakespanParams(left_out=frozenset(left_out)),
+    )
 
 
 def _freeing() -> Placement:
@@ -65,4 +122,7 @@ def _plan() -> None:
 
 
 if __name__ == "__main__":
-    compile_all()
+    if len(sys.argv) > 1:
+        _call(_calls()[:: 1 if sys.argv[1] == _ORDERS[0] else -1])
+    else:
+        compile_all()

@@ -145,6 +145,7 @@ class FleetPool:
     """
 
     is_shared = True
+    num_runs = 1
 
     def __init__(
         self,
@@ -176,6 +177,9 @@ class FleetPool:
     def close(self) -> None:
         """Close the connection to the fleet, whose machines go on."""
         self._tasks.close()
+
+    def interrupt(self) -> None:
+        """Do nothing: one module runs at a time, for the thread that is interrupted itself."""
 
     def environment(self, backends: Sequence[Backend]) -> Environment:
         """Return where programs that these backends lower run: on the fleet's machines."""

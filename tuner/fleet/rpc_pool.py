@@ -237,6 +237,7 @@ class RpcPool:
     """
 
     is_shared = True
+    num_runs = 1
 
     def __init__(
         self, found: RemoteTarget, backends: Sequence[Backend], *, limits: Limits, seed: int, size: int = 1
@@ -255,6 +256,9 @@ class RpcPool:
         """End the processes that build."""
         for process in self._processes:
             process.close()
+
+    def interrupt(self) -> None:
+        """Do nothing: one module runs at a time, for the thread that is interrupted itself."""
 
     def environment(self, backends: Sequence[Backend]) -> Environment:
         """Return where programs that these backends lower run: on the device."""

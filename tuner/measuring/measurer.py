@@ -108,6 +108,15 @@ class Measurer:
         """End the worker processes; the store stays open."""
         self._pool.close()
 
+    @property
+    def num_runs(self) -> int:
+        """Modules that `run` runs at once, called by as many threads."""
+        return self._pool.num_runs
+
+    def interrupt(self) -> None:
+        """End what threads run at once; each call of `run` raises an error."""
+        self._pool.interrupt()
+
     def measure_function(
         self,
         workload: Workload,

@@ -49,12 +49,17 @@ class ProgramPool(Protocol):
     Attributes:
         is_shared: whether other tuners may measure the same programs at the same time, so that the records
             are asked again before each.
+        num_runs: modules that `run` runs at once, called by as many threads.
     """
 
     is_shared: bool
+    num_runs: int
 
     def close(self) -> None:
         """Give back what it holds."""
+
+    def interrupt(self) -> None:
+        """End what other threads run; their calls of `run` say that it failed."""
 
     def environment(self, backends: Sequence[Backend]) -> Environment:
         """Return where programs that these backends lower run."""

@@ -63,15 +63,24 @@ class WorkerPool:
         self._backends = tuple(backends)
         self._limits = limits
         self._seed = seed
+        self.num_runs = size
         self._workers = [WorkerProcess(target, backends) for _ in range(size)]
+        # What none of several workers has built runs in one of its own, beside what one of them runs.
+        self._other = WorkerProcess(target, backends) if size > 1 else self._workers[0]
+        self._locks = {id(worker): threading.Lock() for worker in (*self._workers, self._other)}
         self._keys = itertools.count()
         self._held: dict[ProgramKey, tuple[int, int]] = {}
         self._built_by: dict[str, int] = {}
 
     def close(self) -> None:
         """End the processes."""
-        for worker in self._workers:
+        for worker in (*self._workers, self._other):
             worker.close()
+
+    def interrupt(self) -> None:
+        """End what other threads run; their calls of `run` say that it failed."""
+        for worker in (*self._workers, self._other):
+            worker.interrupt()
 
     def environment(self, backends: Sequence[Backend]) -> Environment:
         """Return where programs that these backends lower run."""
@@ -100,10 +109,13 @@ class WorkerPool:
     ) -> Reply | tuple[np.ndarray, ...]:
         """Return the results of running a module once, or how that failed.
 
-        It runs in the worker that built it to be measured, which may hold it still, or else in the first.
+        It runs in the worker that built it to be measured, which may hold it still; among several workers,
+        what none has built has one of its own. Threads may ask for several at once.
         """
-        worker = self._workers[self._built_by.get(_structure_of(request.module_json), 0)]
-        return worker.run(request, arrays, timeout_s)
+        built_by = self._built_by.get(_structure_of(request.module_json))
+        worker = self._other if built_by is None else self._workers[built_by]
+        with self._locks[id(worker)]:
+            return worker.run(request, arrays, timeout_s)
 
     def compare(self, request: Compare, timeout_s: float) -> Reply:
         """Return how far two modules' results are apart, by the first worker, or how that failed."""
@@ -162,8 +174,7 @@ class WorkerPool:
             except BaseException:
                 # Interrupted: the threads wait for workers that nobody needs any more.
                 interrupted.set()
-                for worker in self._workers:
-                    worker.interrupt()
+                self.interrupt()
                 raise
 
     def _time(self, worker: WorkerProcess, job: Job, num_starts: int) -> Reply:

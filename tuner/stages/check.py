@@ -10,7 +10,8 @@ tests/tuner/stages/test_check.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -22,13 +23,22 @@ from tuner.frontend.values import draw_mask
 from tuner.numerical_error import Deviation, compare_gradients, compare_outputs, tolerance_of, worst
 from tuner.stages.build import build_stages
 from tuner.stages.interface import Stage, StageFunction, gradient_name, is_gradient
+from tuner.stages.lanes import Lanes
 from tuner.stages.program import read_program, tensor_info
 
 _WEIGHT_SCALE = 0.05
 """Standard deviation of random weights: small enough that activations of a deep model stay finite."""
 
 
-def check_gradients(model: Model, stages: Sequence[Stage], *, seed: int, run: Run) -> Deviation:
+def check_gradients(
+    model: Model,
+    stages: Sequence[Stage],
+    *,
+    seed: int,
+    run: Run,
+    jobs: int = 1,
+    interrupt: Callable[[], None] = lambda: None,
+) -> Deviation:
     """Find what the chained stages have most wrong, against the model's own program or else the uncut model.
 
     Outputs are compared, and for training every weight's gradient, once by the joint backward and once by
@@ -40,20 +50,30 @@ def check_gradients(model: Model, stages: Sequence[Stage], *, seed: int, run: Ru
         model: what was cut; its reference is what it is compared with, where it has one.
         stages: what it was cut into.
         seed: draws the inputs, and the weights that the model does not hold.
-        run: executes a module.
+        run: executes a module; threads call it where there are several jobs.
+        jobs: modules that may run at once: the uncut model's beside a stage's, both ways to run the backward.
+        interrupt: see `Lanes`.
 
     Raises:
         TunerError: a stage reads what no stage before it makes.
     """
     tensors = draw_tensors(model, rng=np.random.default_rng(seed))
-    if model.reference is None:
-        expected = run_stages(build_stages(model, ()), tensors, split=False, run=run)
-    else:
-        tensors, expected = _from_reference(model, model.reference, tensors, seed)
-    # One forward serves both backwards, as in a pipeline that may choose either.
-    known = _run_forwards(stages, tensors, run)
-    ways = (False, True) if model.training else (False,)
-    found = [_run_backwards(stages, known, split=split, run=run) for split in ways]
+    with Lanes(run, jobs=jobs, interrupt=interrupt) as lanes:
+        if model.reference is None:
+            whole = functools.partial(
+                run_stages, build_stages(model, ()), tensors, split=False, run=lanes.run
+            )
+            expect = lanes.start(whole)
+        else:
+            tensors, expected = _from_reference(model, model.reference, tensors, seed)
+            expect = lanes.start(lambda: expected)
+        # One forward serves both backwards, as in a pipeline that may choose either.
+        known = lanes.start(functools.partial(_run_forwards, stages, tensors, lanes.run))()
+        ways = [
+            lanes.start(functools.partial(_run_backwards, stages, known, split=split, run=lanes.run))
+            for split in ((False, True) if model.training else (False,))
+        ]
+        expected, found = expect(), [each() for each in ways]
     tolerance = tolerance_of(_computed_types(model))
     deviation = _furthest(found, expected, stages, tolerance)
     if model.training and model.reference is not None and not deviation.is_within(tolerance):

@@ -1,6 +1,6 @@
 """Whether the searches are compiled on this machine, and how to have that done meanwhile.
 
-Compiling `tessel.search` and `tessel.planning` takes some 40 s of processor time, once per machine and
+Compiling `tessel.search` and `tessel.planning` takes 40 to 120 s of processor time, once per machine and
 version.
 `python -m tessel.search.jit.cache` has it done, unless it is, and leaves a stamp beside the machine code.
 Without the stamp of this version the `tessel` command has it done in the background and until then searches

@@ -296,7 +296,14 @@ def _stages_error(
             return session.measurer.run(module, inputs, calls_blas=True)
         return session.measurer.run(partitioned_module, inputs)
 
-    return check_gradients(model, stages, seed=session.seed, run=run)
+    return check_gradients(
+        model,
+        stages,
+        seed=session.seed,
+        run=run,
+        jobs=session.measurer.num_runs,
+        interrupt=session.measurer.interrupt,
+    )
 
 
 def _sharded_by_module(stages: Sequence[Stage], ends: _Divided) -> dict[int, ShardedFunction]:

@@ -1,0 +1,71 @@
+"""Tasks beside one another, and what becomes of them when one fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tvm import ir
+
+from tuner.stages.lanes import Lanes, StoppedError
+
+NOTHING = ir.IRModule()
+
+
+def test_tasks_run_at_once_and_give_their_own_results() -> None:
+    meeting = threading.Barrier(2, timeout=10)
+
+    def run(module, inputs):
+        meeting.wait()  # Neither would pass alone.
+        return [inputs[0] + 1]
+
+    with Lanes(run, jobs=2) as lanes:
+        later = [lanes.start(lambda n=n: lanes.run(NOTHING, [np.array(n)])[0]) for n in (1, 2)]
+        assert [int(wait()) for wait in later] == [2, 3]
+
+
+def test_one_job_runs_in_the_callers_thread_in_order() -> None:
+    ran = []
+    with Lanes(lambda module, inputs: [ran.append(threading.current_thread())], jobs=1) as lanes:
+        lanes.start(lambda: lanes.run(NOTHING, ()))
+        assert ran == [threading.current_thread()]
+
+
+def test_where_one_fails_others_end_with_the_module_that_they_run() -> None:
+    running, may_end = threading.Event(), threading.Event()
+    ran = []
+
+    def run(module, inputs):
+        running.set()
+        assert may_end.wait(10)
+        ran.append(module)
+        return inputs
+
+    def run_three(lanes: Lanes) -> None:
+        for _ in range(3):
+            lanes.run(NOTHING, ())
+
+    def fail_beside(lanes: Lanes) -> None:
+        with lanes:
+            waiting.append(lanes.start(lambda: run_three(lanes)))
+            assert running.wait(10)
+            threading.Timer(0.2, may_end.set).start()
+            raise ValueError("wrong")
+
+    waiting: list[Callable[[], None]] = []
+    with pytest.raises(ValueError, match="wrong"):
+        fail_beside(Lanes(run, jobs=2))
+    assert len(ran) == 1
+    with pytest.raises(StoppedError):
+        waiting[0]()
+
+
+def test_only_an_interruption_ends_what_runs() -> None:
+    interrupted = []
+    for error in (ValueError, KeyboardInterrupt):
+        lanes = Lanes(lambda module, inputs: inputs, jobs=2, interrupt=lambda: interrupted.append(1))
+        with pytest.raises(error), lanes:
+            raise error
+        assert len(interrupted) == (error is KeyboardInterrupt)
