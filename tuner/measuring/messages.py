@@ -1,12 +1,15 @@
 """Messages between the measuring process and its worker: tagged documents in MessagePack.
 
 `multiprocessing.connection` frames them; of it only the functions that send and receive bytes are used, since
-the others pickle. Nothing that could run code crosses: modules travel as TVM's JSON, backends as references,
-inputs as shapes and a seed. Checked in tests/tuner/measuring/test_worker.py.
+the others pickle. Arrays follow without frames, from memory to memory: what is sent before says how long they
+are. Nothing that could run code crosses: modules travel as TVM's JSON, backends as references, inputs as
+shapes and a seed. Checked in tests/tuner/measuring/test_worker.py.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
 from typing import TypeAlias
@@ -117,7 +120,7 @@ class Race(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Run a module once on the arrays that follow as messages of their own, and send its results back.
+    """Run a module once on the arrays that follow, and send its results back.
 
     Attributes:
         module_json: a module whose partitions their backends lower.
@@ -151,7 +154,7 @@ class Compare(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class ArrayInfo(msgspec.Struct, frozen=True):
-    """Shape and data type of an array whose bytes follow in a message of their own."""
+    """Shape and data type of an array whose bytes follow."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -186,7 +189,7 @@ class Compared(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ran(msgspec.Struct, frozen=True, tag=True):
-    """The results whose bytes follow, each in a message of its own."""
+    """The results whose bytes follow."""
 
     arrays: tuple[ArrayInfo, ...]
 
@@ -202,6 +205,9 @@ Request: TypeAlias = Start | Acquire | Build | Time | Race | Run | Compare
 Reply: TypeAlias = Done | Timed | Raced | Compared | Ran | Failed
 
 
+_BUFFER_BYTES = 4 << 20
+"""What a socket is to take before its writer waits for its reader; systems cut it to what they allow."""
+
 WRONG_NUMBERS = "wrong numbers"
 """How the message of a failed check begins."""
 
@@ -216,10 +222,18 @@ def send(connection: Connection, message: Request | Reply) -> None:
     connection.send_bytes(msgspec.msgpack.encode(message))
 
 
+def widen(end: socket.socket) -> None:
+    """Let a socket take more at once, as far as the system allows: arrays of weights cross it."""
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        end.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+
+
 def send_arrays(connection: Connection, arrays: Iterable[np.ndarray]) -> None:
-    """Send the bytes of arrays, one message each; what is sent before them says what they are."""
+    """Send the bytes of arrays; what is sent before them says what they are."""
     for array in arrays:
-        connection.send_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        rest = _bytes_of(np.ascontiguousarray(array))
+        while rest:
+            rest = rest[os.write(connection.fileno(), rest) :]
 
 
 def receive_request(connection: Connection) -> Request:
@@ -250,6 +264,21 @@ def receive_arrays(connection: Connection, infos: Sequence[ArrayInfo]) -> tuple[
         EOFError: the other side has closed the connection.
         OSError: the other side has ended amid a message.
     """
-    return tuple(
-        np.frombuffer(connection.recv_bytes(), dtype=info.dtype).reshape(info.shape) for info in infos
-    )
+    return tuple(_receive_array(connection, info) for info in infos)
+
+
+def _receive_array(connection: Connection, info: ArrayInfo) -> np.ndarray:
+    array = np.empty(info.shape, info.dtype)
+    rest = _bytes_of(array)
+    while rest:
+        num_read = os.readv(connection.fileno(), [rest])
+        if not num_read:
+            raise EOFError
+        rest = rest[num_read:]
+    array.flags.writeable = False
+    return array
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    """Return a contiguous array's memory; a data type of its own, such as bfloat16, has no buffer."""
+    return array.reshape(-1).view(np.uint8).data

@@ -112,10 +112,11 @@ class WorkerPool:
         It runs in the worker that built it to be measured, which may hold it still; among several workers,
         what none has built has one of its own. Threads may ask for several at once.
         """
-        built_by = self._built_by.get(_structure_of(request.module_json))
-        worker = self._other if built_by is None else self._workers[built_by]
-        with self._locks[id(worker)]:
+        worker = self._reserved(self._built_by.get(_structure_of(request.module_json)))
+        try:
             return worker.run(request, arrays, timeout_s)
+        finally:
+            self._locks[id(worker)].release()
 
     def compare(self, request: Compare, timeout_s: float) -> Reply:
         """Return how far two modules' results are apart, by the first worker, or how that failed."""
@@ -125,6 +126,15 @@ class WorkerPool:
     def _first(self) -> WorkerProcess:
         """The worker that does what is no job, and holds the programs that race."""
         return self._workers[0]
+
+    def _reserved(self, built_by: int | None) -> WorkerProcess:
+        """Wait for the worker that built a module, or else for one that is free, and lock it."""
+        candidates = (self._other, *self._workers) if built_by is None else (self._workers[built_by],)
+        for worker in candidates:
+            if self._locks[id(worker)].acquire(blocking=False):
+                return worker
+        self._locks[id(candidates[0])].acquire()
+        return candidates[0]
 
     def _measure_share(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         num_workers = len(self._workers)

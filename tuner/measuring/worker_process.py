@@ -39,6 +39,7 @@ from tuner.measuring.messages import (
     receive_reply,
     send,
     send_arrays,
+    widen,
 )
 from tuner.targets.remote import RemoteDevice
 from tuner.targets.target import Target
@@ -204,6 +205,8 @@ class WorkerProcess:
 
     def _spawned(self) -> Connection:
         ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            widen(end)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tuner.measuring.worker.server", str(theirs.fileno())],

@@ -6,11 +6,13 @@ import itertools
 import os
 import resource
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import msgspec
 import numpy as np
 import pytest
@@ -204,6 +206,33 @@ def test_arrays_of_any_shape_survive_the_wire(ends: tuple[Connection, Connection
     for array, other in zip(arrays, found, strict=True):
         assert (other.dtype, other.shape) == (array.dtype, array.shape)
         assert np.array_equal(array, other)
+
+
+def test_arrays_larger_than_any_buffer_cross_behind_a_message(ends: tuple[Connection, Connection]) -> None:
+    arrays = [np.random.default_rng(0).random((3, 1 << 20)), np.arange(5, dtype=ml_dtypes.bfloat16)]
+
+    def send_all() -> None:
+        send(ends[1], Done(0.5))
+        send_arrays(ends[1], arrays)
+        send(ends[1], Done(0.25))
+
+    sender = threading.Thread(target=send_all)
+    sender.start()
+    assert receive_reply(ends[0]) == Done(0.5)
+    found = receive_arrays(ends[0], [ArrayInfo(array.shape, str(array.dtype)) for array in arrays])
+    assert receive_reply(ends[0]) == Done(0.25)
+    sender.join()
+    for array, other in zip(arrays, found, strict=True):
+        assert other.dtype == array.dtype
+        assert np.array_equal(array, other)
+        assert not other.flags.writeable
+
+
+def test_an_end_amid_an_array_is_told(ends: tuple[Connection, Connection]) -> None:
+    send_arrays(ends[0], [np.zeros(3)])
+    ends[0].close()
+    with pytest.raises(EOFError):
+        receive_arrays(ends[1], [ArrayInfo((4,), "float64")])
 
 
 def test_an_end_between_messages_or_amid_one_is_told(ends: tuple[Connection, Connection]) -> None:

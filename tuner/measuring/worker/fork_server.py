@@ -28,6 +28,7 @@ if __name__ == "__main__":
     del sys.modules["torch"]
 
 from tuner.measuring.forked_process import STATUS
+from tuner.measuring.messages import widen
 from tuner.measuring.worker.server import serve
 from tuner.parent_watch import end_with_parent
 
@@ -68,6 +69,8 @@ class _Server:
     def _fork(self) -> None:
         control, _ = self._listener.accept()
         ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            widen(end)
         pid = os.fork()
         if pid == 0:
             self._become_worker(control, ours, theirs)
