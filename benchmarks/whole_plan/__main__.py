@@ -64,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measuring.add_argument("--folder", type=Path, default=Path("out/layers"))
     measuring.add_argument("--records", default="sqlite:///out/records.db")
     measuring.add_argument("--backends", nargs="+", help="those to choose among; every one if left out")
+    measuring.add_argument("--jobs", type=int, default=1, help="programs built at once")
     planning = commands.add_parser("plan")
     planning.add_argument("layers", type=Path, nargs="+")
     planning.add_argument("--work", type=float, default=4.0, help="units of work of each plan")
@@ -127,7 +128,7 @@ def _measure(options: argparse.Namespace) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     link = measure_shards.Link(bytes_per_us=LINK.bytes_per_s / 1e6, latency_us=LINK.latency_us)
     names = None if options.backends is None else tuple(options.backends)
-    settings = SessionSettings(backend_names=names, num_threads=1)
+    settings = SessionSettings(backend_names=names, num_threads=1, jobs=options.jobs)
     with start_session("cpu", settings, records_url=options.records) as session:
         for name in options.models:
             began = time.monotonic()
