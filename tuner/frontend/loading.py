@@ -54,7 +54,7 @@ def load_model(
     name, _, detail = _with_colon(spec).partition(":")
     if name in MODELS:
         return _load_from_zoo(name, detail, shapes=shapes or {}, batch=batch, training=training)
-    model = _load_imported(spec, shapes or {}, guarded=guarded)
+    model = _load_imported(spec, shapes or {}, guarded=guarded, training=training)
     if names_file(spec):  # A plan must find the file again.
         model = replace(model, name=spec)
     if batch != 1:
@@ -145,10 +145,12 @@ def _load_from_zoo(
     return model.load(size or model.default_size, shapes=shapes, batch=batch, training=training)
 
 
-def _load_imported(spec: str, shapes: Mapping[str, tuple[int, ...]], *, guarded: bool) -> Model:
+def _load_imported(
+    spec: str, shapes: Mapping[str, tuple[int, ...]], *, guarded: bool, training: bool
+) -> Model:
     path = Path(spec)
     if path.suffix == ".onnx":
-        model: Model = _importer("onnx").load_onnx(path, shapes=shapes, guarded=guarded)
+        model: Model = _importer("onnx").load_onnx(path, shapes=shapes, guarded=guarded, training=training)
     elif path.suffix == ".pt2":
         model = _importer("torch").load_exported(path, shapes=shapes, guarded=guarded)
     elif ":" in spec and _may_be_python(spec.rpartition(":")[0]):

@@ -20,7 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+import tvm
 from onnx import numpy_helper
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
@@ -30,8 +32,9 @@ from tuner.frontend.emission import PathBuilder
 from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
 from tuner.frontend.onnx.external_data import external_bytes, load_external
-from tuner.frontend.onnx.graph import graph_operators, prepare_graph
-from tuner.frontend.onnx.rewrite import OnnxModel
+from tuner.frontend.onnx.graph import graph_operators, prepare_graph, untrained_constants
+from tuner.frontend.onnx.operators import CONVERTERS
+from tuner.frontend.onnx.rewrite import OnnxModel, opset_of
 from tuner.frontend.onnx.runtime import OnnxSource
 from tuner.frontend.sandbox import try_import
 
@@ -45,14 +48,17 @@ _MAX_QUOTED = 200
 """Operators, and characters of each, that a message quotes."""
 
 
-def load_onnx(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: bool = True) -> Model:
+def load_onnx(
+    path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: bool = True, training: bool = False
+) -> Model:
     """Return the model of a file.
 
     Args:
         path: of a file `.onnx`; weights that it keeps in files of their own must lie in its folder.
         shapes: static shapes by name of input, needed where the file leaves extents open.
-
         guarded: whether it is first tried in a child process with limits.
+        training: whether weights train: then they are the file's own, and what is made of them, such as a
+            transposition, is computed by the model.
 
     Raises:
         ModelFileError: the file is missing, or is no ONNX model, or breaks a limit, or names weights that do
@@ -67,11 +73,19 @@ def load_onnx(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: boo
         raise ModelFileError(f"cannot read {path}: {error.strerror or error}; check the path") from error
     if guarded:
         more_bytes = external_bytes(_parse(content, path), path)
-        try_import(f"{__name__}:import_onnx", content, path, shapes=dict(shapes), more_bytes=more_bytes)
-    return import_onnx(content, path, shapes=shapes)
+        importer = f"{__name__}:{'import_training' if training else 'import_onnx'}"
+        try_import(importer, content, path, shapes=dict(shapes), more_bytes=more_bytes)
+    return import_onnx(content, path, shapes=shapes, training=training)
 
 
-def import_onnx(content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+def import_training(content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """Return the model of a file's bytes whose weights train; arguments and errors of `load_onnx`."""
+    return import_onnx(content, path, shapes=shapes, training=True)
+
+
+def import_onnx(
+    content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, ...]], training: bool = False
+) -> Model:
     """Return the model of a file's bytes; arguments and errors of `load_onnx`."""
     model = _parse(content, path)
     load_external(model, path)
@@ -79,16 +93,23 @@ def import_onnx(content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, .
         path=path,
         digest=hashlib.sha256(content).hexdigest(),
         shapes=dict(shapes),
-        import_exposed=functools.partial(import_exposed, name=path.name, shapes=dict(shapes)),
+        import_exposed=functools.partial(
+            import_exposed, name=path.name, shapes=dict(shapes), training=training
+        ),
     )
-    return replace(_import_graph(prepare_graph(model, path.name, shapes), path.name), source=source)
+    graph = prepare_graph(model, path.name, shapes, training=training)
+    imported = _import_graph(graph, path.name)
+    if training:
+        fixed = frozenset(map(_parameter_name, untrained_constants(model, graph)))
+        imported = replace(imported, untrained=fixed.intersection(imported.parameter_names))
+    return replace(imported, source=source)
 
 
 def import_exposed(
-    model: OnnxModel, *, name: str, shapes: Mapping[str, tuple[int, ...]]
+    model: OnnxModel, *, name: str, shapes: Mapping[str, tuple[int, ...]], training: bool = False
 ) -> tuple[Model, tuple[Any, ...]]:
     """Return the model with the first result of every node as its outputs, and those nodes, in order."""
-    graph = prepare_graph(model, name, shapes)
+    graph = prepare_graph(model, name, shapes, training=training)
     nodes = tuple(node for node in graph.graph.node if node.output and node.output[0])
     del graph.graph.output[:]
     graph.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in nodes)
@@ -99,10 +120,8 @@ def _import_graph(graph: OnnxModel, name: str) -> Model:
     """Return the model of a prepared graph."""
     importer = _Importer()
     module = _import(importer, graph, name)
-    # The importer drops this prefix of torch's exporter from names of parameters.
     values = {
-        tensor.name.removeprefix("onnx::"): numpy_helper.to_array(tensor)
-        for tensor in graph.graph.initializer
+        _parameter_name(tensor.name): numpy_helper.to_array(tensor) for tensor in graph.graph.initializer
     }
     try:
         return finish_imported(name, module, len(graph.graph.input), values=values, paths=importer.bb.paths)
@@ -111,6 +130,11 @@ def _import_graph(graph: OnnxModel, name: str) -> Model:
             f"what TVM's ONNX importer made of {name} is no model ({type(error).__name__}: {error}); export "
             "it again"
         ) from error
+
+
+def _parameter_name(tensor: str) -> str:
+    """Return a tensor's name as TVM's importer has it, without a prefix that torch's exporter writes."""
+    return tensor.removeprefix("onnx::")
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):
@@ -131,7 +155,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             is_narrow = op_name in _WIDENED and _dtype(inputs[0]) == "bfloat16"
             if is_narrow:
                 inputs = [None if each is None else self.bb.emit(_cast(each, "float32")) for each in inputs]
-            result = super()._convert_operator(op_name, inputs, attrs, opset)
+            convert = CONVERTERS.get(op_name)
+            result = None if convert is None else convert(inputs, attrs, self._constant)
+            if result is None:
+                result = super()._convert_operator(op_name, inputs, attrs, opset)
             if is_narrow:
                 result = self._narrowed(result, _label(node))
             # The importer leaves calls inside their users; here each is bound while its layer is open.
@@ -139,6 +166,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             return (
                 self.bb.emit(result, _label(node)) if is_tensor and isinstance(result, relax.Call) else result
             )
+
+    def _constant(self, value: Any) -> np.ndarray | None:
+        """Return the value of an input that is a constant or an initialiser; None for any other."""
+        if isinstance(value, relax.Var) and value.name in self._params:
+            return np.asarray(self._params[value.name][1].numpy())
+        return np.asarray(value.value.numpy()) if isinstance(value, tvm.ir.GenericConst) else None
 
     def _narrowed(self, result: Any, label: str) -> Any:
         """Bring a result, the first of several, back to bfloat16, unless it is one of truth values."""
@@ -175,13 +208,12 @@ def _import(importer: _Importer, graph: OnnxModel, name: str) -> IRModule:
             f"TVM's ONNX importer has no operator {_quoted(missing)}, which {name} uses; export the model "
             "without it, or decompose it"
         )
-    opset = max((item.version for item in graph.opset_import if item.domain in ("", "ai.onnx")), default=0)
     noise = io.StringIO()
     try:
         # The importer prints on failure and warns of every renamed tensor.
         with contextlib.redirect_stdout(noise), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return importer.from_onnx(graph.graph, opset)
+            return importer.from_onnx(graph.graph, opset_of(graph))
     except Exception as error:  # foreign code: any fault of a converter names its operator
         logger.debug("importer printed: %s", noise.getvalue())
         raise UnsupportedOperatorError(

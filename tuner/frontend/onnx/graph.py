@@ -2,14 +2,16 @@
 
 TVM's importer turns every initialiser into a parameter, and what ONNX computes from constants into operators
 that run each time. So nodes over constants are evaluated here by onnx's own reference, a shape that is known
-becomes a constant, and what the importer takes badly is rewritten. Checked in
-tests/tuner/frontend/onnx/test_graph.py.
+becomes a constant, and what the importer takes badly is rewritten. In a model that trains, what is made of
+weights is computed as it runs: its weights are the file's own, in the file's layout, and one that the graph
+reads as it lies and transposed is one weight with one gradient. Checked in
+tests/tuner/frontend/onnx/test_graph.py and test_weights.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,22 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tuner.errors import ModelFileError
+from tuner.frontend.onnx.old_opsets import has_old_operators, normalise_by_element, raise_opset
 from tuner.frontend.onnx.recurrent import unroll_recurrent
 from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, Shapes, simplify_graph, spell_out_padding
 from tuner.frontend.shapes import static_shapes
 
 _MAX_SHAPE = 1024
 """Elements above which a constant is taken for a weight, which no shape follows from."""
+
+_READ_AS_NUMBERS = {
+    "Clip": (1, 2),
+    "OneHot": (2,),
+    "Pad": (2,),
+    "Resize": (1, 2),
+    "Upsample": (1,),
+}
+"""Inputs of floating point that say how an operator works: no weights, whatever they are made of."""
 
 RANDOM_OPERATORS = (
     "RandomNormal",
@@ -35,13 +47,16 @@ RANDOM_OPERATORS = (
 )
 
 
-def prepare_graph(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...]]) -> OnnxModel:
+def prepare_graph(
+    model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...]], *, training: bool = False
+) -> OnnxModel:
     """Return a copy of the model whose inputs are static, with constants folded and padding explicit.
 
     Args:
         model: as it was loaded; its initialisers may be listed as inputs, as old files do.
         name: of the model, for messages.
         shapes: wanted shapes by name of input; every symbolic input needs one.
+        training: whether weights train, so that what is made of them is no constant.
 
     Raises:
         ModelFileError: the graph contradicts itself.
@@ -52,7 +67,7 @@ def prepare_graph(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, .
     prepared.CopyFrom(model)
     bind_inputs(prepared, name, shapes)
     try:
-        _simplify(prepared)
+        _simplify(prepared, training=training)
     except (
         Exception
     ) as error:  # foreign code: onnx's checks, its inference and its reference, on a strange file
@@ -73,18 +88,54 @@ def bind_inputs(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...
     _bind_shapes(list(graph.input), name, shapes)
 
 
-def _simplify(model: OnnxModel) -> None:
+def _simplify(model: OnnxModel, *, training: bool) -> None:
     # What a file says of tensors in between and of results may be symbolic: it is inferred anew.
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
-    shapes_by_name = _infer_shapes(model)
-    while _fold_constants(model, shapes_by_name):
-        shapes_by_name = _infer_shapes(model)
+    weights = _floating_initialisers(model) if training else frozenset()
+    normalise_by_element(model)
+    shapes_by_name = _folded(model, weights)
+    if has_old_operators(model):
+        raise_opset(model, _inferred(model))
+        shapes_by_name = _folded(model, weights)
     if unroll_recurrent(model, shapes_by_name):
         shapes_by_name = _infer_shapes(model)
     simplify_graph(model, shapes_by_name)
     spell_out_padding(model, shapes_by_name)
+
+
+def _folded(model: OnnxModel, weights: frozenset[str]) -> Shapes:
+    """Fold constants until nothing more follows, and return the shapes that are known then."""
+    shapes = _infer_shapes(model)
+    while _fold_constants(model, shapes, weights):
+        shapes = _infer_shapes(model)
+    return shapes
+
+
+def untrained_constants(model: OnnxModel, prepared: OnnxModel) -> frozenset[str]:
+    """Return names of a prepared graph's constants that do not train: running statistics, and single numbers.
+
+    A number that is no initialiser of the file but stands in a node is part of what is computed, such as
+    the scale of attention; larger tensors in nodes are weights, as some exporters write them.
+
+    Args:
+        model: as it was loaded.
+        prepared: the graph that `prepare_graph` made of it.
+    """
+    given = {tensor.name for tensor in model.graph.initializer}
+    numbers = {
+        tensor.name
+        for tensor in prepared.graph.initializer
+        if tensor.name not in given and math.prod(tensor.dims) == 1
+    }
+    statistics = {
+        name
+        for node in prepared.graph.node
+        if node.op_type == "BatchNormalization"
+        for name in node.input[3:]
+    }
+    return frozenset(numbers | statistics)
 
 
 def graph_operators(model: OnnxModel) -> tuple[str, ...]:
@@ -111,7 +162,15 @@ def _declared_shape(value: Any) -> tuple[int, ...]:
 
 
 def _infer_shapes(model: OnnxModel) -> Shapes:
-    """Return the shape of every tensor by name; None where onnx's inference cannot tell.
+    """Return the shape of every tensor by name; None where onnx's inference cannot tell."""
+    inferred = _inferred(model).graph
+    values = (*inferred.input, *inferred.value_info, *inferred.output)
+    constants = {tensor.name: tuple(tensor.dims) for tensor in inferred.initializer}
+    return {value.name: _known_shape(value) for value in values} | constants
+
+
+def _inferred(model: OnnxModel) -> OnnxModel:
+    """Return the graph with the shapes of its tensors, and with large constants as inputs.
 
     Inference reads small constants only, so large ones are handed to it as inputs: it copies what it is
     given, and can take no more than 2 GiB.
@@ -127,24 +186,33 @@ def _infer_shapes(model: OnnxModel) -> Shapes:
         ir_version=max(model.ir_version, 4),
         functions=list(model.functions),
     )
-    inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
-    values = (*inferred.input, *inferred.value_info, *inferred.output)
-    constants = {tensor.name: tuple(tensor.dims) for tensor in small}
-    return {value.name: _known_shape(value) for value in values} | constants
+    return onnx.shape_inference.infer_shapes(light, data_prop=True)
 
 
-def _fold_constants(model: OnnxModel, shapes: Shapes) -> bool:
-    """Evaluate every node whose inputs, or whose input's shape, are known; return whether there was one."""
+def _fold_constants(model: OnnxModel, shapes: Shapes, weights: frozenset[str]) -> bool:
+    """Evaluate every node whose inputs, or whose input's shape, are known; return whether there was one.
+
+    Args:
+        model: is changed.
+        shapes: by name of tensor.
+        weights: initialisers that train; a node that makes floating-point tensors of them stays.
+    """
     graph = model.graph
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    numbers = _read_as_numbers(graph.node) if weights else frozenset()
+    trained = set(weights)
     folded: dict[str, np.ndarray] = {}
     kept = []
     for node in graph.node:
         results = _evaluate(node, values, shapes, model)
+        values |= results or {}
         if results is None:
             kept.append(node)
-        values |= results or {}
-        folded |= results or {}
+        elif _trains(node, results, trained) and not numbers.intersection(node.output):
+            kept.append(node)
+            trained.update(node.output)
+        else:
+            folded |= results
     if not folded:
         return False
     used = {name for node in kept for name in _names_used(node)} | {output.name for output in graph.output}
@@ -157,6 +225,37 @@ def _fold_constants(model: OnnxModel, shapes: Shapes) -> bool:
     del graph.node[:]
     graph.node.extend(kept)
     return True
+
+
+def _floating_initialisers(model: OnnxModel) -> frozenset[str]:
+    return frozenset(
+        tensor.name
+        for tensor in model.graph.initializer
+        if np.issubdtype(helper.tensor_dtype_to_np_dtype(tensor.data_type), np.floating)
+        or tensor.data_type == onnx.TensorProto.BFLOAT16
+    )
+
+
+def _trains(node: OnnxNode, results: Mapping[str, np.ndarray], trained: set[str]) -> bool:
+    """Say whether a node whose results are known passes gradients on to weights.
+
+    Weights that are stored as whole numbers train as what these stand for.
+    """
+    is_floating = node.op_type != "DequantizeLinear" and any(
+        "float" in str(value.dtype) for value in results.values()
+    )
+    return is_floating and not trained.isdisjoint(node.input)
+
+
+def _read_as_numbers(nodes: Sequence[OnnxNode]) -> frozenset[str]:
+    """Return the names of tensors that say how an operator works, and of all that those are made of."""
+    found: set[str] = set()
+    for node in reversed(nodes):
+        places = _READ_AS_NUMBERS.get(node.op_type, ())
+        found.update(name for place, name in enumerate(node.input) if place in places and name)
+        if found.intersection(node.output):
+            found.update(filter(None, node.input))
+    return frozenset(found)
 
 
 def _evaluate(

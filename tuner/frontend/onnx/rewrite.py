@@ -26,6 +26,13 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 """Key of the metadata of a node under which torch's exporter notes the modules around it."""
 
 
+def opset_of(model: OnnxModel) -> int:
+    """Return the version of ONNX's own operators that a model uses."""
+    return max(
+        (int(item.version) for item in model.opset_import if item.domain in ("", "ai.onnx")), default=0
+    )
+
+
 def simplify_graph(model: OnnxModel, shapes: Shapes) -> None:
     """Write what the importer takes badly as what it takes well, and drop dropout and identities."""
     graph = model.graph
@@ -101,10 +108,9 @@ def _additions(node: OnnxNode) -> list[OnnxNode]:
 def _spread_slope(node: OnnxNode, model: OnnxModel, shapes: Shapes) -> None:
     """Give a slope of PRelu-6, one per channel, the axes by which it broadcasts as later versions ask for."""
     graph, slope = model.graph, node.input[1]
-    version = max(item.version for item in model.opset_import if item.domain in ("", "ai.onnx"))
     shape = shapes.get(node.input[0])
     for tensor in graph.initializer:
-        if version < 7 and tensor.name == slope and shape is not None and len(tensor.dims) == 1:
+        if opset_of(model) < 7 and tensor.name == slope and shape is not None and len(tensor.dims) == 1:
             tensor.dims.extend([1] * (len(shape) - 2))
 
 

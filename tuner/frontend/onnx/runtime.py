@@ -30,7 +30,7 @@ from tuner.frontend.model import InputSpec, Model, Run
 from tuner.frontend.onnx import runtime_process
 from tuner.frontend.onnx.external_data import load_external
 from tuner.frontend.onnx.graph import RANDOM_OPERATORS, bind_inputs
-from tuner.frontend.onnx.rewrite import OnnxModel
+from tuner.frontend.onnx.rewrite import OnnxModel, opset_of
 from tuner.graph.structure import Structure
 from tuner.numerical_error import compare_tensor
 
@@ -201,7 +201,7 @@ def _require_sound(runtime: str, model: OnnxModel) -> None:
     operators = {node.op_type for node in model.graph.node}
     if drawn := sorted(operators & set(RANDOM_OPERATORS)):
         raise NotComparableError(f"it draws random numbers ({drawn[0]})")
-    opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=0)
+    opset = opset_of(model)
     flat = sorted(name for name in operators if opset < _FLAT_BEFORE.get(name, 0))
     if flat and runtime == "onnx":
         raise NotComparableError(f"onnx's reference takes {flat[0]} of opset {opset} for that of a later one")

@@ -104,7 +104,6 @@ REFUSED = {
     "test_expand_shape_model4": "broadcast_to",
     "test_gradient_of_add": "Gradient",
     "test_gradient_of_add_and_mul": "Gradient",
-    "test_operator_index": "Slice",
     "test_sequence_model1": "SequenceInsert",
     "test_sequence_model2": "SequenceErase",
     "test_sequence_model3": "SequenceErase",

@@ -1,0 +1,73 @@
+"""Clips, padding and repetition of ONNX are operators of Relax, with the values of onnx's own reference."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tuner.frontend import load_model, random_inputs
+
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - after the skip
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+
+pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
+
+
+def number(value: float) -> np.ndarray:
+    return np.array(value, "float32")
+
+
+WIDTHS = np.array([0, 1, 2, 0, 3, 1])
+
+CASES: Mapping[str, tuple[str, Sequence[str], Mapping[str, np.ndarray], Mapping[str, object], set[str]]] = {
+    "two bounds": ("Clip", ["low", "high"], {"low": number(-0.5), "high": number(0.25)}, {}, {"clip"}),
+    "lower bound": ("Clip", ["low"], {"low": number(0.5)}, {}, {"maximum"}),
+    "upper bound": ("Clip", ["", "high"], {"high": number(0.5)}, {}, {"minimum"}),
+    "no bound": ("Clip", [], {}, {}, set()),
+    "bound that is no number": ("Clip", ["low"], {"low": number(np.nan)}, {}, set()),
+    "zeros around": ("Pad", ["widths"], {"widths": WIDTHS}, {}, {"nn.pad"}),
+    "numbers around": ("Pad", ["widths", "value"], {"widths": WIDTHS, "value": number(1.5)}, {}, {"nn.pad"}),
+    "mirrored": (
+        "Pad",
+        ["widths"],
+        {"widths": np.array([0, 1, 2, 0, 2, 1])},
+        {"mode": "reflect"},
+        {"call_tir"},
+    ),
+    "repeated": ("Tile", ["repeats"], {"repeats": np.array([1, 2, 3])}, {}, {"tile"}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_node_is_an_operator_and_computes_what_the_reference_computes(
+    name: str, tmp_path: Path, run_model, assert_close
+) -> None:
+    kind, inputs, constants, attributes, operators = CASES[name]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Neg", ["x"], ["z"]),
+            helper.make_node(kind, ["z", *inputs], ["w"], **attributes),
+            helper.make_node("Abs", ["w"], ["y"]),
+        ],
+        "operator",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, key) for key, value in constants.items()],
+    )
+    path = tmp_path / "operator.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    model = load_model(str(path), guarded=False)
+    calls = [binding.value for binding in model.module["main"].body.blocks[0].bindings]
+    found = {call.op.name.removeprefix("relax.") for call in calls if hasattr(call, "op")}
+    assert found - {"negative", "abs"} == operators
+    assert not model.parameter_names
+    (x,) = random_inputs(model, 0)
+    bounds = {key: value for key, value in constants.items() if not np.isnan(value).any()}
+    if bounds.keys() == constants.keys():
+        (expected,) = ReferenceEvaluator(onnx.load(str(path))).run(None, {"x": x})
+    else:
+        expected = np.abs(x)
+    assert_close(run_model(model, [x], model.parameters)[0], expected)
