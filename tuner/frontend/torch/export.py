@@ -29,7 +29,7 @@ _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 
 def export_module(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.export.ExportedProgram:
     """Return the export of a module in the mode that it is in; torch raises what it happens to raise."""
-    examples = pytree.tree_map(_own_memory, tuple(inputs))
+    examples = _each_own_memory(tuple(inputs))
     with checkpoints_inlined(), without_fast_path():
         return torch.export.export(module, examples, strict=False)
 
@@ -134,7 +134,19 @@ def argument_names(module: torch.nn.Module, count: int) -> list[str]:
     return [*names, *[""] * count][:count]
 
 
-def _own_memory(example: Any) -> Any:
-    """Return a tensor that is no view: of one, and of what it views, an export would leave extents open."""
-    is_view = isinstance(example, torch.Tensor) and example._is_view()
-    return example.clone() if is_view else example
+def _each_own_memory(examples: Any) -> Any:
+    """Return examples of which none is a view, nor stands twice.
+
+    Of a view, and of what it views, an export would leave extents open. A tensor that is given twice, as in
+    `{"input_ids": ids, "labels": ids}`, it would take for one input wherever either is read.
+    """
+    seen: set[int] = set()
+
+    def own(example: Any) -> Any:
+        if not isinstance(example, torch.Tensor):
+            return example
+        is_shared = example._is_view() or id(example) in seen
+        seen.add(id(example))
+        return example.clone() if is_shared else example
+
+    return pytree.tree_map(own, examples)

@@ -379,3 +379,17 @@ def test_a_functions_examples_take_the_shapes_that_are_given(tmp_path: Path, run
         load_model(f"{path}:build", shapes={"idz": (2, 5)})
     with pytest.raises(ValueError, match="ids"):
         load_model(f"{path}:build", shapes={"ids": (2, 5, 1)})
+
+
+class Difference(nn.Module):
+    def forward(self, left: "torch.Tensor", right: "torch.Tensor") -> "torch.Tensor":
+        return 2 * left - right
+
+
+def test_one_tensor_as_the_example_of_two_inputs_leaves_them_two(run_model) -> None:
+    """As `{"input_ids": ids, "labels": ids}`: an export takes them for one input."""
+    example = torch.zeros(3)
+    model = import_module(Difference(), (example, example), "difference")
+    left, right = np.array([1, 2, 3], "float32"), np.array([10, 20, 30], "float32")
+    (found,) = run_model(model, [left, right], {})
+    np.testing.assert_array_equal(found, 2 * left - right)
