@@ -11,11 +11,11 @@ WHEELS ?=
 # What the compiled searches import: with it they are compiled while pip installs the rest.
 SEARCHES := numba numpy scipy networkx msgspec sqlalchemy
 
-# Installs this project with what `$(2)` names; pip's further options in `$(1)`.
+# Installs `$(2)`, this project with an extra or without; pip's further options in `$(1)`.
 define install_all
 $(BIN)/python -m pip install --quiet $(1) --constraint constraints.txt $(SEARCHES)
 $(BIN)/python -m tessel.search.jit.cache >/dev/null 2>&1 & \
-	$(BIN)/python -m pip install --quiet $(1) --constraint constraints.txt --editable '.$(2)' || exit 1; wait
+	$(BIN)/python -m pip install --quiet $(1) --constraint constraints.txt --editable $(2) || exit 1; wait
 $(BIN)/python -m tessel.search.jit.cache
 endef
 
@@ -64,15 +64,15 @@ $(BIN)/python:
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 	# Byte code is written for what is imported, when it is, and not for all that is installed: 100 MB less.
-	$(call install_all,--no-compile,)
+	$(call install_all,--no-compile,.)
 	touch $@
 
 $(VENV)/.installed-test: $(BIN)/python pyproject.toml constraints.txt
-	$(call install_all,,[test])
+	$(call install_all,,'.[test]')
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: $(BIN)/python pyproject.toml constraints.txt
-	$(call install_all,,[bench])
+	$(call install_all,,'.[bench]')
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(BIN)/python pyproject.toml constraints.txt
