@@ -5,7 +5,7 @@ that run each time. So nodes over constants are evaluated here by onnx's own ref
 becomes a constant, and what the importer takes badly is rewritten. In a model that trains, what is made of
 weights is computed as it runs: its weights are the file's own, in the file's layout, and one that the graph
 reads as it lies and transposed is one weight with one gradient. Checked in
-tests/tuner/frontend/onnx/test_graph.py and test_weights.py.
+tests/tuner/frontend/onnx/test_graph.py and tests/tuner/stages/gradients/test_onnx_weights.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 An exported program's values say nothing of `detach` and `torch.no_grad`. The first stays an operator of the
 program; the second encloses a sub-graph, which is gone once the program is brought to simpler operators, so
 what leaves it is detached before. Only what depends on a weight that trains is blocked: tables that a
-decorated function computes of positions are none. Checked in tests/tuner/stages/gradients/test_blocked_gradients.py.
+decorated function computes of positions are none. Checked in
+tests/tuner/stages/gradients/test_blocked_gradients.py.
 """
 
 from __future__ import annotations
