@@ -10,11 +10,11 @@ other has compiled, so that they meet where all is compiled. Checked in tests/te
 from __future__ import annotations
 
 import functools
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Set
 
+from records.cores import num_usable_cores
 from tessel.placement import Block, Edge, Placement
 from tessel.planning.cluster import Cluster, Link
 from tessel.planning.find_plan import find_plan
@@ -40,18 +40,16 @@ def compile_all() -> None:
     Raises:
         subprocess.CalledProcessError: a process that compiles has failed.
     """
-    if _num_cores() == 1:
+    if num_usable_cores() == 1:
         _call(_calls())
     else:
-        orders = [subprocess.Popen((sys.executable, "-m", "tessel.compile_all", order)) for order in _ORDERS]
-        for process in orders:
+        processes = [
+            subprocess.Popen((sys.executable, "-m", "tessel.compile_all", order)) for order in _ORDERS
+        ]
+        for process in processes:
             if process.wait():
                 raise subprocess.CalledProcessError(process.returncode, process.args)
     leave_stamp()
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _call(calls: list[Callable[[], object]]) -> None:

@@ -17,7 +17,7 @@ from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from tuner.errors import TunerError
-from tuner.frontend.torch.export import quiet_export
+from tuner.frontend.torch.export import quiet_export, with_own_memory
 from tuner.frontend.torch.training import find_own_backwards
 
 _STATE = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
@@ -132,7 +132,7 @@ def _export(module: torch.nn.Module, inputs: tuple[Any, ...]) -> Any:
     try:
         with quiet_export():
             # An empty table takes changes in place apart and leaves every other operator whole.
-            return torch.export.export(module, inputs, strict=False).run_decompositions({})
+            return torch.export.export(module, with_own_memory(inputs), strict=False).run_decompositions({})
     except Exception as error:  # foreign code: torch traces the module by running it
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise TunerError(

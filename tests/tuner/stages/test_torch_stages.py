@@ -120,6 +120,12 @@ def test_an_encoder_and_a_decoder_cut_at_nested_names(cuts, num_stages):
     check_equal(module, inputs, pipeline)
 
 
+def test_one_tensor_as_the_example_of_two_inputs_leaves_them_two():
+    module, example = EncoderDecoder(), tokens(2, 5)
+    pipeline = split_module(module, (example, example), ["encoder"])
+    check_equal(module, (tokens(2, 5), tokens(2, 5)), pipeline)
+
+
 def test_memory_is_relayed_and_the_tied_table_lives_in_three_stages():
     module, inputs = EncoderDecoder(), (tokens(2, 5), tokens(2, 5))
     pipeline = split_module(module, inputs, ["encoder", "decoder.layer.0", "decoder.layer.1"])

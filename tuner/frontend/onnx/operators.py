@@ -41,8 +41,7 @@ def _clip(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) ->
 
 
 def _pad(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
-    (x, *given) = [*inputs, None, None, None][: max(len(inputs), 4)]
-    widths, value, axes = given[:3]
+    x, widths, value, axes = [*inputs, None, None, None][:4]
     if said.get("mode", b"constant") != b"constant" or axes is not None or "float" not in _dtype(x):
         return None
     pads = said.get("pads") if widths is None else constant(widths)

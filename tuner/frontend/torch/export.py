@@ -29,7 +29,7 @@ _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 
 def export_module(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.export.ExportedProgram:
     """Return the export of a module in the mode that it is in; torch raises what it happens to raise."""
-    examples = _each_own_memory(tuple(inputs))
+    examples = with_own_memory(tuple(inputs))
     with checkpoints_inlined(), without_fast_path():
         return torch.export.export(module, examples, strict=False)
 
@@ -134,7 +134,7 @@ def argument_names(module: torch.nn.Module, count: int) -> list[str]:
     return [*names, *[""] * count][:count]
 
 
-def _each_own_memory(examples: Any) -> Any:
+def with_own_memory(examples: Any) -> Any:
     """Return examples of which none is a view, nor stands twice.
 
     Of a view, and of what it views, an export would leave extents open. A tensor that is given twice, as in
