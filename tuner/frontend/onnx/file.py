@@ -159,6 +159,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             result = None if convert is None else convert(inputs, attrs, self._constant)
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
+            else:
+                result = self.bb.normalize(result)
             if is_narrow:
                 result = self._narrowed(result, _label(node))
             # The importer leaves calls inside their users; here each is bound while its layer is open.

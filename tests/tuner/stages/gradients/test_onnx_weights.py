@@ -75,6 +75,17 @@ GRAPHS: dict[str, tuple[list, dict[str, np.ndarray], Callable]] = {
         {"w": of(12, 8), "sizes": np.array([6, 6])},
         lambda x, w: (x @ w["w"][:6].T) * (x @ w["w"][6:].T),
     ),
+    "clipped and padded": (
+        [
+            node("MatMul", ["x", "w"], ["made"]),
+            node("Constant", [], ["least"], value_float=-0.5),
+            node("Constant", [], ["most"], value_float=1.5),
+            node("Clip", ["made", "least", "most"], ["clipped"]),
+            node("Pad", ["clipped", "widths"], ["y"]),
+        ],
+        {"w": of(8, 4), "widths": np.array([0, 1, 0, 1])},
+        lambda x, w: functional.pad((x @ w["w"]).clamp(-0.5, 1.5), (1, 1)),
+    ),
 }
 
 
