@@ -64,7 +64,7 @@ class Limits:
     build_timeout_s: float = 90.0
     run_timeout_s: float = 60.0
     timing: Timing = DEFAULT_TIMING
-    race_s: float = 30.0
+    race_s: float = 15.0
 
 
 DEFAULT_LIMITS = Limits()

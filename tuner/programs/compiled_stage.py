@@ -15,6 +15,7 @@ from torch.utils.dlpack import from_dlpack
 from tvm import relax
 
 from tuner.graph.relax_types import IRModule
+from tuner.lowering.machine import load_machine
 from tuner.plan import Routes, StageMemory, TensorInfo
 from tuner.programs.autograd_stage import StageAction
 from tuner.programs.step_results import ONLY_COPY, PipelineCopy, StepResults, Tensors, total_gradient
@@ -51,7 +52,7 @@ class Machine:
         self, executable: Any, function: StageFunction, target: Target, *, storages: Sequence[int] = ()
     ) -> None:
         self.storages = tuple(storages)
-        self._machine = relax.VirtualMachine(executable, _device(target))
+        self._machine = load_machine(executable, _device(target))
         is_released = self._machine.module.implements_function(_RELEASE)
         self._release = self._machine[_RELEASE] if is_released else None
         self._inputs = [info.name for info in function.inputs]

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+import psutil
 from tvm import relax
 
 from tuner.errors import TunerError
@@ -29,6 +31,42 @@ from tuner.stages.program import read_program, tensor_info
 _WEIGHT_SCALE = 0.05
 """Standard deviation of random weights: small enough that activations of a deep model stay finite."""
 
+_KEPT_SHARE = 0.125
+"""Share of the machine's memory that a model's tensors and results may take until its next check."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A model that ran as a whole, the tensors that it was given, and what it made of them."""
+
+    model: Model
+    seed: int
+    tensors: Mapping[str, np.ndarray]
+    results: Mapping[str, np.ndarray]
+
+
+@dataclass(slots=True)
+class WholeResults:
+    """Keeps what the last model gave as a whole: it is cut in several ways, each checked against the same.
+
+    Attributes:
+        most_bytes: of what is kept, weights that the model holds included; larger ones are made anew.
+    """
+
+    most_bytes: int = field(default_factory=lambda: int(_KEPT_SHARE * psutil.virtual_memory().total))
+    _kept: _Whole | None = field(init=False, default=None)
+
+    def find(self, model: Model, seed: int) -> _Whole | None:
+        """Return what is known of this very model under a seed."""
+        kept = self._kept
+        return kept if kept is not None and kept.model is model and kept.seed == seed else None
+
+    def keep(self, whole: _Whole) -> None:
+        """Keep one in place of the last, unless it is too large."""
+        arrays = {id(each): each for each in (*whole.tensors.values(), *whole.results.values())}
+        fits = sum(each.nbytes for each in arrays.values()) <= self.most_bytes
+        self._kept = whole if fits else None
+
 
 def check_gradients(
     model: Model,
@@ -38,6 +76,7 @@ def check_gradients(
     run: Run,
     jobs: int = 1,
     interrupt: Callable[[], None] = lambda: None,
+    known: WholeResults | None = None,
 ) -> Deviation:
     """Find what the chained stages have most wrong, against the model's own program or else the uncut model.
 
@@ -53,27 +92,22 @@ def check_gradients(
         run: executes a module; threads call it where there are several jobs.
         jobs: modules that may run at once: the uncut model's beside a stage's, both ways to run the backward.
         interrupt: see `Lanes`.
+        known: keeps what the model gave as a whole, for the next way to cut it.
 
     Raises:
         TunerError: a stage reads what no stage before it makes.
     """
-    tensors = draw_tensors(model, rng=np.random.default_rng(seed))
     with Lanes(run, jobs=jobs, interrupt=interrupt) as lanes:
-        if model.reference is None:
-            whole = functools.partial(
-                run_stages, build_stages(model, ()), tensors, split=False, run=lanes.run
-            )
-            expect = lanes.start(whole)
-        else:
-            tensors, expected = _from_reference(model, model.reference, tensors, seed)
-            expect = lanes.start(lambda: expected)
+        tensors, expect = _start_whole(model, seed, lanes, known)
         # One forward serves both backwards, as in a pipeline that may choose either.
-        known = lanes.start(functools.partial(_run_forwards, stages, tensors, lanes.run))()
+        forward = lanes.start(functools.partial(_run_forwards, stages, tensors, lanes.run))()
         ways = [
-            lanes.start(functools.partial(_run_backwards, stages, known, split=split, run=lanes.run))
+            lanes.start(functools.partial(_run_backwards, stages, forward, split=split, run=lanes.run))
             for split in ((False, True) if model.training else (False,))
         ]
         expected, found = expect(), [each() for each in ways]
+    if known is not None:
+        known.keep(_Whole(model, seed, tensors, expected))
     tolerance = tolerance_of(_computed_types(model))
     deviation = _furthest(found, expected, stages, tolerance)
     if model.training and model.reference is not None and not deviation.is_within(tolerance):
@@ -84,6 +118,21 @@ def check_gradients(
             by_name = {gradient_name(name): gradient for name, gradient in exact.items()}
             return _furthest(found, expected, stages, tolerance, by_name)
     return deviation
+
+
+def _start_whole(
+    model: Model, seed: int, lanes: Lanes, known: WholeResults | None
+) -> tuple[Mapping[str, np.ndarray], Callable[[], Mapping[str, np.ndarray]]]:
+    """Return tensors for a model, and what waits for its results as a whole; it runs meanwhile if need be."""
+    kept = None if known is None else known.find(model, seed)
+    if kept is not None:
+        return kept.tensors, lambda: kept.results
+    tensors = draw_tensors(model, rng=np.random.default_rng(seed))
+    if model.reference is not None:
+        tensors, expected = _from_reference(model, model.reference, tensors, seed)
+        return tensors, lambda: expected
+    whole = functools.partial(run_stages, build_stages(model, ()), tensors, split=False, run=lanes.run)
+    return tensors, lanes.start(whole)
 
 
 def _furthest(

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 from records import Environment, Match, Measurement, RecordStore, Status, Workload, open_store
@@ -26,6 +26,7 @@ from tuner.measuring.worker_pool import WorkerPool
 from tuner.numerical_error import Deviation
 from tuner.partition.assignment import Assignment
 from tuner.pricing.protocol import Pricing
+from tuner.stages.check import WholeResults
 from tuner.targets.device_probe import ensure_probed, settle_probes
 from tuner.targets.remote import is_remote
 from tuner.targets.resolution import check_measurable, resolve_target
@@ -59,6 +60,7 @@ class Session:
         pricing: how candidates get their prices.
         on_progress: told what is going on.
         assignments: which backends may run some operators.
+        whole_results: of the model whose stages were checked last.
     """
 
     target: Target
@@ -69,6 +71,7 @@ class Session:
     pricing: Pricing
     on_progress: Callable[[TuningProgress], None]
     assignments: tuple[Assignment, ...] = ()
+    whole_results: WholeResults = field(default_factory=WholeResults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

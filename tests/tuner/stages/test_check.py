@@ -10,7 +10,7 @@ from tvm.relax import op
 from tuner.errors import TunerError
 from tuner.frontend import load_model
 from tuner.frontend.model import InputSpec
-from tuner.stages import build_stages, check_gradients, cut_after, draw_tensors
+from tuner.stages import WholeResults, build_stages, check_gradients, cut_after, draw_tensors
 
 pytestmark = pytest.mark.tvm
 
@@ -107,3 +107,38 @@ def test_tensors_depend_on_the_seed_alone():
     np.testing.assert_equal(draws[0], draws[1])
     assert any((draws[0][name] != draws[2][name]).any() for name in draws[0])
     assert draws[0]["labels"].max() < 512
+
+
+def test_a_model_runs_as_a_whole_once_for_all_ways_to_cut_it(product_model, interpret):
+    ran = []
+
+    def run(module, arrays):
+        ran.append(module)
+        return interpret(module, arrays)
+
+    def num_runs(model, cuts, seed=0):
+        stages = build_stages(model, cut_after(model, cuts))
+        before = len(ran)
+        assert check_gradients(model, stages, seed=seed, run=run, known=known).is_within(1e-6)
+        return len(ran) - before
+
+    known = WholeResults()
+    first, second = num_runs(product_model, ["0"]), num_runs(product_model, ["0"])
+    assert first == second + 2  # forward and joint backward of the whole
+    assert num_runs(product_model, ["0"], seed=1) == first
+    assert num_runs(replace(product_model), ["0"], seed=1) == first  # it may hold other weights
+    # What is kept is what the whole gave, so that wrong stages are found against it as well.
+    unsummed = build_stages(product_model, cut_after(product_model, ["0"]))
+    unsummed = (replace(unsummed[0], parameters=()), unsummed[1])
+    for _ in range(2):
+        found = check_gradients(product_model, unsummed, seed=0, run=run, known=known)
+        assert not found.is_within(0.1)
+
+
+def test_results_that_are_too_large_are_not_kept(product_model, interpret):
+    stages = build_stages(product_model, cut_after(product_model, ["0"]))
+    sizes = {"x": 32, "w": 32, "loss": 4, "gradient of w": 32}
+    for most_bytes, is_kept in ((sum(sizes.values()), True), (sum(sizes.values()) - 1, False)):
+        known = WholeResults(most_bytes=most_bytes)
+        check_gradients(product_model, stages, seed=0, run=interpret, known=known)
+        assert (known.find(product_model, 0) is not None) == is_kept

@@ -23,6 +23,7 @@ from tvm.support import cc
 
 from tuner.errors import TunerError
 from tuner.lowering.lower import Executable, flat_arrays
+from tuner.lowering.machine import load_machine
 from tuner.lowering.weight_binding import BIND_NAME, bound_arguments
 from tuner.targets.remote import RemoteDevice
 from tuner.targets.resolution import tvm_device
@@ -74,7 +75,7 @@ class Here:
 
 class _ProgramHere:
     def __init__(self, executable: Executable, device: Any) -> None:
-        self._machine = relax.VirtualMachine(executable, device)
+        self._machine = load_machine(executable, device)
         self._device = device
 
     def bound(self, arguments: Sequence[Any]) -> list[Any]:

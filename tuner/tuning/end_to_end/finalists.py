@@ -21,10 +21,10 @@ apart differ by about so much on a machine that does other things too."""
 _MAX_MIXES = 4
 """Mixes that race: each takes memory for its own copy of the weights."""
 
-_HOPELESS = 3.0
+_HOPELESS = 2.25
 """The same ratio beyond which not even a single backend races: a neighbour on the other hyper-thread and a
-full memory bus slow a program to about half its speed, and even a few rounds of a slower one take as long as
-many of all others."""
+full memory bus slow a program to about half its speed, at which it would still be behind, and even a few
+rounds of a slower one take as long as many of all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

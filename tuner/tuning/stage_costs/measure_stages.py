@@ -303,6 +303,7 @@ def _stages_error(
         run=run,
         jobs=session.measurer.num_runs,
         interrupt=session.measurer.interrupt,
+        known=session.whole_results,
     )
 
 
