@@ -103,7 +103,10 @@ ThreadsOption = Annotated[
 ]
 JobsOption = Annotated[
     int,
-    typer.Option(help="Programs built at once; measuring is always one at a time.", rich_help_panel=_TUNING),
+    typer.Option(
+        help="Programs built, and placements searched, at once; one is measured at a time.",
+        rich_help_panel=_TUNING,
+    ),
 ]
 PriceOption = Annotated[
     str,

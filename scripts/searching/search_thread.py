@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -46,6 +46,45 @@ def ended_by_interrupt(budget: SearchBudget) -> Iterator[None]:
 
     with interrupts.called(interrupt):
         yield
+
+
+def run_side_by_side(
+    searches: Sequence[tuple[SearchBudget, Callable[[], Answer]]], *, jobs: int
+) -> list[Callable[[], Answer]]:
+    """Run searches in threads, several at once; return what gives each one's answer, or raises its error.
+
+    They share the processor's time, so limits on time make their answers depend on one another. Ctrl-C ends
+    those that run with their best answers; while one of them has none, it raises KeyboardInterrupt.
+
+    Args:
+        searches: each with the budget that it spends, in the order in which they begin.
+        jobs: how many run at once.
+    """
+    works = [(budget, _Work(search)) for budget, search in searches]
+    waiting, running = list(works), list(works[:0])
+
+    def interrupt() -> None:
+        if not all(budget.has_answer for budget, _ in running):
+            raise KeyboardInterrupt
+        for budget, _ in running:
+            budget.interrupt()
+
+    try:
+        with interrupts.called(interrupt):
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    budget, work = waiting.pop(0)
+                    running.append((budget, work))
+                    budget.begin()
+                    work.start()
+                running[0][1].join(POLL_S)
+                running = [(budget, work) for budget, work in running if work.is_alive()]
+    except BaseException:
+        for budget, work in running:
+            _abandon(work, budget)
+            budget.interrupt()
+        raise
+    return [work.result for _, work in works]
 
 
 def run_search(

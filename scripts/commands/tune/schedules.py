@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
 from typing import TYPE_CHECKING
 
 from scripts.commands.tune.placements import PLANNED
@@ -13,11 +13,11 @@ from scripts.searching.planned_layout import fastest_placement, placement_name, 
 from scripts.terminal import console
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from scripts.commands.tune.options import TuneOptions
     from tessel.plan import Plan
-    from tessel.search.budget import StoppedBy
+    from tessel.search.budget import SearchBudget, StoppedBy
     from tessel.tuned_model.layout_choice import ChosenLayout
     from tuner.plan import ModelPlan
 
@@ -35,22 +35,11 @@ def find_plan(
     """
     import msgspec
 
-    from tessel.errors import InfeasibleError
     from tessel.tuned_model.model_placement import AUTO
 
     if choice is not None:
         tuned = _with_planned_layout(tuned, choice)
-    plans: dict[str, tuple[Plan, StoppedBy]] = {}
-    failures: dict[str, Exception] = {}
-    for name, result in tuned.items():
-        if isinstance(result, Exception):
-            failures[name] = result
-            continue
-        try:
-            share = options.micro_batches // result.replicas
-            plans[name] = _search(name, result, replace(options, micro_batches=share))
-        except InfeasibleError as error:
-            failures[name] = error
+    plans, failures = _search_all(tuned, options)
     chosen = options.placement
     if chosen == AUTO:
         if not plans:
@@ -81,23 +70,58 @@ def _with_planned_layout(
     return {name: planned} | {each: found for each, found in tuned.items() if each != PLANNED}
 
 
-def _search(name: str, tuned: ModelPlan, options: TuneOptions) -> tuple[Plan, StoppedBy]:
-    """Search the schedule of one placement, with a budget of its own."""
+def _search_all(
+    tuned: Mapping[str, ModelPlan | Exception], options: TuneOptions
+) -> tuple[dict[str, tuple[Plan, StoppedBy]], dict[str, Exception]]:
+    """Search a schedule for each placement, with a budget of its own; return plans, and why others failed."""
+    from tessel.errors import InfeasibleError
+
+    budgets = {
+        name: search_options.make_budget(options.work, options.time_limit)
+        for name, result in tuned.items()
+        if not isinstance(result, Exception)
+    }
+    # Side by side, searches would take from one another's time.
+    jobs = options.jobs if options.time_limit is None else 1
+    with console.progress_bar(f"searching schedules, {', '.join(budgets)}") as update:
+        searches = [
+            (budget, _search_of(name, tuned[name], budget, options, update))
+            for name, budget in budgets.items()
+        ]
+        found = search_thread.run_side_by_side(searches, jobs=jobs)
+    answers = dict(zip(budgets, found, strict=True))
+    plans: dict[str, tuple[Plan, StoppedBy]] = {}
+    failures: dict[str, Exception] = {}
+    for name, result in tuned.items():
+        if isinstance(result, Exception):
+            failures[name] = result
+            continue
+        try:
+            plans[name] = answers[name](), budgets[name].stopped_by
+        except InfeasibleError as error:
+            failures[name] = error
+    return plans, failures
+
+
+def _search_of(
+    name: str,
+    tuned: ModelPlan | Exception,
+    budget: SearchBudget,
+    options: TuneOptions,
+    update: Callable[[str], None],
+) -> Callable[[], Plan]:
+    """Return what searches the schedule of one placement."""
     from tessel.pipeline import build_plan
 
-    budget = search_options.make_budget(options.work, options.time_limit)
-    with (
-        console.progress_bar(f"searching schedules, {name}") as update,
-        search_thread.ended_by_interrupt(budget),
-    ):
-        budget.on_progress = lambda progress: update(f"best makespan {progress.makespan} steps")
-        plan = build_plan(
-            tuned,
-            micro_batches=options.micro_batches,
-            memory_limit_bytes=options.memory_limit_bytes,
-            optimizer=options.optimizer,
-            recompute=not options.no_recompute,
-            budget=budget,
-            seed=options.seed,
-        )
-    return plan, budget.stopped_by
+    assert not isinstance(tuned, Exception), "what failed is not searched"
+    budget.on_progress = lambda progress: update(f"{name}: best makespan {progress.makespan} steps")
+    return functools.partial(
+        build_plan,
+        tuned,
+        micro_batches=options.micro_batches // tuned.replicas,
+        memory_limit_bytes=options.memory_limit_bytes,
+        optimizer=options.optimizer,
+        recompute=not options.no_recompute,
+        budget=budget,
+        seed=options.seed,
+    )
