@@ -8,8 +8,10 @@ because they are marked opaque. Checked in tests/tuner/lowering/test_lower.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import tvm
@@ -31,8 +33,9 @@ from tuner.targets.target import Target
 
 _STORAGE = "relax.memory.alloc_storage"
 
-_OPT_LEVEL = tvm.transform.PassContext().opt_level
-"""Optimization level of TVM's passes where nobody asks for another."""
+_PLAIN_CODE = {"opt-level": 2}
+"""What a target is told where loops run once or twice: LLVM's last level unswitches naive loops, which takes
+longer than they run."""
 
 Executable: TypeAlias = Any
 """A `tvm.runtime.Executable` that holds the bytecode of a Relax virtual machine."""
@@ -102,7 +105,10 @@ def build_with_storages(module: IRModule, target: Target) -> tuple[Executable, t
         provide_compiler()
     device = tvm_target(target)
     planned: list[int] = []
-    executable = tvm.compile(module, target=device, relax_pipeline=_pipeline(device, target, planned.append))
+    with _without_assertions() if target.kind == "cpu" else nullcontext():
+        executable = tvm.compile(
+            module, target=device, relax_pipeline=_pipeline(device, target, planned.append)
+        )
     return executable, tuple(planned)
 
 
@@ -133,9 +139,23 @@ def build_unscheduled(module: IRModule, target: Target) -> Executable:
     provide_torch_calls(module)
     pipeline = relax.get_pipeline("default")
     legal = module_passing_nan(_drop_scopes()(relax.transform.LegalizeOps()(call_blas(module))))
-    # The machine checks what it is given; that each loop nest does so again takes a third of compiling one.
-    with tvm.transform.PassContext(opt_level=_OPT_LEVEL, config={"tirx.disable_assert": True}):
-        return tvm.compile(legal, target=tvm_target(target), relax_pipeline=pipeline)
+    device = tvm.target.Target(json.loads(target.tvm_json) | _PLAIN_CODE)
+    with _without_assertions():
+        return tvm.compile(legal, target=device, relax_pipeline=pipeline)
+
+
+def _without_assertions() -> AbstractContextManager[Any]:
+    """Return what leaves out the checks of a kernel's arguments.
+
+    The virtual machine checks shapes, data types, layout and alignment of what it is given; that each kernel
+    does so again makes half of a small one's machine code.
+    """
+    # The default's own level, which the context would otherwise lose.
+    level = tvm.transform.PassContext.current().opt_level
+    return cast(
+        AbstractContextManager[Any],
+        tvm.transform.PassContext(opt_level=level, config={"tirx.disable_assert": True}),
+    )
 
 
 def flat_arrays(result: Any) -> tuple[np.ndarray, ...]:

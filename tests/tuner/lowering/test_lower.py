@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 
 from tests.harness.run_module import run_module
@@ -11,6 +12,7 @@ from tests.samples.partition_samples import function_module, kernels_of, partiti
 from tuner.backends.registry import backends_for
 from tuner.errors import UnknownNameError
 from tuner.lowering.lower import build_module, build_planned, build_reference, lower_module
+from tuner.lowering.machine import load_machine
 from tuner.measuring.worker.inputs import input_specs, random_inputs
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
@@ -48,6 +50,30 @@ def test_operators_outside_any_partition_are_lowered_and_run(target: Target) -> 
     expected = np.maximum(inputs[0] @ inputs[1], 0)
     for executable in (build_module(module, target), build_reference(module, target)):
         np.testing.assert_allclose(run_module(executable, inputs, target)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_program_is_given_is_checked_by_the_machine(target: Target) -> None:
+    """Kernels do not check their arguments again."""
+    module = function_module([(8, 16), (8, 16)], op.add)
+    machine = load_machine(build_module(module, target), tvm.cpu())
+    x = np.ones((8, 16), np.float32)
+
+    def call(left: np.ndarray) -> np.ndarray:
+        found: np.ndarray = machine["main"](tvm.runtime.from_dlpack(left), tvm.runtime.tensor(x)).numpy()
+        return found
+
+    aligned = np.frombuffer(bytearray(8 * 17 * 4 + 64), np.float32)
+    begin = -aligned.ctypes.data % 64 // 4
+    plain = aligned[begin : begin + 128].reshape(8, 16)
+    np.testing.assert_array_equal(call(plain), plain + x)
+    with pytest.raises(RuntimeError, match="not aligned"):
+        call(aligned[begin + 1 : begin + 129].reshape(8, 16))
+    with pytest.raises(RuntimeError, match="not contiguous"):
+        call(aligned[begin : begin + 128].reshape(16, 8).T)
+    with pytest.raises(ValueError, match="dtype"):
+        call(plain.view(np.int32))
+    with pytest.raises(RuntimeError, match="16 vs"):
+        call(plain.reshape(16, 8))
 
 
 def test_a_kernel_of_several_loops_builds_without_a_warning_and_is_right(

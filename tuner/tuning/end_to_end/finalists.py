@@ -21,7 +21,7 @@ apart differ by about so much on a machine that does other things too."""
 _MAX_MIXES = 4
 """Mixes that race: each takes memory for its own copy of the weights."""
 
-_HOPELESS = 2.25
+_HOPELESS = 2.0
 """The same ratio beyond which not even a single backend races: a neighbour on the other hyper-thread and a
 full memory bus slow a program to about half its speed, at which it would still be behind, and even a few
 rounds of a slower one take as long as many of all others."""
