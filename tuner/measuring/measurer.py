@@ -23,11 +23,12 @@ from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
 from tuner.measuring.checked_kinds import CheckedKinds
 from tuner.measuring.messages import ArrayInfo, Compare, Compared, Done, Failed, Reply, Run, Timed, why_failed
+from tuner.measuring.module_json import json_of
 from tuner.measuring.program_pool import Job, Outcome, ProgramPool
 from tuner.measuring.race import RaceResult, race
 from tuner.measuring.raced_programs import RecordedPrograms, race_settings
 from tuner.measuring.request import DEFAULT_LIMITS, Limits, MeasureRequest, ProgramKey
-from tuner.measuring.worker_pool import WorkerPool, build_timeout_s, json_of
+from tuner.measuring.worker_pool import WorkerPool, build_timeout_s
 from tuner.numerical_error import Deviation
 from tuner.targets.target import Target
 

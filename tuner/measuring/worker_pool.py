@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
-import tvm
 
 from records import Environment
 from tuner.backends.environment import environment_of
@@ -24,6 +24,7 @@ from tuner.graph.relax_types import IRModule
 from tuner.graph.structure import Structure
 from tuner.lowering.lower import partitions_by_backend
 from tuner.measuring.messages import Build, Compare, Done, Reply, Run, Time, Timed, why_failed
+from tuner.measuring.module_json import json_of, module_of
 from tuner.measuring.program_pool import Job, Outcome
 from tuner.measuring.race import RaceResult, race
 from tuner.measuring.raced_programs import RunningPrograms
@@ -35,6 +36,33 @@ from tuner.targets.target import Target
 _BUILDS_A_WORKER = 8
 """Programs that each of several workers builds before they are timed: enough to keep all of them busy, few
 enough that what they hold stays small."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """A worker's reply to a build, which worker it was, and which of its lives holds what was built."""
+
+    reply: Reply
+    worker: int
+    num_starts: int
+
+
+class _Waiting:
+    """Jobs that threads take, in order."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = deque(jobs)
+
+    def take(self) -> Job | None:
+        """Return the next one, or None."""
+        try:
+            return self._jobs.popleft()
+        except IndexError:
+            return None
+
+    def clear(self) -> None:
+        """Leave out those that nobody has taken."""
+        self._jobs.clear()
 
 
 class WorkerPool:
@@ -112,7 +140,7 @@ class WorkerPool:
         It runs in the worker that built it to be measured, which may hold it still; among several workers,
         what none has built has one of its own. Threads may ask for several at once.
         """
-        worker = self._reserved(self._built_by.get(_structure_of(request.module_json)))
+        worker = self._reserved(self._built_by.get(Structure(module_of(request.module_json)).fingerprint))
         try:
             return worker.run(request, arrays, timeout_s)
         finally:
@@ -137,14 +165,13 @@ class WorkerPool:
         return candidates[0]
 
     def _measure_share(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        num_workers = len(self._workers)
-        replies = self._build_all(jobs)
-        for index, job in enumerate(jobs):
-            built, num_starts = replies[job.build.key]
-            worker = self._workers[index % num_workers]
-            self._built_by[Structure(job.request.module).fingerprint] = index % num_workers
-            timed = self._time(worker, job, num_starts) if isinstance(built, Done) else None
-            yield Outcome(job=job, built=built, timed=timed, measured_at=time.time())
+        builds = self._build_all(jobs)
+        for job in jobs:
+            build = builds[job.build.key]
+            self._built_by[Structure(job.request.module).fingerprint] = build.worker
+            is_built = isinstance(build.reply, Done)
+            timed = self._time(self._workers[build.worker], job, build.num_starts) if is_built else None
+            yield Outcome(job=job, built=build.reply, timed=timed, measured_at=time.time())
 
     def _racing_keys(self, requests: Sequence[MeasureRequest]) -> tuple[int, ...]:
         """Return what the first worker knows the programs by, having built those that it does not hold.
@@ -168,24 +195,27 @@ class WorkerPool:
         self._held.clear()
         return tuple(keys)
 
-    def _build_all(self, jobs: Sequence[Job]) -> dict[int, tuple[Reply, int]]:
-        """Build each job in the worker that will time it, all workers at once."""
-        interrupted = threading.Event()
-        if len(self._workers) == 1:
-            return _build_share(self._first, jobs, interrupted)
-        step = len(self._workers)
-        with ThreadPoolExecutor(step) as pool:
-            shares = [
-                pool.submit(_build_share, worker, jobs[index::step], interrupted)
-                for index, worker in enumerate(self._workers)
-            ]
+    def _build_all(self, jobs: Sequence[Job]) -> dict[int, _Build]:
+        """Build jobs, all workers at once, each the next one when it is free; it will time what it built."""
+        waiting = _Waiting(jobs)
+        if len(self._workers) == 1 or len(jobs) == 1:
+            return self._build_waiting(0, waiting)
+        with ThreadPoolExecutor(len(self._workers)) as pool:
+            shares = [pool.submit(self._build_waiting, index, waiting) for index in range(len(self._workers))]
             try:
-                return {key: reply for share in shares for key, reply in share.result().items()}
+                return {key: build for share in shares for key, build in share.result().items()}
             except BaseException:
                 # Interrupted: the threads wait for workers that nobody needs any more.
-                interrupted.set()
+                waiting.clear()
                 self.interrupt()
                 raise
+
+    def _build_waiting(self, index: int, waiting: _Waiting) -> dict[int, _Build]:
+        worker, builds = self._workers[index], {}
+        while (job := waiting.take()) is not None:
+            reply = worker.ask(job.build, job.timeout_s)
+            builds[job.build.key] = _Build(reply, index, worker.num_starts)
+        return builds
 
     def _time(self, worker: WorkerProcess, job: Job, num_starts: int) -> Reply:
         """Time what was built; what was lost with an earlier life of the worker is built again."""
@@ -223,23 +253,3 @@ def job_of(
         seed=seed,
     )
     return Job(request, build, build_timeout_s(limits, backends, request.module))
-
-
-def _structure_of(module_json: str) -> str:
-    return Structure(tvm.ir.load_json(module_json)).fingerprint
-
-
-def json_of(module: IRModule) -> str:
-    """Return a module as TVM writes it down."""
-    return str(tvm.ir.save_json(module))
-
-
-def _build_share(
-    worker: WorkerProcess, jobs: Sequence[Job], interrupted: threading.Event
-) -> dict[int, tuple[Reply, int]]:
-    """Return each build's reply, and which of its worker's lives holds what was built."""
-    return {
-        job.build.key: (worker.ask(job.build, job.timeout_s), worker.num_starts)
-        for job in jobs
-        if not interrupted.is_set()
-    }

@@ -20,7 +20,7 @@ from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
 from tuner.measuring.forked_process import ForkedProcess, ForkServer
 from tuner.measuring.messages import Build, Done, Failed, Time, Timed, Timing
-from tuner.measuring.worker_pool import json_of
+from tuner.measuring.module_json import json_of
 from tuner.measuring.worker_process import WorkerProcess, worker_environment
 from tuner.targets.resolution import resolve_target
 

@@ -36,11 +36,11 @@ from tuner.measuring.messages import (
     send,
     send_arrays,
 )
+from tuner.measuring.module_json import json_of
 from tuner.measuring.worker.inputs import POSITIVE, DrawnInputs, input_specs, own_intervals, random_inputs
 from tuner.measuring.worker.places import LoadedProgram
 from tuner.measuring.worker.sampling import Sample, take_samples
 from tuner.measuring.worker.server import Worker
-from tuner.measuring.worker_pool import json_of
 from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm

@@ -18,7 +18,7 @@ from tests.samples.partition_samples import partition_module
 from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
 from tuner.measuring.messages import ArrayInfo, Build, Done, Failed, Run
-from tuner.measuring.worker_pool import json_of
+from tuner.measuring.module_json import json_of
 from tuner.measuring.worker_process import WorkerProcess
 from tuner.targets.resolution import resolve_target
 

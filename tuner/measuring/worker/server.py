@@ -26,7 +26,7 @@ if __name__ == "__main__":
     # tvm_ffi imports torch wherever it is installed, which takes longer than all else here, and as much
     # memory again. Backends that call torch import it themselves.
     sys.modules["torch"] = None  # type: ignore[assignment]
-import tvm
+import tvm  # noqa: F401  # here, while it finds no torch
 
 if __name__ == "__main__":
     del sys.modules["torch"]
@@ -69,6 +69,7 @@ from tuner.measuring.messages import (
     send,
     send_arrays,
 )
+from tuner.measuring.module_json import module_of
 from tuner.measuring.worker.comparison import compare_results
 from tuner.measuring.worker.inputs import INTERVALS, DrawnInputs, Interval, input_specs, own_intervals
 from tuner.measuring.worker.kept_programs import KeptPrograms
@@ -168,7 +169,7 @@ class Worker:
 
     def build(self, request: Build) -> Reply:
         """Lower, build, and check the results against TVM's default lowering where asked."""
-        module = tvm.ir.load_json(request.module_json)
+        module = module_of(request.module_json)
         executable, planned_bytes = self._compiled(request.module_json)
         specs, intervals = input_specs(module), own_intervals(module)
         # Loading makes machine code: here, since programs are built in parallel, but timed one at a time.
@@ -244,7 +245,7 @@ class Worker:
 
     def compare(self, request: Compare) -> Reply:
         """Return the largest error between two modules' results."""
-        module = tvm.ir.load_json(request.module_json)
+        module = module_of(request.module_json)
         if not request.unscheduled:
             executable = self._compile(request.module_json)
             reference = self._compile(request.reference_json, is_reference=True)
@@ -276,7 +277,7 @@ class Worker:
         A stage's function that was measured is run again in a check, on other arrays.
         """
         target = self.reference_target if is_reference else self.target
-        module = tvm.ir.load_json(module_json)
+        module = module_of(module_json)
 
         def build() -> tuple[Executable, int]:
             lowered = lower_module(module, self.backends, target)
@@ -286,7 +287,7 @@ class Worker:
         return self.compiled.get((Structure(module), calls_blas, target is self.target), build)
 
     def _compile_unscheduled(self, module_json: str) -> Executable:
-        lowered = lower_module(tvm.ir.load_json(module_json), self.backends, self.reference_target)
+        lowered = lower_module(module_of(module_json), self.backends, self.reference_target)
         return build_unscheduled(lowered, self.reference_target)
 
     def _both_results(
