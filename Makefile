@@ -25,7 +25,7 @@ install: $(VENV)/.installed
 	@echo 'installed; now: . $(VENV)/bin/activate'
 
 tune: $(VENV)/.installed
-	$(BIN)/tessel tune gpt2 --target cpu --devices 4 --micro-batches 16 --train --placement mshape --link 10GB/s --hop-us 5 --memory 480MiB --backends tvm,blas --jobs 2 --out $(OUT)/gpt2 --records sqlite:///$(OUT)/records.db
+	$(BIN)/tessel tune gpt2 --target cpu --devices 4 --micro-batches 16 --train --placement mshape --link 10GB/s --hop-us 5 --memory 480MiB --backends tvm,blas --work 4 --jobs 2 --out $(OUT)/gpt2 --records sqlite:///$(OUT)/records.db
 
 test: lint
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile

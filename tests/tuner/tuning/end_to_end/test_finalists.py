@@ -23,7 +23,7 @@ def variant(name: str, latency_us: float, first_quartile_us: float | None = None
 
 
 def test_every_single_backend_races_and_mixes_that_may_be_as_fast() -> None:
-    tvm, slow = variant("tvm", 10.0), variant("products", 22.0)
+    tvm, slow = variant("tvm", 10.0), variant("products", 20.0)
     disturbed = variant("singles", 30.0, first_quartile_us=12.0)
     finalists = find_finalists({"searched": disturbed, "coarser": tvm}, [tvm, slow])
     assert [(count_parts(each.function).keys(), each.is_single) for each in finalists] == [
@@ -31,7 +31,7 @@ def test_every_single_backend_races_and_mixes_that_may_be_as_fast() -> None:
         ({"tvm"}, True),
         ({"products", "tvm"}, True),
     ]
-    hopeless, late = variant("products", 23.0), variant("singles", 12.6)
+    hopeless, late = variant("products", 21.0), variant("singles", 12.6)
     finalists = find_finalists({"searched": late}, [tvm, hopeless])
     assert [count_parts(each.function).keys() for each in finalists] == [{"tvm"}]
 
