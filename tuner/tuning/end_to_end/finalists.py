@@ -23,8 +23,8 @@ _MAX_MIXES = 4
 
 _HOPELESS = 2.0
 """The same ratio beyond which not even a single backend races: a neighbour on the other hyper-thread and a
-full memory bus slow a program to about half its speed, at which it would still be behind, and even a few
-rounds of a slower one take as long as many of all others."""
+full memory bus slow a program to about half its speed, so that such a one would still be behind alone. Even a
+few of its rounds take as long as many of all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
