@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
@@ -61,7 +62,8 @@ def run_side_by_side(
         jobs: how many run at once.
     """
     works = [(budget, _Work(search)) for budget, search in searches]
-    waiting, running = list(works), list(works[:0])
+    waiting = deque(works)
+    running: list[tuple[SearchBudget, _Work[Answer]]] = []
 
     def interrupt() -> None:
         if not all(budget.has_answer for budget, _ in running):
@@ -73,7 +75,7 @@ def run_side_by_side(
         with interrupts.called(interrupt):
             while waiting or running:
                 while waiting and len(running) < jobs:
-                    budget, work = waiting.pop(0)
+                    budget, work = waiting.popleft()
                     running.append((budget, work))
                     budget.begin()
                     work.start()
@@ -81,8 +83,8 @@ def run_side_by_side(
                 running = [(budget, work) for budget, work in running if work.is_alive()]
     except BaseException:
         for budget, work in running:
-            _abandon(work, budget)
             budget.interrupt()
+            _abandoned.append(work)
         raise
     return [work.result for _, work in works]
 

@@ -76,20 +76,17 @@ def _search_all(
     """Search a schedule for each placement, with a budget of its own; return plans, and why others failed."""
     from tessel.errors import InfeasibleError
 
-    budgets = {
-        name: search_options.make_budget(options.work, options.time_limit)
-        for name, result in tuned.items()
-        if not isinstance(result, Exception)
-    }
+    cut = {name: result for name, result in tuned.items() if not isinstance(result, Exception)}
+    budgets = {name: search_options.make_budget(options.work, options.time_limit) for name in cut}
     # Side by side, searches would take from one another's time.
     jobs = options.jobs if options.time_limit is None else 1
-    with console.progress_bar(f"searching schedules, {', '.join(budgets)}") as update:
+    with console.progress_bar(f"searching schedules, {', '.join(cut)}") as update:
         searches = [
-            (budget, _search_of(name, tuned[name], budget, options, update))
-            for name, budget in budgets.items()
+            (budgets[name], _search_of(name, result, budgets[name], options, update))
+            for name, result in cut.items()
         ]
         found = search_thread.run_side_by_side(searches, jobs=jobs)
-    answers = dict(zip(budgets, found, strict=True))
+    answers = dict(zip(cut, found, strict=True))
     plans: dict[str, tuple[Plan, StoppedBy]] = {}
     failures: dict[str, Exception] = {}
     for name, result in tuned.items():
@@ -105,7 +102,7 @@ def _search_all(
 
 def _search_of(
     name: str,
-    tuned: ModelPlan | Exception,
+    tuned: ModelPlan,
     budget: SearchBudget,
     options: TuneOptions,
     update: Callable[[str], None],
@@ -113,7 +110,6 @@ def _search_of(
     """Return what searches the schedule of one placement."""
     from tessel.pipeline import build_plan
 
-    assert not isinstance(tuned, Exception), "what failed is not searched"
     budget.on_progress = lambda progress: update(f"{name}: best makespan {progress.makespan} steps")
     return functools.partial(
         build_plan,

@@ -9,6 +9,7 @@ tests/tuner/measuring/test_worker.py.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import resource
@@ -26,9 +27,7 @@ if __name__ == "__main__":
     # tvm_ffi imports torch wherever it is installed, which takes longer than all else here, and as much
     # memory again. Backends that call torch import it themselves.
     sys.modules["torch"] = None  # type: ignore[assignment]
-import tvm  # noqa: F401  # here, while it finds no torch
-
-if __name__ == "__main__":
+    importlib.import_module("tvm")
     del sys.modules["torch"]
 
 from records import Status
