@@ -18,12 +18,13 @@ from typing import Any, TypeAlias
 import torch
 import torch.utils.dlpack
 import tvm
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.utils.flop_counter import FlopCounterMode
 from tvm import relax
 
 from benchmarks.gpu_report.device import Device, Run
 from benchmarks.gpu_report.networks import NETWORKS, SIZES, TYPES, Sizes, training_block
-from benchmarks.gpu_report.timing import time_in_turn
+from benchmarks.gpu_report.timing import Prepared, time_in_turn
 from records.cores import num_usable_cores
 from tuner.errors import TunerError
 from tuner.frontend.torch.arrays import as_tensor
@@ -68,7 +69,7 @@ class Context:
         path = self.folder / "steps" / f"{step}.json"
         return json.loads(path.read_text()).get("result", {}) if path.exists() else {}
 
-    def time(self, programs: Mapping[str, Run]) -> dict[str, Any]:
+    def time(self, programs: Mapping[str, Run | Prepared]) -> dict[str, Any]:
         """Time programs in turn."""
         return time_in_turn(self.device, programs, rounds=self.sizes.rounds, seconds=self.sizes.seconds)
 
@@ -285,13 +286,20 @@ def _training_costs(
     context: Context, module: torch.nn.Module, inputs: torch.Tensor, dtype: torch.dtype
 ) -> dict[str, Any]:
     """Return microseconds and bytes of one block in training."""
-    x = inputs.to(context.device.name, dtype).requires_grad_(True)
+    x = inputs.detach().to(context.device.name, dtype, copy=True).requires_grad_(True)
     weights = tuple(module.parameters())
     out = module(x)
     gradient = torch.randn_like(out)
 
-    def backward(wanted: tuple[torch.Tensor, ...]) -> Run:
-        return lambda: torch.autograd.grad(out, wanted, gradient, retain_graph=True)
+    def backward_input(made: torch.Tensor) -> Any:
+        groups = stage_backward_input([made], [gradient], [x], iter(weights))[1]
+        x.grad = None  # or the next execution adds to it
+        return groups
+
+    def backward_weight(groups: Any) -> None:
+        stage_backward_weight(iter(weights), groups)
+        for weight in weights:
+            weight.grad = None
 
     saved: dict[int, int] = {}
 
@@ -303,11 +311,12 @@ def _training_costs(
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         module(x)
     kept = {weight.untyped_storage().data_ptr() for weight in weights}
-    programs = {
+    # The halves as a pipeline runs them: the weights' takes up the gradients that the inputs' has kept.
+    programs: dict[str, Run | Prepared] = {
         "forward": lambda: module(x),
-        "backward": backward((x, *weights)),
-        "backward_input": backward((x,)),
-        "backward_weight": backward(weights),
+        "backward": lambda: torch.autograd.grad(out, (x, *weights), gradient, retain_graph=True),
+        "backward_input": Prepared(prepare=lambda: module(x), run=backward_input),
+        "backward_weight": Prepared(prepare=lambda: backward_input(module(x)), run=backward_weight),
     }
 
     def step() -> None:

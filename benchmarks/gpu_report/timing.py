@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.gpu_report.device import Device, Run
@@ -13,8 +14,26 @@ from benchmarks.gpu_report.device import Device, Run
 WARM_UP = 3
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A program that uses up what it runs on, so that each execution needs it made anew.
+
+    Attributes:
+        prepare: makes it; its time is not counted.
+        run: takes what was made.
+    """
+
+    prepare: Callable[[], Any]
+    run: Callable[[Any], Any]
+
+    def ready(self) -> Run:
+        """Make what one execution takes, and return that execution."""
+        made = self.prepare()
+        return lambda: self.run(made)
+
+
 def time_in_turn(
-    device: Device, programs: Mapping[str, Run], *, rounds: int, seconds: float
+    device: Device, programs: Mapping[str, Run | Prepared], *, rounds: int, seconds: float
 ) -> dict[str, Any]:
     """Return each program's median and quartiles in microseconds, and the device's state before and after.
 
@@ -26,7 +45,7 @@ def time_in_turn(
     """
     for run in programs.values():
         for _ in range(WARM_UP):
-            run()
+            _ready(run)()
     device.synchronize()
     before = device.state()
     samples: dict[str, list[float]] = {label: [] for label in programs}
@@ -38,12 +57,17 @@ def time_in_turn(
             break
         rng.shuffle(order)
         for label, run in order:
+            ready = _ready(run)
             device.flush()
-            samples[label].append(device.time_us(run))
+            samples[label].append(device.time_us(ready))
     return {
         "latency_us": {label: summary(values) for label, values in samples.items()},
         "state": {"before": before, "after": device.state()},
     }
+
+
+def _ready(program: Run | Prepared) -> Run:
+    return program.ready() if isinstance(program, Prepared) else program
 
 
 def summary(values: list[float]) -> dict[str, float]:

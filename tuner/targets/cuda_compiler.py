@@ -23,19 +23,17 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from tvm.support import nvcc
 
 from cost_model.gpu.devices import ComputeLimits
 from tuner.errors import TunerError
+from tuner.targets import nvrtc
 from tuner.targets.gpu_targets import compute_capability, limits_of
+from tuner.targets.nvrtc import EXTRA_OPTIONS
 
 LEAST_CAPABILITY = 7.5
 """The oldest devices that the compiler of CUDA 13 still knows."""
 
 EXTRA = "cuda-compile"
-
-_EXTRA_OPTIONS = "TVM_CUDA_NVRTC_EXTRA_OPTS"
-"""Variable by which TVM's call of NVRTC takes more options."""
 
 _WARP = 32
 _REGISTER_UNIT = 8
@@ -85,14 +83,15 @@ class CompiledSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def provide_compiler() -> None:
-    """Let TVM compile for this machine's GPU with the packages, where the machine has no toolkit."""
+    """Let TVM compile for this machine's GPU by NVRTC, of the packages where the machine has no toolkit."""
+    nvrtc.install()
     folder = _package_folder()
     if "CUDA_PATH" in os.environ or shutil.which("nvcc") or not (folder / "include").exists():
         return
     os.environ["CUDA_PATH"] = str(folder)
     include = f"-I{folder / 'include' / 'cccl'}"
-    given = os.environ.get(_EXTRA_OPTIONS, "")
-    os.environ[_EXTRA_OPTIONS] = f"{given} {include}".strip()
+    given = os.environ.get(EXTRA_OPTIONS, "")
+    os.environ[EXTRA_OPTIONS] = f"{given} {include}".strip()
 
 
 def compiler_obstacle() -> str | None:
@@ -136,15 +135,8 @@ def compile_source(
     with _cuda_path(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of NVRTC's version, which the packages fix
         try:
-            cubin = bytes(
-                nvcc.compile_cuda(
-                    source,
-                    target_format="cubin",
-                    arch=str(attributes["arch"]),
-                    options=[f"-I{folder / 'include' / 'cccl'}"],
-                    compiler="nvrtc",
-                )
-            )
+            options = [f"-I{folder / 'include' / 'cccl'}"]
+            cubin = nvrtc.cubin_of(source, str(attributes["arch"]), options=options)
         except RuntimeError as error:
             reason = _first_error(error)
             raise TunerError(f"NVRTC refuses a kernel for {attributes['arch']}: {reason}") from error

@@ -56,6 +56,7 @@ from tuner.graph.kinds import PatternKind
 from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import tvm_native_rule
+from tuner.targets.cuda_compiler import provide_compiler
 from tuner.targets.resolution import tvm_target
 from tuner.targets.target import Target
 
@@ -471,5 +472,7 @@ def build_trial(module: IRModule, target: Any, _parameters: Any) -> Any:
 
     TVM's own function for this imports every tensor intrinsic first, which takes 18 s of its 30.
     """
+    if str(target.kind.name) == "cuda":
+        provide_compiler()
     plain = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
     return tvm.build(_with_vector_math(plain), target=target)

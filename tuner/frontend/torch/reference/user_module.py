@@ -65,11 +65,17 @@ class UserModule:
         return in_mode(self.module, training=training, state=state)
 
     def arguments(self, inputs: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
-        """Return the module's arguments with the given tensors in the places of the examples'."""
+        """Return the module's arguments with the given tensors in the places of the examples'.
+
+        They go where the module is now, which may have been moved since it was imported; to the devices of
+        the examples where it has tensors on several devices, or none.
+        """
         leaves, structure = pytree.tree_flatten(self.examples)
         names = iter(self.input_names)
+        devices = {tensor.device for tensor in (*self.module.parameters(), *self.module.buffers())}
+        place = devices.pop() if len(devices) == 1 else None
         given = [
-            as_tensor(inputs[next(names)]).to(leaf.device) if isinstance(leaf, torch.Tensor) else leaf
+            as_tensor(inputs[next(names)]).to(place or leaf.device) if isinstance(leaf, torch.Tensor) else leaf
             for leaf in leaves
         ]
         return tuple(pytree.tree_unflatten(given, structure))
