@@ -80,8 +80,12 @@ def _run(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
     ) as process:
         try:
             stdout, stderr = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            return {"failure": f"ended after {timeout_s:.0f} s, the share of the budget that one step has"}
+        except subprocess.TimeoutExpired as expired:
+            said = bytes(expired.stderr or b"").decode(errors="replace").strip().splitlines()
+            last = f"; it last said: {said[-1][:200]}" if said else ""
+            return {
+                "failure": f"ended after {timeout_s:.0f} s, the share of the budget that one step has{last}"
+            }
         finally:  # also after Ctrl-C, which a session of its own does not hear of
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

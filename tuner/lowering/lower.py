@@ -117,25 +117,43 @@ def build_reference(module: IRModule, target: Target) -> Executable:
 
     It shares as little as it can with what is checked: TVM's own naive loops with NumPy's matrix products
     (TVM's take a second a GFLOP), or our schedules without NumPy where partitions of BLAS are checked.
+
+    Args:
+        module: what `lower_module` takes.
+        target: a CPU.
     """
     checks_blas = Blas.name in partitions_by_backend(module)
-    plain = relax.transform.InlinePrivateFunctions()(_without_partitions(module))
-    if target.kind == "cuda" or checks_blas:
-        return build_module(plain, target)
-    return build_unscheduled(plain, target)
+    plain = _as_one_function(module)
+    return build_module(plain, target) if checks_blas else build_unscheduled(plain, target)
+
+
+def build_gpu_reference(module: IRModule, target: Target) -> Executable:
+    """Return what runs a module's operators on the processor, for a GPU's results to be compared with.
+
+    No schedule and no library of the GPU's takes part in it. It has our schedules for CPUs: what is worth a
+    GPU takes minutes in naive loops.
+
+    Args:
+        module: what `lower_module` takes.
+        target: a CPU.
+    """
+    return build_module(call_blas(_as_one_function(module)), target)
+
+
+def _as_one_function(module: IRModule) -> IRModule:
+    """Return the module as one function that no backend has a part of."""
+    return relax.transform.InlinePrivateFunctions()(_without_partitions(module))
 
 
 def build_unscheduled(module: IRModule, target: Target) -> Executable:
     """Return what runs a module with naive loops wherever no backend lowered it, and NumPy's matrix products.
 
-    The loops are TVM's own, without a schedule; a GPU cannot run such, so that it gets our schedules.
+    The loops are TVM's own, without a schedule; a GPU cannot run such.
 
     Args:
         module: what `lower_module` returned, or one without partitions.
-        target: what to build for.
+        target: a CPU.
     """
-    if target.kind == "cuda":
-        return build_module(module, target)
     provide_torch_calls(module)
     pipeline = relax.get_pipeline("default")
     legal = module_passing_nan(_drop_scopes()(relax.transform.LegalizeOps()(call_blas(module))))

@@ -40,6 +40,7 @@ from tuner.graph.relax_types import IRModule
 from tuner.graph.structure import Structure
 from tuner.lowering.lower import (
     Executable,
+    build_gpu_reference,
     build_planned,
     build_reference,
     build_unscheduled,
@@ -145,11 +146,13 @@ class Worker:
         self.remote = None if start.remote is None else BehindTracker(start.remote, start.target)
         self.place: Place = self.remote or Here(start.target)
         self.inputs = DrawnInputs(self.place.tensor)
-        # What results are compared with is computed on this machine.
-        self.reference_target = start.target if self.remote is None else resolve_target("cpu")
-        self.reference_place = self.place if self.remote is None else Here(self.reference_target)
+        # What results are compared with is computed on this machine's processor: on a GPU it would run by
+        # the very schedules that are checked.
+        self.is_reference_apart = self.remote is not None or start.target.kind != "cpu"
+        self.reference_target = resolve_target("cpu") if self.is_reference_apart else start.target
+        self.reference_place = Here(self.reference_target) if self.is_reference_apart else self.place
         self.reference_inputs = (
-            self.inputs if self.remote is None else DrawnInputs(self.reference_place.tensor)
+            DrawnInputs(self.reference_place.tensor) if self.is_reference_apart else self.inputs
         )
         self.compiled: KeptPrograms[tuple[Executable, int]] = KeptPrograms(_MAX_COMPILED)
 
@@ -247,10 +250,10 @@ class Worker:
         module = module_of(request.module_json)
         if not request.unscheduled:
             executable = self._compile(request.module_json)
-            reference = self._compile(request.reference_json, is_reference=True)
+            reference = self._reference(module, request.reference_json)
         else:
             reference = self._compile_unscheduled(request.reference_json)
-            build = self._compile_unscheduled if self.remote is None else self._compile
+            build = self._compile if self.is_reference_apart else self._compile_unscheduled
             executable = build(request.module_json)
         return Compared(compare_results(*self._both_results(executable, reference, module, request.seed)))
 
@@ -261,6 +264,9 @@ class Worker:
         return self._results(executable, [self.place.tensor(array) for array in arrays], request.function)
 
     def _reference(self, module: IRModule, reference_json: str | None) -> Executable:
+        if self.target.kind == "cuda":
+            given = module if reference_json is None else module_of(reference_json)
+            return build_gpu_reference(given, self.reference_target)
         if reference_json is None:
             return build_reference(module, self.reference_target)
         return self._compile(reference_json, is_reference=True)
@@ -286,6 +292,8 @@ class Worker:
         return self.compiled.get((Structure(module), calls_blas, target is self.target), build)
 
     def _compile_unscheduled(self, module_json: str) -> Executable:
+        if self.target.kind == "cuda":
+            return build_gpu_reference(module_of(module_json), self.reference_target)
         lowered = lower_module(module_of(module_json), self.backends, self.reference_target)
         return build_unscheduled(lowered, self.reference_target)
 
@@ -299,7 +307,7 @@ class Worker:
             expected = self._results(reference, inputs, place=self.reference_place)
             if all(np.isfinite(array).all() for array in expected):
                 break
-        if self.remote is not None:
+        if self.is_reference_apart:
             inputs = self.inputs.get(specs, seed, interval, own=own_intervals(module))
         return self._results(executable, inputs), expected
 

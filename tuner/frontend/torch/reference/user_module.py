@@ -75,7 +75,9 @@ class UserModule:
         devices = {tensor.device for tensor in (*self.module.parameters(), *self.module.buffers())}
         place = devices.pop() if len(devices) == 1 else None
         given = [
-            as_tensor(inputs[next(names)]).to(place or leaf.device) if isinstance(leaf, torch.Tensor) else leaf
+            as_tensor(inputs[next(names)]).to(place or leaf.device)
+            if isinstance(leaf, torch.Tensor)
+            else leaf
             for leaf in leaves
         ]
-        return tuple(pytree.tree_unflatten(given, structure))
+        return tuple(pytree.tree_unflatten([given(leaf) for leaf in leaves], structure))
