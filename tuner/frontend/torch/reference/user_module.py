@@ -74,10 +74,10 @@ class UserModule:
         names = iter(self.input_names)
         devices = {tensor.device for tensor in (*self.module.parameters(), *self.module.buffers())}
         place = devices.pop() if len(devices) == 1 else None
-        given = [
-            as_tensor(inputs[next(names)]).to(place or leaf.device)
-            if isinstance(leaf, torch.Tensor)
-            else leaf
-            for leaf in leaves
-        ]
+
+        def given(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            return as_tensor(inputs[next(names)]).to(place or leaf.device)
+
         return tuple(pytree.tree_unflatten([given(leaf) for leaf in leaves], structure))
