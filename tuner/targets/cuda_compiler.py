@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import warnings
@@ -86,7 +85,7 @@ def provide_compiler() -> None:
     """Let TVM compile for this machine's GPU by NVRTC, of the packages where the machine has no toolkit."""
     nvrtc.install()
     folder = _package_folder()
-    if "CUDA_PATH" in os.environ or shutil.which("nvcc") or not (folder / "include").exists():
+    if "CUDA_PATH" in os.environ or nvrtc.has_toolkit() or not (folder / "include").exists():
         return
     os.environ["CUDA_PATH"] = str(folder)
     include = f"-I{folder / 'include' / 'cccl'}"

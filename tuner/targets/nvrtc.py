@@ -99,6 +99,11 @@ def lean_source(source: str) -> str | None:
     return None if count == 0 or _LIBRARY in lean or "nvshmem" in lean or "CUtensorMap" in lean else lean
 
 
+def has_toolkit() -> bool:
+    """Say whether TVM finds CUDA's headers by itself: not where a link to `nvcc` lies elsewhere."""
+    return any((folder / "cuda_runtime.h").exists() for folder in _include_folders(_toolkit()))
+
+
 def _compile(source: str, architecture: str, options: Sequence[str]) -> bytes | None:
     """Return machine code, by TVM's own options; None where NVRTC refuses the source, or is not here."""
     try:

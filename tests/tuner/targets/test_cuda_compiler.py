@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -93,13 +92,19 @@ def test_a_larger_device_allows_what_a_smaller_one_does_not() -> None:
 
 
 @needs_compiler
-def test_tvm_is_shown_the_packages_only_where_there_is_no_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tvm_is_shown_the_packages_only_where_there_is_no_toolkit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("CUDA_PATH", raising=False)
     monkeypatch.setenv("TVM_CUDA_NVRTC_EXTRA_OPTS", "--fmad=false")
-    monkeypatch.setattr(shutil, "which", lambda name: "/toolkit/bin/nvcc")
+    toolkit = tmp_path / "toolkit"
+    (toolkit / "include").mkdir(parents=True)
+    (toolkit / "include" / "cuda_runtime.h").touch()
+    monkeypatch.setattr(nvcc, "find_cuda_path", lambda: os.environ.get("CUDA_PATH", str(toolkit)))
     provide_compiler()
     assert "CUDA_PATH" not in os.environ
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    # A link to the compiler, without the toolkit's headers beside it.
+    monkeypatch.setattr(nvcc, "find_cuda_path", lambda: os.environ.get("CUDA_PATH", str(tmp_path)))
     monkeypatch.setenv("CUDA_PATH", "")  # so that it is taken back afterwards
     monkeypatch.delenv("CUDA_PATH")
     provide_compiler()

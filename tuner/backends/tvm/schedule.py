@@ -8,6 +8,7 @@ tests/tuner/backends/tvm/test_schedule.py.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from tuner.backends.tvm.vector_math import rounds_to_bfloat16, vectorise_math
 from tuner.graph.relax_types import IRModule, PrimFunc
 from tuner.targets.target import Target
 from tuner.targets.vector_registers import vector_registers
+
+logger = logging.getLogger(__name__)
 
 SCHEDULES_VERSION = 9
 """Rises by one whenever kernels get other schedules than before: see `tuner.backends.kernel_version`."""
@@ -68,18 +71,36 @@ def as_finished(kernel: PrimFunc) -> PrimFunc:
 
 
 def _schedule_for_gpu(module: IRModule, target: Target) -> IRModule:
-    """Return the module scheduled by DLight; a kernel that a rule fails on has the loops of the last rule."""
+    """Return the module scheduled by DLight; a kernel that a rule fails on has the loops of the last rule.
+
+    A rule also fails where TVM cannot lower what it made: reductions across threads of what TVM has no
+    reducer for, such as the place of a maximum.
+    """
     rules = [rule() for rule in _GPU_RULES]
     with _scheduling_target(target):
         try:
-            return dlight.ApplyDefaultSchedule(*rules)(module)
+            return _lowerable(dlight.ApplyDefaultSchedule(*rules)(module.clone()))  # which rules change
         except Exception as error:  # a fault of any rule fails the whole module
-            warn_of_rule("DLight", f"{type(error).__name__}: {error}")
+            warn_of_rule("DLight", f"{type(error).__name__}: {_first_line(error)}")
         scheduled = module.clone()
         for variable, function in module.functions_items():
             if isinstance(function, tvm.tirx.PrimFunc):
                 scheduled.update_func(variable, _scheduled_alone(function, rules))
         return scheduled
+
+
+def _lowerable(scheduled: IRModule) -> IRModule:
+    """Return what was scheduled.
+
+    Raises:
+        Exception: whatever TVM raises where it cannot lower a reduction across threads.
+    """
+    tvm.s_tir.transform.LowerCrossThreadReduction()(scheduled)
+    return scheduled
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 def _scheduling_target(target: Target) -> Any:
@@ -89,9 +110,14 @@ def _scheduling_target(target: Target) -> Any:
 
 
 def _scheduled_alone(kernel: PrimFunc, rules: Sequence[Any]) -> PrimFunc:
-    """Return a kernel scheduled by the rules, or where one of them fails by the last, which fits all."""
-    alone = tvm.IRModule({"main": kernel})
-    try:
-        return dlight.ApplyDefaultSchedule(*rules)(alone)["main"]
-    except Exception:  # it was told of the module
-        return dlight.ApplyDefaultSchedule(rules[-1])(alone)["main"]
+    """Return a kernel scheduled by the rules, or where one of them fails by the last, which fits all loops.
+
+    One of raw buffers alone has no loops that a rule could take; it is left as it is.
+    """
+    for tried in (rules, rules[-1:]):
+        alone = tvm.IRModule({"main": kernel})  # which a rule changes
+        try:
+            return _lowerable(dlight.ApplyDefaultSchedule(*tried)(alone))["main"]
+        except Exception:  # it was told of the module
+            logger.debug("DLight fails on a kernel", exc_info=True)
+    return kernel
