@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
-import torch.utils.dlpack
 import tvm
 from msgspec.structs import replace
 
@@ -26,6 +25,7 @@ from tuner.backends.library_call import (
     Softmax,
     decode_call,
 )
+from tuner.backends.torch.views import view_of
 
 PACKED_NAME = "tessel.torch.call"
 
@@ -62,7 +62,7 @@ _decoded = functools.lru_cache(maxsize=4096)(decode_call)
 def run_call(text: Any, *tensors: Any) -> None:
     """Run a call on operands; the last tensor receives the result."""
     call = _decoded(str(text))
-    *operands, result = (torch.utils.dlpack.from_dlpack(tensor) for tensor in tensors)
+    *operands, result = (view_of(tensor) for tensor in tensors)
     with torch.inference_mode():
         _RUN[type(call)](call, result, *operands)
 
@@ -93,7 +93,7 @@ def pack_weights(text: Any, shape: Any, *weights: Any) -> PackedCall:
     call = _decoded(str(text))
     if not isinstance(call, Linear | Convolution):
         raise TypeError(f"{type(call).__name__} has no weights to pack")
-    tensors = [torch.utils.dlpack.from_dlpack(weight).clone() for weight in weights]
+    tensors = [view_of(weight).clone() for weight in weights]
     return PackedCall(call, [int(extent) for extent in shape], tensors)
 
 
@@ -101,7 +101,7 @@ def pack_weights(text: Any, shape: Any, *weights: Any) -> PackedCall:
 def run_packed(call: PackedCall, data: Any, result: Any) -> None:
     """Run a call with bound weights; the last tensor receives the result."""
     with torch.inference_mode():
-        call.run(torch.utils.dlpack.from_dlpack(data), torch.utils.dlpack.from_dlpack(result))
+        call.run(view_of(data), view_of(result))
 
 
 def _linear_ways(

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.utils.dlpack
 import tvm
 
+from tuner.backends.torch.views import view_of
 from tuner.frontend.torch.call_arguments import decode_argument, replay
 from tuner.frontend.torch.callable_operators import callable_operator
 from tuner.graph.torch_call import (
@@ -38,7 +38,7 @@ _gradient_call = functools.lru_cache(maxsize=4096)(decode_gradient_call)
 def run_operator(text: Any, *tensors: Any) -> None:
     """Run an operator on operands; the last tensors receive what it gives."""
     call = _operator_call(str(text))
-    given = [torch.utils.dlpack.from_dlpack(tensor) for tensor in tensors]
+    given = [view_of(tensor) for tensor in tensors]
     num_operands = _num_operands(call)
     with torch.inference_mode():
         found = compute(call, given[:num_operands])
@@ -50,7 +50,7 @@ def run_operator(text: Any, *tensors: Any) -> None:
 def run_gradient(text: Any, *tensors: Any) -> None:
     """Run an operator's backward on operands and gradients; the last tensor receives one operand's."""
     gradient = _gradient_call(str(text))
-    *given, receiver = (torch.utils.dlpack.from_dlpack(tensor) for tensor in tensors)
+    *given, receiver = (view_of(tensor) for tensor in tensors)
     _write(gradient.call, compute_gradient(gradient, given), receiver)
 
 
