@@ -1,0 +1,40 @@
+"""The published measurements of a GPU can be read, and are set beside predictions for that GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu_cost_model.measured import compared, print_table
+from benchmarks.gpu_cost_model.samples import read_samples
+from cost_model.gpu.kernel_model import GpuKernelModel
+from cost_model.gpu.training import train_gpu_model
+from records.files.exchange import read_records
+
+DATA = Path(__file__).parents[2] / "benchmarks" / "data"
+
+
+@pytest.fixture(scope="module")
+def model() -> GpuKernelModel:
+    tables = sorted((DATA / "neusight/dataset/test").glob("*.csv"))
+    return train_gpu_model([*read_samples(tables)], num_threads=1)
+
+
+def test_measurements_of_a_gpu_are_set_beside_predictions_for_it(
+    model: GpuKernelModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = list(read_records(DATA / "gpu" / "kernels_nvidia-h200.jsonl.gz"))
+    assert len(records) == 285
+    assert {measurement.environment.device_model for _, measurement in records} == {"NVIDIA H200"}
+    found, num_left_out = compared(records, model)
+    assert (len(found), num_left_out) == (142, 100)
+    # The whole program of each network, by backends in turn, torch alone and TVM alone.
+    assert sum(each.family == "whole network" for each in found) == 6
+    assert all(0 < each.low_us <= each.predicted_us <= each.high_us for each in found)
+    products = [each for each in found if each.backend == "torch" and each.family == "linear"]
+    assert len(products) == 34
+    # Trained on the few kernels of the sample alone, on other devices: of the right size all the same.
+    assert sum(0.2 < each.predicted_us / each.measured_us < 5 for each in products) >= 30
+    print_table(found, num_left_out)
+    assert "| torch | linear | 34 |" in capsys.readouterr().out
