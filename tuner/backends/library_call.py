@@ -128,7 +128,7 @@ def decode_call(text: str) -> Call:
 def recognise_call(function: RelaxFunction) -> LibraryCall | None:
     """Return the one library call that a partition's function is, or None."""
     reader = CallReader(function)
-    for read in (read_attention, read_linear, read_convolution, _layer_norm, _softmax):
+    for read in (read_attention, read_linear, read_convolution, read_layer_norm, read_softmax):
         reader.used.clear()
         found = read(reader, reader.result)
         if found is not None and reader.used == reader.bound:
@@ -261,7 +261,8 @@ def read_attention(reader: CallReader, result: Any) -> LibraryCall | None:
     return LibraryCall(call, (query, key, value) if mask is None else (query, key, value, mask))
 
 
-def _layer_norm(reader: CallReader, result: Any) -> LibraryCall | None:
+def read_layer_norm(reader: CallReader, result: Any) -> LibraryCall | None:
+    """Return the layer norm of float32 that an expression is bound to, if any, and note what it uses."""
     call = reader.call(result, "relax.nn.layer_norm")
     if call is None or str(call.ty.dtype) != "float32":
         return None
@@ -272,7 +273,8 @@ def _layer_norm(reader: CallReader, result: Any) -> LibraryCall | None:
     return LibraryCall(LayerNorm(len(axes), float(call.attrs.epsilon)), tuple(call.args))
 
 
-def _softmax(reader: CallReader, result: Any) -> LibraryCall | None:
+def read_softmax(reader: CallReader, result: Any) -> LibraryCall | None:
+    """Return the softmax of float32 that an expression is bound to, if any, and note what it uses."""
     call = reader.call(result, "relax.nn.softmax", "relax.nn.log_softmax")
     if call is None or str(call.ty.dtype) != "float32":
         return None

@@ -27,8 +27,8 @@ NARROW = Target(
 """A CPU with fewer vector registers, for which kernels have other tiles."""
 
 LOWERED = {
-    "tvm": ("9", "c750a898fd4b625b", "36da1ae94dd7c38d"),
-    "blas": ("9", "afc311a178fec2dc", "afc311a178fec2dc"),
+    "tvm": ("10", "c750a898fd4b625b", "36da1ae94dd7c38d"),
+    "blas": ("10", "afc311a178fec2dc", "afc311a178fec2dc"),
     "packed_matmul": ("3", "8667dcf0c2384f61", "a295d9cf96891db9"),
     "attention": ("3", "f5ebacf99ce2880b", "783fb4cf0a50d1a1"),
     "nhwc": ("4", "850e5409eb058fd4", "01cac8d030d9a24c"),

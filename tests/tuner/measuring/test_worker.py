@@ -37,7 +37,14 @@ from tuner.measuring.messages import (
     send_arrays,
 )
 from tuner.measuring.module_json import json_of
-from tuner.measuring.worker.inputs import POSITIVE, DrawnInputs, input_specs, own_intervals, random_inputs
+from tuner.measuring.worker.inputs import (
+    POSITIVE,
+    DrawnInputs,
+    input_specs,
+    own_intervals,
+    random_inputs,
+    value_types,
+)
 from tuner.measuring.worker.places import LoadedProgram
 from tuner.measuring.worker.sampling import Sample, take_samples
 from tuner.measuring.worker.server import Worker
@@ -104,6 +111,14 @@ def test_same_seed_same_inputs() -> None:
     assert not np.array_equal(first[0], other[0])
     assert [(array.shape, str(array.dtype)) for array in first] == specs
     assert set(first[1]) <= {0, 1}, "indices are valid for any axis of two and more"
+
+
+def test_the_coarsest_type_within_a_program_counts() -> None:
+    def rounded(x: Any) -> Any:
+        return relax.op.astype(relax.op.astype(x, "bfloat16"), "float32")
+
+    assert value_types(partition_module("tvm", [(4, 4)], rounded)) == {"float32", "bfloat16"}
+    assert value_types(partition_module("tvm", [(4, 4)], relax.op.nn.relu)) == {"float32"}
 
 
 def test_inputs_are_drawn_once_while_the_programs_that_follow_take_them() -> None:

@@ -248,6 +248,8 @@ def _run_attention(
 ) -> None:
     # A key that was not transposed has its features before its positions; torch wants them after.
     key = key if call.key_transposed else key.mT
+    if mask is not None and mask.dtype != query.dtype:
+        mask = mask.to(query.dtype)
     result.copy_(
         torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=call.scale)
     )

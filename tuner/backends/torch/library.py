@@ -24,6 +24,7 @@ from tuner.backends.library_call import (
     recognise_call,
     shape_of,
 )
+from tuner.backends.torch.attention_patterns import attention_patterns
 from tuner.backends.torch.half_calls import half_patterns, recognise_half_call
 from tuner.backends.torch.operators import TorchCalls, is_one_torch_call
 from tuner.backends.tvm.native import as_public, replace_function
@@ -69,8 +70,8 @@ class TorchLibrary:
         """Say that the function is not exactly one call."""
         if _recognised(function) is None and not is_one_torch_call(function):
             return (
-                "it is not one linear layer, convolution, attention, layer norm or softmax of float32, nor "
-                "one linear layer or convolution of bfloat16"
+                "it is not one linear layer, convolution, attention, layer norm or softmax of float32 or "
+                "bfloat16"
             )
         return None
 
@@ -131,7 +132,7 @@ def _is_packed(found: LibraryCall, function: RelaxFunction) -> bool:
 
 
 def _patterns() -> tuple[LabelledPattern, ...]:
-    patterns = [LabelledPattern("attention", pattern) for pattern in _attention_patterns()]
+    patterns = [LabelledPattern("attention", pattern) for pattern in attention_patterns(wildcard)]
     for core, label in ((_product, "linear"), (_convolution, "convolution")):
         for variant in range(4 if label == "linear" else 1):
             for with_bias in (False, True):
@@ -160,20 +161,6 @@ def _product(variant: int) -> Any:
 
 def _convolution(_variant: int) -> Any:
     return is_op("relax.nn.conv2d")(wildcard(), wildcard())
-
-
-def _attention_patterns() -> list[Any]:
-    """Return attention with and without a transposition, a scale and a mask."""
-    patterns = []
-    for has_transposition in (True, False):
-        for scale in ("", "relax.multiply", "relax.divide"):
-            for has_mask in (False, True):
-                key = is_op("relax.permute_dims")(wildcard()) if has_transposition else wildcard()
-                scores = is_op("relax.matmul")(wildcard(), key)
-                scores = is_op(scale)(scores, wildcard()) if scale else scores
-                scores = is_op("relax.add")(scores, wildcard()) if has_mask else scores
-                patterns.append(is_op("relax.matmul")(is_op("relax.nn.softmax")(scores), wildcard()))
-    return patterns
 
 
 LIBRARY_PATTERNS = _patterns()

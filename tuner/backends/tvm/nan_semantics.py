@@ -18,7 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tuner.backends.tvm.vector_math import rounds_to_bfloat16
+from tuner.backends.tvm.vector_math import holds_bfloat16
 from tuner.graph.relax_types import IRModule, PrimFunc
 
 _EXTREMA = (tirx.Max, tirx.Min)
@@ -37,7 +37,7 @@ def pass_nan_on(kernel: PrimFunc) -> PrimFunc:
 
     if accumulators:
         kernel = tvm_ffi.structural_map(kernel, (tirx.BufferStore, initialised))
-    replace = _passing_nan_unbound if rounds_to_bfloat16(kernel) else _passing_nan
+    replace = _passing_nan_unbound if holds_bfloat16(kernel) else _passing_nan
     for kind in _EXTREMA:
         kernel = tvm_ffi.structural_map(kernel, (kind, replace))
     return kernel

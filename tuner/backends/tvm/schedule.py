@@ -18,14 +18,14 @@ from tvm.s_tir import dlight
 from tuner.backends.tvm.cpu_schedule import schedule_for_cpu, warn_of_rule
 from tuner.backends.tvm.gpu_loops import has_threads, share_out
 from tuner.backends.tvm.nan_semantics import pass_nan_on
-from tuner.backends.tvm.vector_math import rounds_to_bfloat16, vectorise_math
+from tuner.backends.tvm.vector_math import vectorise_math
 from tuner.graph.relax_types import IRModule, PrimFunc
 from tuner.targets.target import Target
 from tuner.targets.vector_registers import vector_registers
 
 logger = logging.getLogger(__name__)
 
-SCHEDULES_VERSION = 9
+SCHEDULES_VERSION = 10
 """Rises by one whenever kernels get other schedules than before: see `tuner.backends.kernel_version`."""
 
 OPAQUE = 8
@@ -53,10 +53,7 @@ def schedule_kernels(module: IRModule, target: Target) -> IRModule:
         if isinstance(function, tvm.tirx.PrimFunc):
             kernel = function
             if target.kind == "cpu" and _SCHEDULED not in function.attrs.keys():  # noqa: SIM118 - TVM's maps do not iterate
-                kernel = schedule_for_cpu(
-                    function if rounds_to_bfloat16(function) else vectorise_math(function),
-                    vector_registers(target),
-                )
+                kernel = schedule_for_cpu(vectorise_math(function), vector_registers(target))
             if target.kind == "cpu":
                 kernel = pass_nan_on(kernel)
             elif not has_threads(kernel):

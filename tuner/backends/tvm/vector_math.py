@@ -71,14 +71,32 @@ _TANH_BELOW = (4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04,
 
 def vectorise_math(kernel: PrimFunc) -> PrimFunc:
     """Return the kernel with exp, erf and tanh of float32 as arithmetic."""
-    return tvm_ffi.structural_map(kernel, (tvm.ir.Call, _replace))
+    changed = tvm_ffi.structural_map(kernel, (tvm.ir.Call, _replace))
+    return without_variables(changed) if holds_bfloat16(kernel) else changed
 
 
-def rounds_to_bfloat16(kernel: PrimFunc) -> bool:
-    """Say whether a kernel rounds to bfloat16: TVM refuses variables in what it writes out as bits twice."""
+def without_variables(kernel: PrimFunc) -> PrimFunc:
+    """Return the kernel with what variables of its expressions stand for in their places.
+
+    Where a variable stands for something with a conversion from bfloat16 in it, TVM takes the bits for a
+    number; what it rounds to bfloat16 it writes out twice, and refuses variables there. LLVM finds what is
+    computed more than once.
+    """
+
+    def inlined(binding: Any) -> Any:
+        variable, value = binding.var, binding.value
+        return tvm_ffi.structural_map(
+            binding.body, (tirx.Var, lambda each: value if each.same_as(variable) else each)
+        )
+
+    return tvm_ffi.structural_map(kernel, (tirx.Let, inlined))
+
+
+def holds_bfloat16(kernel: PrimFunc) -> bool:
+    """Say whether a kernel converts from or to bfloat16."""
     found: list[Any] = []
     tvm_ffi.structural_walk(kernel.body, (tirx.Cast, found.append))
-    return any(str(cast.ty.dtype) == "bfloat16" for cast in found)
+    return any("bfloat16" in (str(cast.ty.dtype), str(cast.value.ty.dtype)) for cast in found)
 
 
 def _replace(call: Any) -> Any:

@@ -43,6 +43,18 @@ def input_specs(module: IRModule) -> tuple[tuple[tuple[int, ...], str], ...]:
     )
 
 
+def value_types(module: IRModule) -> frozenset[str]:
+    """Return the data types of all tensors in a module: results are no finer than what they are made of."""
+    found: set[str] = set()
+    for _, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            bound = [binding.var for block in function.body.blocks for binding in block.bindings]
+            found.update(
+                str(each.ty.dtype) for each in (*function.params, *bound) if hasattr(each.ty, "dtype")
+            )
+    return frozenset(found)
+
+
 def own_intervals(module: IRModule) -> dict[int, Interval]:
     """Return intervals for parameters of `main`, by position, that must not be drawn from the general one.
 

@@ -71,7 +71,14 @@ from tuner.measuring.messages import (
 )
 from tuner.measuring.module_json import module_of
 from tuner.measuring.worker.comparison import compare_results
-from tuner.measuring.worker.inputs import INTERVALS, DrawnInputs, Interval, input_specs, own_intervals
+from tuner.measuring.worker.inputs import (
+    INTERVALS,
+    DrawnInputs,
+    Interval,
+    input_specs,
+    own_intervals,
+    value_types,
+)
 from tuner.measuring.worker.kept_programs import KeptPrograms
 from tuner.measuring.worker.places import BehindTracker, Here, LoadedProgram, Place
 from tuner.measuring.worker.sampling import Sample, num_executions, take_samples
@@ -183,7 +190,7 @@ class Worker:
             # A kernel may have no number for some inputs that are drawn; a whole model must have one for all.
             results, expected = self._both_results(executable, reference, module, request.seed)
             found = compare_results(results, expected, nan_agrees=True)
-            tolerance = tolerance_of(dtype for _, dtype in specs)
+            tolerance = tolerance_of(value_types(module))
             if not found.is_within(tolerance):
                 del self.built[request.key]
                 return Failed(Status.ERROR, f"{WRONG_NUMBERS}: {found.tensor} {found.describe(tolerance)}")
