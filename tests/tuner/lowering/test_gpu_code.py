@@ -22,6 +22,7 @@ from tuner.lowering.gpu_code import (
     cuda_sources,
 )
 from tuner.lowering.lower import build_module
+from tuner.stages.build import build_stages
 from tuner.targets.cuda_compiler import compiler_obstacle
 from tuner.targets.resolution import resolve_target
 
@@ -67,6 +68,18 @@ def test_every_model_of_the_zoo_compiles(model: str) -> None:
     module = load_model(model).module
     for target in TARGETS:
         assert compile_for_gpu(module, resolve_target(target)).excesses == ()
+
+
+@pytest.mark.parametrize(
+    "model", ["mlp:tiny", *(pytest.param(name, marks=pytest.mark.slow) for name in SMALLEST[:-1])]
+)
+def test_the_training_functions_of_a_model_compile(model: str) -> None:
+    """Each gradient included: of look-ups, which are loops over raw buffers, and of maxima."""
+    (stage,) = build_stages(load_model(model, training=True), ())
+    for name, function in stage.functions().items():
+        code = compile_for_gpu(function.module, resolve_target("nvidia/nvidia-h200"))
+        assert code.kernels, name
+        assert code.excesses == (), name
 
 
 @pytest.mark.parametrize("target", TARGETS)
