@@ -42,9 +42,10 @@ _SAME_PACKAGE = {"xgboost-cpu": "xgboost"}
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TVM_NUM_THREADS")
 _GPU_PROBES = {
     "tvm": (
-        "import tuner, tvm; d = tvm.cuda(0); assert d.exist; print(d.device_name, 'compute', d.compute_version)",
-        "the extra cuda-compile, or a CUDA build of torch, brings libcudart.so.13; the driver's libcuda.so.1 must be "
-        "on LD_LIBRARY_PATH",
+        "import tuner, tvm; d = tvm.cuda(0); assert d.exist; "
+        "print(d.device_name, 'compute', d.compute_version)",
+        "put the driver's libcuda.so.1 on LD_LIBRARY_PATH; the extra cuda-compile, or a CUDA build of torch, "
+        "brings libcudart.so.13",
     ),
     "torch": (
         "import torch; assert torch.cuda.is_available(); print(torch.cuda.get_device_name(0))",
