@@ -24,6 +24,7 @@ from tuner.backends.kernel_version import version_entry
 from tuner.backends.library_call import shape_of, swaps_last_axes
 from tuner.backends.tvm.native import as_public, fuse_as_tvm_does, replace_function
 from tuner.backends.tvm.schedule import SCHEDULES_VERSION, schedule_kernels
+from tuner.graph.legalization import legalize_operators
 from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
 from tuner.rules.pattern import LabelledPattern, Match
 from tuner.rules.protocol import Rule
@@ -70,7 +71,7 @@ class Blas:
         """Return the module with the functions' products as calls of BLAS and the rest as kernels."""
         for name in functions:
             called = call_blas(tvm.IRModule({"main": as_public(module[name])}), weights_of(module[name]))
-            kernels = fuse_as_tvm_does(relax.transform.LegalizeOps()(called))
+            kernels = fuse_as_tvm_does(legalize_operators()(called))
             module = replace_function(module, name, schedule_kernels(kernels, target))
         return module
 

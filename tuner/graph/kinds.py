@@ -18,6 +18,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from tuner.graph.legalization import legalize_operators
 from tuner.graph.torch_call import read_torch_call
 
 logger = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ def kind_of(call: Any, module: Any) -> PatternKind:
 def _derived_kind(name: str, call: Any) -> PatternKind:
     """Legalise one call alone and return the kind of the loops it becomes; opaque where that fails."""
     try:
-        module = relax.transform.LegalizeOps()(_module_of(call))
+        module = legalize_operators()(_module_of(call))
         kinds = _primitive_kinds(relax.transform.AnnotateTIROpPattern()(module))
     except Exception as error:  # foreign operators fail to legalise in as many ways as there are operators
         logger.debug("%s cannot be legalised alone and counts as opaque: %s", name, error)

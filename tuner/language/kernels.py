@@ -33,6 +33,7 @@ from tuner.backends.metaschedule.backend import tuning_tasks
 from tuner.backends.tvm.native import fuse_as_tvm_does, fuse_function
 from tuner.errors import UnknownNameError
 from tuner.frontend import load_model
+from tuner.graph.legalization import legalize_operators
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
 
 op = relax.op
@@ -230,7 +231,7 @@ def named_kernels(name: str) -> list[tuple[str, IRModule]]:
 def _model_kernels(name: str) -> list[IRModule]:
     builder = relax.BlockBuilder()
     builder.add_func(load_model(name).module["main"].with_attr("global_symbol", "main"), "main")
-    return tuning_tasks(fuse_as_tvm_does(relax.transform.LegalizeOps()(builder.get())))
+    return tuning_tasks(fuse_as_tvm_does(legalize_operators()(builder.get())))
 
 
 def _any_kernel(family: str, rng: np.random.Generator) -> Kernel:

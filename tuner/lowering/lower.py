@@ -24,6 +24,7 @@ from tuner.backends.torch.operators import provide_torch_calls
 from tuner.backends.tvm.nan_semantics import module_passing_nan
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.errors import UnknownNameError
+from tuner.graph.legalization import legalize_operators
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
 from tuner.lowering.outline import with_composites
 from tuner.lowering.weight_binding import lift_weights
@@ -156,7 +157,7 @@ def build_unscheduled(module: IRModule, target: Target) -> Executable:
     """
     provide_torch_calls(module)
     pipeline = relax.get_pipeline("default")
-    legal = module_passing_nan(_drop_scopes()(relax.transform.LegalizeOps()(call_blas(module))))
+    legal = module_passing_nan(_drop_scopes()(legalize_operators()(call_blas(module))))
     device = tvm.target.Target(json.loads(target.tvm_json) | _PLAIN_CODE)
     with _without_assertions():
         return tvm.compile(legal, target=device, relax_pipeline=pipeline)
@@ -216,7 +217,7 @@ def _pipeline(device: Any, target: Target, note_bytes: Callable[[int], None]) ->
     passes = [
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
-        relax.transform.LegalizeOps(),
+        legalize_operators(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import relax
-
 from tuner.backends.cpu.convolution_chains import bindings_of, has_kernel
 from tuner.backends.cpu.hoist_pooling import with_pooling_hoisted
 from tuner.backends.cpu.nhwc_writer import with_channels_last
 from tuner.backends.cpu.tuned.tuned_backend import TunedKernels
 from tuner.backends.tvm.native import fuse_as_tvm_does, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
+from tuner.graph.legalization import legalize_operators
 from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
 from tuner.rules.segments import ContiguousSubgraphs, WithPackedWeights
@@ -49,6 +48,6 @@ class Nhwc(TunedKernels):
         """Return the module with each function as kernels on tensors with channels last."""
         for name in functions:
             turned = with_channels_last(with_pooling_hoisted(module[name]), target, self.chooser)
-            kernels = fuse_as_tvm_does(relax.transform.LegalizeOps()(turned))
+            kernels = fuse_as_tvm_does(legalize_operators()(turned))
             module = replace_function(module, name, schedule_kernels(kernels, target))
         return module

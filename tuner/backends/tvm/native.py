@@ -17,6 +17,7 @@ from tvm import relax
 
 from tuner.backends.kernel_version import version_entry
 from tuner.backends.tvm.schedule import SCHEDULES_VERSION, schedule_kernels
+from tuner.graph.legalization import legalize_operators
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import DEFAULT_MAX_DEPTH, tvm_native_rule
@@ -82,7 +83,7 @@ class TvmNative:
 
 def fuse_function(function: RelaxFunction) -> IRModule:
     """Return a module whose `main` does what the function does by calling as few kernels as possible."""
-    legal = relax.transform.LegalizeOps()(tvm.IRModule({"main": as_public(function)}))
+    legal = legalize_operators()(tvm.IRModule({"main": as_public(function)}))
     try:
         return _fuse_into_one(legal)
     except Exception as error:  # TVM's fusion signals what it cannot merge by many types of error

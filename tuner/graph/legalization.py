@@ -1,0 +1,89 @@
+"""Operators as kernels: TVM's legalisation, with ours where TVM's is wrong.
+
+Every lowering takes the pass from here. Checked in tests/tuner/graph/test_legalization.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tvm import relax, te, tirx, topi
+
+_Legalization = Callable[[Any, Any], Any]
+"""Takes a block builder and a call of an operator; returns the expression that stands for it."""
+
+
+def legalize_operators() -> Any:
+    """Return the pass that turns each operator into a call of a kernel."""
+    return relax.transform.LegalizeOps(dict(_OWN))
+
+
+def _nll_loss(builder: Any, call: Any) -> Any:
+    """Read nothing by a label that is to be ignored; TVM reads at its number, such as -100."""
+    ignored, reduction = int(call.attrs.ignore_index), str(call.attrs.reduction)
+
+    def loss(predictions: Any, labels: Any, *weights: Any) -> Any:
+        dtype, axis = predictions.dtype, _class_axis(predictions)
+        counted = _counted(labels, weights, ignored, dtype)
+
+        def term(*row: Any) -> Any:
+            label = labels(*row)
+            likelihood = predictions(*row[:axis], label, *row[axis:])
+            is_ignored = label == tirx.const(ignored, labels.dtype)
+            return tirx.if_then_else(is_ignored, tirx.const(0, dtype), -likelihood * counted(*row))
+
+        terms = te.compute(labels.shape, term, "terms")
+        if reduction == "none" or (reduction == "sum" and not labels.ndim):
+            return terms
+        total = _sum(terms)
+        return total if reduction == "sum" else topi.divide(total, _sum(counted))
+
+    return builder.call_te(loss, *call.args, primfunc_name_hint="nll_loss")
+
+
+def _nll_loss_backward(builder: Any, call: Any) -> Any:
+    """Leave labels that are to be ignored out of the mean, and read no weight by them; TVM counts them."""
+    ignored, reduction = int(call.attrs.ignore_index), str(call.attrs.reduction)
+
+    def gradient(output: Any, predictions: Any, labels: Any, *weights: Any) -> Any:
+        dtype, axis = predictions.dtype, _class_axis(predictions)
+        counted = _counted(labels, weights, ignored, dtype)
+        total = _sum(counted) if reduction == "mean" else None
+
+        def entry(*place: Any) -> Any:
+            row = (*place[:axis], *place[axis + 1 :])
+            label = labels(*row)
+            own = output(*row) if reduction == "none" else output()
+            share = own if total is None else own / total()
+            is_labelled = tirx.all(place[axis] == label, label != tirx.const(ignored, labels.dtype))
+            return tirx.if_then_else(is_labelled, -counted(*row) * share, tirx.const(0, dtype))
+
+        return te.compute(predictions.shape, entry, "prediction_gradient")
+
+    return builder.call_te(gradient, *call.args, primfunc_name_hint="nll_loss_backward")
+
+
+def _class_axis(predictions: Any) -> int:
+    return 1 if predictions.ndim > 1 else 0
+
+
+def _counted(labels: Any, weights: Any, ignored: int, dtype: str) -> Any:
+    """Return the weight of each label's class, 1 without weights, and 0 for what is to be ignored."""
+
+    def weight(*row: Any) -> Any:
+        label = labels(*row)
+        own = weights[0](label) if weights else tirx.const(1, dtype)
+        return tirx.if_then_else(label == tirx.const(ignored, labels.dtype), tirx.const(0, dtype), own)
+
+    return te.compute(labels.shape, weight, "counted")
+
+
+def _sum(values: Any) -> Any:
+    return topi.sum(values) if values.ndim else values
+
+
+_OWN: Mapping[str, _Legalization] = MappingProxyType(
+    {"relax.nn.nll_loss": _nll_loss, "relax.grad.nll_loss_backward": _nll_loss_backward}
+)
