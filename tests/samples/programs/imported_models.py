@@ -57,6 +57,17 @@ def last_token() -> Built:
     return Apply(lambda s, i: s.head(s.embed(i).tanh()[:, -1]), **layers), (tokens(2, 6),)
 
 
+def ignored_labels() -> Built:
+    """The loss of the next token, whose last label is to be ignored, as language models have it."""
+
+    def run(s, i):
+        logits = s.head(s.embed(i).tanh())
+        following = functional.pad(i, (0, 1), value=-100)[:, 1:]
+        return functional.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+    return Apply(run, embed=nn.Embedding(11, 8), head=nn.Linear(8, 11)), (tokens(2, 6),)
+
+
 def self_attention() -> Built:
     attention = nn.MultiheadAttention(8, 2, batch_first=True)
     return Apply(lambda s, x: s.a(x, x, x, need_weights=False)[0], a=attention), (draws(2, 5, 8),)
@@ -232,7 +243,8 @@ def half() -> Built:
 MODELS = {
     each.__name__: each
     for each in (
-        multilayer, last_token, self_attention, causal_attention, masked_attention, encoder_layer, rotary,
+        multilayer, last_token, ignored_labels, self_attention, causal_attention, masked_attention,
+        encoder_layer, rotary,
         convolutions, depthwise, residual, convolution_in_one_dimension, average_pool, batch_norm, layer_norm,
         group_norm, root_mean_square_norm, dropout, embeddings, tied_weights, called_twice, several_outputs,
         two_inputs, own_loss, gathered, picked_probabilities, gated, scalars_and_slices, contraction,
