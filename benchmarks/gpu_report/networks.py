@@ -76,7 +76,7 @@ def tiny_block() -> Built:
 
 NETWORKS: dict[str, dict[str, Callable[[], Built]]] = {
     "small": {"gpt2": tiny_gpt, "block": tiny_block},
-    "full": {"gpt2-medium": gpt2_medium, "block-1b": block_of_1b, "resnet50": resnet50},
+    "full": {"block-1b": block_of_1b, "gpt2-medium": gpt2_medium, "resnet50": resnet50},
 }
 
 

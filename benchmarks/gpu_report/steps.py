@@ -216,12 +216,13 @@ def ranks(context: Context) -> dict[str, Any]:
 def steps_for(sizes_name: str) -> dict[str, Step]:
     """Return the steps by name, in the order in which they run: later ones use what earlier ones left.
 
-    Networks come last: they take longest, and what the budget has no time for is then one of many.
+    Networks come last, each in both types: they take longest, 70 s for one on an H200, and what the budget
+    has no time for is then one of many.
     """
     found: dict[str, Step] = {"ceilings": ceilings, "launches": launches, "training": training, "hops": hops}
     found |= {"schedules": schedules, "ranks": ranks}
-    for dtype in TYPES:
-        for name in NETWORKS[sizes_name]:
+    for name in NETWORKS[sizes_name]:
+        for dtype in TYPES:
             found[f"network-{name}-{dtype}"] = partial(network, name=name, dtype=dtype)
     return found
 
