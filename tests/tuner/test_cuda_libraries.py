@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tuner import cuda_libraries
 from tuner.cuda_libraries import RUNTIME, load_cuda_runtime
 
 PACKAGES = [
@@ -46,6 +47,21 @@ def is_loaded(environment: dict[str, str]) -> bool:
 def test_the_packages_library_is_loaded_beside_a_driver(driver: dict[str, str]) -> None:
     assert is_loaded(driver)
     assert not is_loaded({**driver, "LD_LIBRARY_PATH": ""})
+
+
+@pytest.mark.skipif(not PACKAGES, reason="NVIDIA's packages are not installed (extra cuda-compile)")
+def test_a_package_is_taken_only_where_the_loader_finds_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"libcuda.so.1"}
+    monkeypatch.setattr(
+        cuda_libraries, "_is_loadable", lambda name: name in found or Path(name).is_absolute()
+    )
+    taken = load_cuda_runtime([str(PACKAGES[0].parent)])
+    assert taken is not None
+    assert PACKAGES[0] in taken.parents
+    found.add(RUNTIME)
+    assert load_cuda_runtime([str(PACKAGES[0].parent)]) is None
+    found.clear()
+    assert load_cuda_runtime([str(PACKAGES[0].parent)]) is None
 
 
 def test_without_a_driver_nothing_is_loaded(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ wrong. Checked in tests/tuner/backends/tvm/test_gpu_loops.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -68,24 +68,24 @@ def _bound(statement: Any) -> Any:
         return type(statement)(statement.iter_values, statement.predicate, inner)
     if isinstance(statement, tirx.AttrStmt):
         return _bound(statement.body)  # a mark of TVM's script builder, which says nothing
-    return _by_threads(statement, 1, lambda _: statement)
+    return _by_threads(1, lambda _: statement)
 
 
 def _launch(loop: tirx.For) -> Any:
     """Return a loop nest as one launch."""
     extent = getattr(loop.extent, "value", None)
     if extent is None or not _is_independent(loop):
-        return _by_threads(loop, 1, lambda _: loop)
+        return _by_threads(1, lambda _: loop)
 
     def iteration(number: Any) -> Any:
         variable = loop.loop_var
         value = tirx.Cast(str(variable.ty.dtype), number) if str(variable.ty.dtype) != "int32" else number
         return _substituted(loop.body, variable, loop.min + value)
 
-    return _by_threads(loop, int(extent), iteration)
+    return _by_threads(int(extent), iteration)
 
 
-def _by_threads(_loop: Any, count: int, body_of: Any) -> Any:
+def _by_threads(count: int, body_of: Callable[[Any], Any]) -> Any:
     threads = min(_THREADS, count)
     blocks = -(-count // threads)
     block, thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
@@ -174,10 +174,3 @@ def _with_unknown(index: Any, loop_variable: Any, unknown: list[tuple[Any, Any]]
 
 def _substituted(root: Any, variable: Any, value: Any) -> Any:
     return tvm_ffi.structural_map(root, (tirx.Var, lambda each: value if each.same_as(variable) else each))
-
-
-def unbound_names(module: Any) -> Iterator[str]:
-    """Yield the names of kernels that no thread would run."""
-    for variable, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc) and not has_threads(function):
-            yield variable.name_hint
