@@ -85,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     confirming.add_argument("--report", type=Path, help="file of the report, in Markdown")
     publishing = commands.add_parser("published")
     publishing.add_argument("--folder", type=Path, default=Path("out/published"))
-    publishing.add_argument("--inference", action="store_true", help="layers without a backward")
+    for each in (measuring, publishing):
+        each.add_argument("--inference", action="store_true", help="layers without a backward")
     for each in (planning, publishing):
         each.add_argument("--link", type=_link, default=LINK, help="bandwidth between devices: 100GB/s")
     for each in (measuring, planning, confirming):
@@ -132,7 +133,7 @@ def _measure(options: argparse.Namespace) -> None:
     with start_session("cpu", settings, records_url=options.records) as session:
         for name in options.models:
             began = time.monotonic()
-            model = load_model(name, training=True)
+            model = load_model(name, training=not options.inference)
             layers = measure_layers(
                 model,
                 session,

@@ -63,7 +63,11 @@ def split_spans(paths: Sequence[str], spans: Sequence[Span], positions: Iterable
             continue
         for start, stop in itertools.pairwise(borders):
             names = tuple(dict.fromkeys(unit for unit in units[start:stop] if unit))
-            divided.append(Span(_joined(names) if names else span.name, start, stop))
+            name = _joined(names) if names else span.name
+            if name == span.name and stop < span.stop:
+                # The last part keeps the name, since it ends with the layer.
+                name = name_up_to(paths, stop) or name
+            divided.append(Span(name, start, stop))
     return tuple(divided)
 
 

@@ -40,7 +40,7 @@ class TuningSettings:
         stage_devices: device of each stage of the chain; the next one for each if empty.
         cuts: names of modules after which a stage ends; found if None.
         layer_cuts: in their place, the layers at which each stage but the first begins, by number, those that
-            are divided included.
+            are divided included; layers as `measure_layers` has them, divided at branches.
         in_parts: whether these count the parts that layers can be divided into.
         memory_limit_bytes: memory of one device; None for no limit.
         hop_us: latency of one hop between devices, to which a link adds its time for the bytes; measured if
@@ -188,7 +188,7 @@ def _plan_stages(
         cuts=settings.cuts,
         positions=None
         if settings.layer_cuts is None
-        else cut_between(layers_of(model, in_parts=settings.in_parts), settings.layer_cuts),
+        else cut_between(layers_of(model, at_branches=True, in_parts=settings.in_parts), settings.layer_cuts),
         memory_limit_bytes=settings.memory_limit_bytes,
         collectives=_collectives(session, settings),
         placed=settings.placed,
@@ -220,7 +220,10 @@ def _plan_stages(
         tied_bytes=measured.tied_bytes,
         stage_devices=settings.devices_by_stage,
         stages_before=branches or (),
-        cut_positions=measured.cut_positions if branches is not None or settings.in_parts else (),
+        cut_positions=measured.cut_positions
+        if branches is not None
+        or (settings.layer_cuts and not _are_between_layers(model, measured.cut_positions))
+        else (),
         hop_latency_us=hops,
         hop_source=hop_source,
         new_measurements=measurer.new_measurements,
@@ -233,6 +236,11 @@ def _plan_stages(
         torch_calls=model.called,
         tiles=tiles_of(session.backends).text,
     )
+
+
+def _are_between_layers(model: Model, positions: Sequence[int]) -> bool:
+    """Whether names of layers say where all of these cuts are."""
+    return {layer.start for layer in layers_of(model)}.issuperset(positions)
 
 
 def _collectives(session: Session, settings: TuningSettings) -> Collectives | None:

@@ -28,7 +28,7 @@ def guess_parts(model: Model, layers: LayersPlan) -> LayersPlan | None:
         layers: whole ones, as they were measured.
     """
     model = with_all_gradients(model)
-    whole, parts = layers_of(model), layers_of(model, in_parts=True)
+    whole, parts = (layers_of(model, at_branches=True, in_parts=in_parts) for in_parts in (False, True))
     if len(parts) == len(whole):
         return None
     stages = build_stages(model, cut_between(parts, range(1, len(parts))))
@@ -70,7 +70,7 @@ def _parts_of(
 ) -> list[StagePlan]:
     """Return the parts of a layer, which may be a shard's; it alone where it has no parts."""
     if len(stages) == 1:
-        return [layer]
+        return [msgspec.structs.replace(layer, name=f"stage{numbers[0]}")]
     weights = sum(stage.weight_bytes for stage in stages)
     saved = sum(stage.saved_bytes for stage in stages)
     of_function = {

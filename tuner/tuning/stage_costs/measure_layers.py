@@ -5,6 +5,7 @@
     tensor      e | b | b | b | h                     each divided over 2 devices, over 4, …
     optimizer   w - rate · g over a vector            by which every update is reckoned from its traffic
 
+Layers are divided where a branch begins and where branches meet: a planner may run branches side by side.
 A layer alone leaves out what fusing across its borders would win, so the stages of a plan are measured again
 as they are cut. Checked in tests/tuner/tuning/stage_costs/test_measure_shards.py.
 """
@@ -65,7 +66,7 @@ def measure_layers(
     """
     model, _ = admit_import(with_all_gradients(model), session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
-    layers = layers_of(model, in_parts=in_parts)
+    layers = layers_of(model, at_branches=True, in_parts=in_parts)
     stages = build_stages(model, cut_between(layers, range(1, len(layers))))
     partitioned = partition_stages(session, stages, penalty_us, model.layers_by_variable())
     figures = dict(zip(partitioned, price_stages(session, tuple(partitioned.values())), strict=True))
