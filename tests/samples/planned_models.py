@@ -229,6 +229,29 @@ def two_towers() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     return TwoTowers(), (torch.zeros(4, WIDTH), torch.arange(4) * 3 + 2)
 
 
+class UnevenTowers(TwoTowers):
+    """The same with a layer that ends the one branch and begins the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, picture: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+        left = picture
+        for layer in self.left:
+            left = torch.tanh(layer(left))
+        left = self.left_out(left)
+        right = self.words(text)
+        for layer in self.right:
+            right = torch.tanh(layer(right))
+        return self.head(self.joint(torch.cat([left, right], dim=-1)))
+
+
+def uneven_towers() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(0)
+    return UnevenTowers(), (torch.zeros(4, WIDTH), torch.arange(4) * 3 + 2)
+
+
 class Dropping(nn.Module):
     """Trains with dropout, by a layer and by a function."""
 
@@ -257,6 +280,7 @@ ECHO = "planned_models:echo"
 HALVES = "planned_models:halves"
 LANGUAGE_MODEL = "planned_models:language_model"
 TWO_TOWERS = "planned_models:two_towers"
+UNEVEN_TOWERS = "planned_models:uneven_towers"
 
 
 def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) -> ModelPlan:

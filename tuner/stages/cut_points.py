@@ -61,12 +61,14 @@ def split_spans(paths: Sequence[str], spans: Sequence[Span], positions: Iterable
         if len(borders) == 2:
             divided.append(span)
             continue
+        whole = _names_of(units[span.start : span.stop])
         for start, stop in itertools.pairwise(borders):
-            names = tuple(dict.fromkeys(unit for unit in units[start:stop] if unit))
-            name = _joined(names) if names else span.name
-            if name == span.name and stop < span.stop:
-                # The last part keeps the name, since it ends with the layer.
-                name = name_up_to(paths, stop) or name
+            names = _names_of(units[start:stop])
+            if names and names != whole:
+                name = _joined(names)
+            else:
+                # Within one module; the last part keeps the layer's name, since it ends with it.
+                name = (name_up_to(paths, stop) if stop < span.stop else "") or span.name
             divided.append(Span(name, start, stop))
     return tuple(divided)
 
@@ -238,6 +240,10 @@ def _numbered_runs(spans: Sequence[Span]) -> list[Span]:
         else span._replace(name=f"{span.name}#{names[: index + 1].count(span.name)}")
         for index, span in enumerate(spans)
     ]
+
+
+def _names_of(units: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(unit for unit in units if unit))
 
 
 def _only_children(paths: Sequence[str]) -> list[str]:

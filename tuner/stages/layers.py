@@ -73,10 +73,10 @@ def layers_of(model: Model, *, at_branches: bool = False, in_parts: bool = False
     if not program.bindings:
         raise TunerError(f"model {model.name!r} computes nothing, so there is nothing to cut; choose another")
     spans = find_spans(model, program)
-    if at_branches:
-        spans = tuple(_merge_idle(program, split_spans(model.module_paths, spans, branch_positions(program))))
     if in_parts:
         spans = divide_spans(spans, part_names(model.module_paths, program, spans))
+    if at_branches:
+        spans = tuple(_merge_idle(program, split_spans(model.module_paths, spans, branch_positions(program))))
     parts = find_flow(program, [span.start for span in spans[1:]]).parts
     return tuple(_layer(program, part, span) for part, span in zip(parts, spans, strict=True))
 

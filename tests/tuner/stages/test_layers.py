@@ -83,6 +83,24 @@ def test_a_decoders_block_is_divided_in_three():
     ]
 
 
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_decoders_layers_end_where_it_begins_and_where_it_reads_the_encoder(in_parts):
+    model = load_model("mt5:tiny", training=True)
+    plain = layers_of(model, in_parts=in_parts)
+    layers = layers_of(model, at_branches=True, in_parts=in_parts)
+    added = {layer.stop for layer in layers} - {layer.stop for layer in plain}
+    assert [layer.name for layer in layers if layer.stop in added] == [
+        "encoder.final_layer_norm",
+        "decoder.block.0.cross_attention.q",
+    ]
+    # All other layers end where they did, by the same names.
+    ends = {layer.stop: layer.name for layer in layers}
+    renamed = {layer.name: ends[layer.stop] for layer in plain if ends[layer.stop] != layer.name}
+    assert renamed == {
+        "encoder.final_layer_norm+shared+decoder.relative_bias": "shared+decoder.relative_bias"
+    }
+
+
 @pytest.mark.parametrize(
     ("paths", "expected"),
     [

@@ -14,7 +14,12 @@ from saved_plans import run_compiled, run_on_torch
 from scripts.searching.planned_layout import choose_layout_in_parts, settings_of_layout
 from tessel.planning.cluster import Link
 from tessel.search import SearchBudget
-from tessel.tuned_model.layout_choice import ChosenLayout, LayoutRequest, choose_layout
+from tessel.tuned_model.layout_choice import (
+    ChosenLayout,
+    LayoutRequest,
+    choose_layout,
+    profile_of_layers,
+)
 from tuner.frontend import load_model
 from tuner.plan import Figure, LayersPlan
 from tuner.stages import build_stages, cut_between, layers_of
@@ -28,10 +33,10 @@ GPT2, BLOCK_US = "gpt2:tiny", 1000.0
 PARTS = ["wte+wpe", *(name for block in range(4) for name in (f"h.{block}.attn+", f"h.{block}")), "head"]
 
 
-def measured(costs_us: tuple[float, ...]) -> LayersPlan:
-    """Return gpt2:tiny's layers, as if each had been measured to take so long forward, and twice back."""
-    model = load_model(GPT2, training=True)
-    layers = layers_of(model)
+def measured(costs_us: tuple[float, ...], name: str = GPT2) -> LayersPlan:
+    """Return a model's layers, as if each had been measured to take so long forward, and twice back."""
+    model = load_model(name, training=True)
+    layers = layers_of(model, at_branches=True)
     stages = build_stages(model, cut_between(layers, range(1, len(layers))))
     plans = []
     for stage, cost in zip(stages, costs_us, strict=True):
@@ -41,7 +46,7 @@ def measured(costs_us: tuple[float, ...]) -> LayersPlan:
         }
         plans.append(stage.plan(figures))
     return LayersPlan(
-        model=GPT2,
+        model=name,
         device_model="made",
         training=True,
         batch=1,
@@ -112,7 +117,9 @@ def test_a_shard_of_a_layer_is_divided_likewise(equal_blocks: LayersPlan) -> Non
     assert len(parts.tensor_parallel[2]) == len(PARTS)
     whole = sum(each.weight_bytes for each in parts.layers[1:3])
     assert sum(each.weight_bytes for each in parts.tensor_parallel[2][1:3]) == pytest.approx(whole / 2, abs=2)
-    assert parts.shards[2] == layers.shards[2]
+    first, last = layers.shards[2]
+    # The last layer has no parts, but another number.
+    assert parts.shards[2] == (first, msgspec.structs.replace(last, name=f"stage{len(PARTS) - 1}"))
 
 
 def test_a_plan_cuts_within_a_block_where_that_pays(equal_blocks: LayersPlan) -> None:
@@ -133,6 +140,19 @@ def test_parts_are_not_measured_where_whole_blocks_balance(equal_blocks: LayersP
     found = choose(equal_blocks, 2, asked)
     assert not asked
     assert not found.in_parts
+
+
+def test_towers_in_parts_are_branches_and_each_layer_has_a_name_of_its_own() -> None:
+    """A layer without parts stands behind some that have, and so has another number than it was measured by."""
+    model = load_model("flava:tiny", training=True)
+    count = len(layers_of(model, at_branches=True))
+    parts = guess_parts(model, measured((BLOCK_US,) * count, "flava:tiny"))
+    assert parts is not None
+    assert [stage.name for stage in parts.layers] == [f"stage{n}" for n in range(len(parts.layers))]
+    assert len(parts.layers) > count
+    branches = profile_of_layers(parts).branches
+    assert branches is not None
+    assert parts.layers[branches.second].layers[0].startswith("text_model.word_embeddings")
 
 
 def test_a_model_whose_layers_have_no_parts_is_left_alone() -> None:

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planned_models import TWO_TOWERS
+from planned_models import TWO_TOWERS, UNEVEN_TOWERS
 from relax_in_torch import run_in_torch
 from tvm import relax
 
 from tessel.pipeline import devices_of, devices_of_stages
+from tessel.tuned_model.layout_choice import profile_of_layers
 from tuner.errors import TunerError
 from tuner.frontend import load_model
 from tuner.frontend.model import InputSpec, Model
@@ -243,6 +244,34 @@ def test_branches_that_meet_in_a_divided_stage_are_tuned(session):
     divided = layers.tensor_parallel[2]
     assert [stage.layers for stage in divided] == [stage.layers for stage in layers.layers]
     assert sum(stage.weight_bytes for stage in divided) < sum(stage.weight_bytes for stage in layers.layers)
+
+
+def test_towers_are_found_in_measured_layers_and_cut_where_one_begins_within_a_layer(session):
+    model = load_model(UNEVEN_TOWERS, training=True)
+    link = Link(bytes_per_us=1.0, latency_us=3.0)
+    layers = measure_layers(model, session, tensor_counts=(2,), collectives=link)
+    assert len(layers.layers) > len(layers_of(model))
+    branches = profile_of_layers(layers).branches
+    assert layers.layers[branches.second - 1].layers == ("left_out",)
+    assert layers.layers[branches.second].layers == ("words",)
+    second, joined = branches.second, branches.joined
+    settings = TuningSettings(num_stages=3, placed=K_SHAPE, hop_us=3.0, link=link)
+    plans = tune_placements(
+        model,
+        session,
+        {
+            "kshape": replace(settings, layer_cuts=(second, joined)),
+            "within": replace(settings, num_stages=2, placed=None, layer_cuts=(second,)),
+            "between": replace(settings, num_stages=2, placed=None, layer_cuts=(1,)),
+        },
+    )
+    assert all(isinstance(plan, ModelPlan) for plan in plans.values()), plans
+    assert all(plan.max_gradient_error < 1e-4 for plan in plans.values())
+    whole = layers_of(model, at_branches=True)
+    assert plans["kshape"].cut_positions == (whole[second].start, whole[joined].start)
+    # Names of layers say where a cut is, but for one within a layer.
+    assert plans["within"].cut_positions == (whole[second].start,)
+    assert plans["between"].cut_positions == ()
 
 
 def test_equal_layers_are_divided_once_and_have_equal_figures(session, model):
