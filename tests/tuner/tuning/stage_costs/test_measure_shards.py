@@ -246,14 +246,15 @@ def test_branches_that_meet_in_a_divided_stage_are_tuned(session):
     assert sum(stage.weight_bytes for stage in divided) < sum(stage.weight_bytes for stage in layers.layers)
 
 
+@pytest.mark.slow  # it measures layers, and the stages of three placements
 def test_towers_are_found_in_measured_layers_and_cut_where_one_begins_within_a_layer(session):
     model = load_model(UNEVEN_TOWERS, training=True)
     link = Link(bytes_per_us=1.0, latency_us=3.0)
     layers = measure_layers(model, session, tensor_counts=(2,), collectives=link)
     assert len(layers.layers) > len(layers_of(model))
     branches = profile_of_layers(layers).branches
-    assert layers.layers[branches.second - 1].layers == ("left_out",)
-    assert layers.layers[branches.second].layers == ("words",)
+    assert layers.layers[branches.second - 1].parameters == ("left_out.weight", "left_out.bias")
+    assert layers.layers[branches.second].parameters == ("words.weight",)
     second, joined = branches.second, branches.joined
     settings = TuningSettings(num_stages=3, placed=K_SHAPE, hop_us=3.0, link=link)
     plans = tune_placements(
