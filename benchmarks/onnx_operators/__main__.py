@@ -48,8 +48,10 @@ from tuner.numerical_error import compare_tensor
 TIME_LIMIT_S = 600.0
 """Wall time of an operator: a machine may be busy otherwise."""
 
-TOLERANCES = {"float64": 1e-5, "float32": 1e-4, "float16": 1e-2}
-"""Largest difference over largest magnitude, by type of result; whole numbers are equal."""
+TOLERANCES = {"float64": 1e-5, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
+"""Largest difference over largest magnitude, by type of result, unless a case states more, as some whose
+numbers are rounded do. Whole numbers are equal.
+"""
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,14 @@ def check(operator: str, case: Any) -> Finding:
     def finding(outcome: str, reason: str = "") -> Finding:
         return Finding(operator=operator, case=case.name, outcome=outcome, reason=reason)
 
-    inputs, expected = case.data_sets[0]
-    reason = _refusal(case.model, inputs, expected)
+    inputs, expected = (list(map(_as_array, values)) for values in case.data_sets[0])
+    reason = _refusal(case.model, inputs, expected, rtol=case.rtol)
     if reason is None:
         return finding("equal")
     if reason.startswith(_WRONG):
         return finding("wrong", reason.removeprefix(_WRONG))
     if len(inputs) > 1 and all(isinstance(each, np.ndarray) for each in inputs[1:]):
-        again = _refusal(_with_constants(case.model, inputs), inputs[:1], expected)
+        again = _refusal(_with_constants(case.model, inputs), inputs[:1], expected, rtol=case.rtol)
         if again is None:
             return finding("constant", reason)
         if again.startswith(_WRONG):
@@ -119,6 +121,13 @@ def _operator_of(case: Any) -> str:
     return str(case.name.removeprefix("test_").partition("_")[0]) + " (written out)"
 
 
+def _as_array(value: Any) -> Any:
+    """Return a tensor as an array; sequences and the like as they are."""
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
 def _with_constants(model: Any, inputs: Sequence[Any]) -> Any:
     fixed = type(model)()
     fixed.CopyFrom(model)
@@ -129,7 +138,7 @@ def _with_constants(model: Any, inputs: Sequence[Any]) -> Any:
     return fixed
 
 
-def _refusal(model: Any, inputs: Sequence[Any], expected: Sequence[Any]) -> str | None:
+def _refusal(model: Any, inputs: Sequence[Any], expected: Sequence[Any], *, rtol: float) -> str | None:
     """Return why a case is not equal, after `_WRONG` where nothing says so; None where it is equal."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "case.onnx"
@@ -153,7 +162,7 @@ def _refusal(model: Any, inputs: Sequence[Any], expected: Sequence[Any]) -> str 
     if len(found) != len(expected):
         return f"{_WRONG}gives {len(found)} tensors in place of {len(expected)}"
     for mine, true in zip(found, expected, strict=True):
-        limit = TOLERANCES.get(str(true.dtype), 0.0)
+        limit = max(TOLERANCES[kind], rtol) if (kind := str(true.dtype)) in TOLERANCES else 0.0
         deviation = compare_tensor(
             "result", mine, np.asarray(true), infinity_agrees=True, nan_agrees=True, same_types=True
         )

@@ -33,7 +33,8 @@ from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
 from tuner.frontend.onnx.external_data import external_bytes, load_external
 from tuner.frontend.onnx.graph import graph_operators, prepare_graph, untrained_constants
-from tuner.frontend.onnx.operators import CONVERTERS
+from tuner.frontend.onnx.operators import ADDED, CONVERTERS
+from tuner.frontend.onnx.refusals import refused_use
 from tuner.frontend.onnx.rewrite import OnnxModel, opset_of
 from tuner.frontend.onnx.runtime import OnnxSource
 from tuner.frontend.sandbox import try_import
@@ -145,6 +146,9 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         self.bb = PathBuilder()
         self.current_operator = ""
 
+    def _check_for_unsupported_ops(self, graph: OnnxModel) -> None:
+        """Leave it to `_import`, which knows of converters that TVM lacks."""
+
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
         self.current_operator = op_name
         node = attrs["tvm_custom"]["name"]
@@ -157,6 +161,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
                 inputs = [None if each is None else self.bb.emit(_cast(each, "float32")) for each in inputs]
             convert = CONVERTERS.get(op_name)
             result = None if convert is None else convert(inputs, attrs, self._constant)
+            if result is None and op_name in ADDED:
+                raise NotImplementedError("it is not used so that it could be converted")
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
             else:
@@ -203,12 +209,17 @@ def _parse(content: bytes, path: Path) -> OnnxModel:
 
 
 def _import(importer: _Importer, graph: OnnxModel, name: str) -> IRModule:
-    known = onnx_frontend._get_convert_map()
+    known = onnx_frontend._get_convert_map().keys() | ADDED
     missing = [operator for operator in graph_operators(graph) if operator not in known]
     if missing:
         raise UnsupportedOperatorError(
             f"TVM's ONNX importer has no operator {_quoted(missing)}, which {name} uses; export the model "
             "without it, or decompose it"
+        )
+    refused = refused_use(graph)
+    if refused:
+        raise UnsupportedOperatorError(
+            f"{refused}, which is not imported from {name}; export the model for inference, or without it"
         )
     noise = io.StringIO()
     try:

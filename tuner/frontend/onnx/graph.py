@@ -20,9 +20,22 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tuner.errors import ModelFileError
-from tuner.frontend.onnx.old_opsets import has_old_operators, normalise_by_element, raise_opset
+from tuner.frontend.onnx.functions import functions_to_write_out, write_out
+from tuner.frontend.onnx.old_opsets import (
+    align_operands,
+    has_old_operators,
+    normalise_by_element,
+    raise_opset,
+)
 from tuner.frontend.onnx.recurrent import unroll_recurrent
-from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, Shapes, simplify_graph, spell_out_padding
+from tuner.frontend.onnx.rewrite import (
+    OnnxModel,
+    OnnxNode,
+    Shapes,
+    simplify_graph,
+    spell_out_extents,
+    spell_out_padding,
+)
 from tuner.frontend.shapes import static_shapes
 
 _MAX_SHAPE = 1024
@@ -36,6 +49,9 @@ _READ_AS_NUMBERS = {
     "Upsample": (1,),
 }
 """Inputs of floating point that say how an operator works: no weights, whatever they are made of."""
+
+_OF_A_FUNCTION = "of a function"
+"""Noted with a constant that a function's body holds or makes, such as a mask: no weight of the file."""
 
 RANDOM_OPERATORS = (
     "RandomNormal",
@@ -96,13 +112,23 @@ def _simplify(model: OnnxModel, *, training: bool) -> None:
     weights = _floating_initialisers(model) if training else frozenset()
     normalise_by_element(model)
     shapes_by_name = _folded(model, weights)
+    while align_operands(model, shapes_by_name):
+        shapes_by_name = _folded(model, weights)
     if has_old_operators(model):
         raise_opset(model, _inferred(model))
         shapes_by_name = _folded(model, weights)
+    if functions_to_write_out(model):
+        before = {tensor.name for tensor in model.graph.initializer}
+        write_out(model, _inferred(model))
+        shapes_by_name = _folded(model, weights)
+        for tensor in model.graph.initializer:
+            if tensor.name not in before:
+                tensor.doc_string = _OF_A_FUNCTION
     if unroll_recurrent(model, shapes_by_name):
         shapes_by_name = _infer_shapes(model)
     simplify_graph(model, shapes_by_name)
     spell_out_padding(model, shapes_by_name)
+    spell_out_extents(model, shapes_by_name)
 
 
 def _folded(model: OnnxModel, weights: frozenset[str]) -> Shapes:
@@ -114,7 +140,7 @@ def _folded(model: OnnxModel, weights: frozenset[str]) -> Shapes:
 
 
 def untrained_constants(model: OnnxModel, prepared: OnnxModel) -> frozenset[str]:
-    """Return names of a prepared graph's constants that do not train: running statistics, and single numbers.
+    """Return names of a prepared graph's constants that do not train: statistics, numbers, functions' own.
 
     A number that is no initialiser of the file but stands in a node is part of what is computed, such as
     the scale of attention; larger tensors in nodes are weights, as some exporters write them.
@@ -127,7 +153,7 @@ def untrained_constants(model: OnnxModel, prepared: OnnxModel) -> frozenset[str]
     numbers = {
         tensor.name
         for tensor in prepared.graph.initializer
-        if tensor.name not in given and math.prod(tensor.dims) == 1
+        if tensor.name not in given and (math.prod(tensor.dims) == 1 or tensor.doc_string == _OF_A_FUNCTION)
     }
     statistics = {
         name
@@ -265,8 +291,11 @@ def _evaluate(
     model: OnnxModel,
 ) -> dict[str, np.ndarray] | None:
     """Return the node's outputs by name, or None where they are known only when the model runs."""
-    if node.op_type == "Shape" and not node.attribute and shapes.get(node.input[0]) is not None:
-        return {node.output[0]: np.array(shapes[node.input[0]], dtype="int64")}
+    shape = shapes.get(node.input[0]) if node.op_type == "Shape" else None
+    if shape is not None:
+        said = {attribute.name: attribute.i for attribute in node.attribute}
+        extents = shape[said.get("start", 0) : said.get("end")]
+        return {node.output[0]: np.array(extents, dtype="int64")}
     if node.op_type in RANDOM_OPERATORS or any(attribute.HasField("g") for attribute in node.attribute):
         return None
     if any(name and name not in values for name in node.input):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper, version_converter
 
-from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, opset_of
+from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, Shapes, opset_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,12 @@ _CHANGED = {
 }
 """Operators by the version since which the importer takes them as they are."""
 
+_DROPPED = {"Reshape": "shape"}
+"""Attributes that later versions take as inputs."""
+
+_BROADCAST_SINCE = 7
+"""The version since which operands broadcast by their last axes; before, by those from `axis` on."""
+
 _PLACED_SINCE = 11
 """The version since which `Resize` says where it samples; before, it did so from the corner, rounded down."""
 
@@ -37,7 +43,11 @@ _PLACED_SINCE = 11
 def has_old_operators(model: OnnxModel) -> bool:
     """Say whether the importer takes an operator of the graph only as later versions have it."""
     opset = opset_of(model)
-    return any(opset < _CHANGED.get(node.op_type, 0) for node in model.graph.node)
+    return any(
+        opset < _CHANGED.get(node.op_type, 0)
+        or any(attribute.name == _DROPPED.get(node.op_type) for attribute in node.attribute)
+        for node in model.graph.node
+    )
 
 
 def raise_opset(model: OnnxModel, inferred: OnnxModel) -> None:
@@ -73,6 +83,36 @@ def _place_at_corner(node: OnnxNode) -> None:
     kept = [attribute for attribute in node.attribute if attribute.name not in placed]
     del node.attribute[:]
     node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in placed.items())])
+
+
+def align_operands(model: OnnxModel, shapes: Shapes) -> bool:
+    """Give operands that broadcast from an axis on the axes that follow; return whether there were any.
+
+    Those whose shapes are not known yet stay; what follows one that is aligned may be known then.
+    """
+    if opset_of(model) >= _BROADCAST_SINCE:
+        return False
+    nodes: list[OnnxNode] = []
+    is_changed = False
+    for node in model.graph.node:
+        said = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        known = [shapes.get(name) for name in node.input]
+        if "axis" in said and said.get("broadcast", 0) and len(known) == 2 and None not in known:
+            whole, part = (len(shape or ()) for shape in known)
+            following = whole - said["axis"] % whole - part
+            kept = [attribute for attribute in node.attribute if attribute.name != "axis"]
+            if following > 0:
+                aligned = f"{node.output[0]}/aligned"
+                axes = list(range(part, part + following))
+                nodes.append(helper.make_node("Unsqueeze", [node.input[1]], [aligned], axes=axes))
+                node.input[1] = aligned
+            del node.attribute[:]
+            node.attribute.extend(kept)
+            is_changed = True
+        nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return is_changed
 
 
 def normalise_by_element(model: OnnxModel) -> None:

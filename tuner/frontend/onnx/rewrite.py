@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from onnx import helper
+import numpy as np
+from onnx import helper, numpy_helper
 
 OnnxModel: TypeAlias = Any
 """An `onnx.ModelProto`; its types are generated and not known to the type checker."""
@@ -42,6 +43,8 @@ def simplify_graph(model: OnnxModel, shapes: Shapes) -> None:
     for node in graph.node:
         for index, name in enumerate(node.input):
             node.input[index] = renamed.get(name, name)
+        if node.op_type == "Dropout":
+            _keep_all(node, model, shapes)
         if node.op_type in ("Dropout", "Identity") and node.output[0] not in outputs:
             renamed[node.output[0]] = node.input[0]
         elif node.op_type == "Sum" and len(node.input) > 1:
@@ -74,6 +77,42 @@ def spell_out_padding(model: OnnxModel, shapes: Shapes) -> None:
         node.attribute.extend([*remaining, helper.make_attribute("pads", pads)])
 
 
+def spell_out_extents(model: OnnxModel, shapes: Shapes) -> None:
+    """Replace `output_shape` of a transposed convolution by the padding that gives it (ConvTranspose-11)."""
+    for node in model.graph.node:
+        said = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        if node.op_type != "ConvTranspose" or not said.get("output_shape"):
+            continue
+        shape, kernel = shapes.get(node.input[0]), said.get("kernel_shape")
+        kernel = kernel or (shapes.get(node.input[1]) or ())[2:]
+        if shape is None or not kernel:
+            continue
+        axes = range(len(kernel))
+        strides, dilations = (said.get(name) or [1] * len(kernel) for name in ("strides", "dilations"))
+        extra = list(said.get("output_padding") or [0] * len(kernel))
+        before, after = [], []
+        for axis in axes:
+            full = strides[axis] * (shape[2 + axis] - 1) + (kernel[axis] - 1) * dilations[axis] + 1
+            total = full + extra[axis] - said["output_shape"][-len(kernel) :][axis]
+            # More than there is: zeros follow.
+            extra[axis] += max(0, -total)
+            small = max(0, total) // 2
+            large = max(0, total) - small
+            is_upper = said.get("auto_pad", b"NOTSET") == b"SAME_UPPER"
+            before.append(small if is_upper else large)
+            after.append(large if is_upper else small)
+        replaced = ("auto_pad", "output_padding", "output_shape", "pads")
+        kept = [attribute for attribute in node.attribute if attribute.name not in replaced]
+        del node.attribute[:]
+        node.attribute.extend(
+            [
+                *kept,
+                helper.make_attribute("pads", [*before, *after]),
+                helper.make_attribute("output_padding", extra),
+            ]
+        )
+
+
 def _scoped_name(node: OnnxNode) -> str:
     """Return `/path/of/module/operator` from the scopes that torch's newer exporter notes; empty without.
 
@@ -85,6 +124,16 @@ def _scoped_name(node: OnnxNode) -> str:
             innermost = modules[-1] if modules else ""
             return f"/{innermost}/{operator}" if innermost else ""
     return ""
+
+
+def _keep_all(node: OnnxNode, model: OnnxModel, shapes: Shapes) -> None:
+    """Give the mask of a dropout that drops nothing, which the importer has of another type."""
+    shape = shapes.get(node.input[0])
+    if len(node.output) < 2 or not node.output[1] or shape is None:
+        return
+    mask = np.ones(shape, bool if opset_of(model) >= 10 else np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(mask, node.output[1]))
+    del node.output[1:]
 
 
 def _sort(node: OnnxNode) -> None:

@@ -108,7 +108,7 @@ REFUSED = {
     "test_sequence_model2": "SequenceErase",
     "test_sequence_model3": "SequenceErase",
     "test_sequence_model6": "SequenceLength",
-    "test_sequence_model7": "SequenceAt",
+    "test_sequence_model7": "SplitToSequence",
     "test_sequence_model8": "leaves open",
     "test_strnorm": "StringNormalizer",
 }

@@ -121,6 +121,33 @@ def test_a_batch_is_normalised_by_element(tmp_path: Path, run_model, assert_clos
     assert_close(run_model(model, [x], model.parameters)[0], expected)
 
 
+@pytest.mark.parametrize(
+    ("kind", "of_numbers"), [("Add", np.add), ("Sub", np.subtract), ("Mul", np.multiply)]
+)
+@pytest.mark.parametrize("opset", [1, 6])
+def test_an_operand_broadcasts_from_its_axis_on(
+    kind: str, of_numbers: np.ufunc, opset: int, tmp_path: Path, run_model, assert_close
+) -> None:
+    """Runtimes take no file so old."""
+    nodes = [
+        node(kind, "x b", "z", axis=1, broadcast=1),
+        node(kind, "z c", axis=2, broadcast=1),
+    ]
+    constants = {"b": of(3), "c": of(4, 6)}
+    model = load_model(written((opset, nodes, constants), tmp_path / "old.onnx"), guarded=False)
+    (x,) = random_inputs(model, 0)
+    expected = of_numbers(of_numbers(x, constants["b"][:, None, None]), constants["c"])
+    assert_close(run_model(model, [x], model.parameters)[0], expected)
+
+
+def test_a_shape_may_be_an_attribute(tmp_path: Path, run_model, assert_close) -> None:
+    model = load_model(
+        written((4, [node("Reshape", "x", shape=[2, 0, -1])], {}), tmp_path / "old.onnx"), guarded=False
+    )
+    (x,) = random_inputs(model, 0)
+    assert_close(run_model(model, [x], model.parameters)[0], x.reshape(2, 3, -1))
+
+
 def test_a_file_of_a_new_opset_is_prepared_as_it_is(tmp_path: Path) -> None:
     path = written((13, [node("Softmax", "x"), node("Clip", "y", "z")], {}), tmp_path / "new.onnx")
     prepared = prepare_graph(onnx.load(path), "new", {})

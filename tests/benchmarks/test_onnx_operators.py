@@ -1,0 +1,85 @@
+"""Operators of ONNX have the results that onnx states of them, or are refused."""
+
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("onnx")
+
+from benchmarks.onnx_operators.__main__ import Finding, as_table, cases, check, main
+from tuner.frontend.onnx import file, operators
+
+pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
+
+FEW = (
+    "BitShift",
+    "Celu",
+    "ConvTranspose",
+    "CumProd",
+    "EyeLike",
+    "IsInf",
+    "LayerNormalization",
+    "LpNormalization",
+    "Mod",
+    "OneHot",
+    "Pow",
+    "RMSNormalization",
+    "ReduceMax",
+    "RotaryEmbedding",
+    "Shape",
+    "SpaceToDepth",
+    "SwiGLU",
+)
+"""Those with converters of their own, and some that onnx writes out."""
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, list]:
+    return cases()
+
+
+@pytest.mark.parametrize("operator", FEW)
+def test_an_operator_is_equal_or_refused(operator: str, known: dict[str, list]) -> None:
+    found = [check(operator, case) for case in known[operator]]
+    outcomes = Counter(each.outcome for each in found)
+    assert not outcomes["wrong"], [each for each in found if each.outcome == "wrong"]
+    # What is refused: empty tensors, whose extents a file leaves open, and products from the end.
+    assert outcomes["refused"] <= {"CumProd": 2, "ReduceMax": 2}.get(operator, 0)
+
+
+@pytest.mark.slow  # two minutes
+def test_no_case_of_any_operator_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "wrong" not in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("operator", "case"),
+    [
+        ("IsInf", "test_isinf_positive"),
+        ("LayerNormalization", "test_layer_normalization_2d_axis0"),
+        ("ReduceMax", "test_attention_23_boolmask_fullymasked_row_nan_robustness"),
+        ("SpaceToDepth", "test_spacetodepth_crd_mode_example"),
+    ],
+)
+def test_without_its_converter_it_is_found_wrong(
+    operator: str, case: str, known: dict[str, list], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {name: convert for name, convert in operators.CONVERTERS.items() if name != operator}
+    monkeypatch.setattr(file, "CONVERTERS", others)
+    (given,) = [each for several in known.values() for each in several if each.name == case]
+    assert check(operator, given).outcome == "wrong"
+
+
+def test_the_table_has_what_is_not_equal() -> None:
+    findings = [
+        Finding("Add", "test_add", "equal"),
+        Finding("Det", "test_det", "refused", "no operator | Det"),
+        Finding("Det", "test_det_2", "equal"),
+    ]
+    assert as_table(findings).splitlines()[2:] == ["| Det | 1 | 0 | 1 | 0 | no operator / Det |"]
+
+
+def test_an_unknown_operator_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["Nothing"]) == 2
+    assert "onnx tests no operator 'Nothing'" in capsys.readouterr().err

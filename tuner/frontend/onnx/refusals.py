@@ -1,0 +1,70 @@
+"""Name the uses of operators that TVM's importer takes and gives other results for than ONNX.
+
+Checked in tests/tuner/frontend/onnx/test_refusals.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode
+
+
+def refused_use(model: OnnxModel) -> str:
+    """Return which node is used as it cannot be imported, and why; empty where all can be."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    def value(node: OnnxNode, place: int) -> np.ndarray | None:
+        """Return an input that is a constant; an absent one, or another, is None."""
+        name = node.input[place] if place < len(node.input) else ""
+        return numpy_helper.to_array(constants[name]) if name in constants else None
+
+    for given in (*model.graph.input, *model.graph.initializer):
+        kind = given.data_type if hasattr(given, "data_type") else given.type.tensor_type.elem_type
+        if kind in _NARROW:
+            return f"{given.name!r} is of type {_name_of(kind)}"
+    for node in model.graph.node:
+        said = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        reason = ""
+        if node.op_type == "BatchNormalization" and said.get("training_mode", 0):
+            reason = "normalises by the batch, as in training"
+        elif node.op_type == "Dropout" and _is_random(node, value(node, 1), value(node, 2)):
+            reason = "draws what it drops, as in training"
+        elif node.op_type == "NonMaxSuppression":
+            reason = "gives as many boxes as its values say"
+        elif node.op_type == "RoiAlign" and _text(said, "mode", "avg") != "avg":
+            reason = "takes the largest of sampled values"
+        elif node.op_type == "SplitToSequence" and not said.get("keepdims", 1):
+            reason = "drops an axis"
+        elif node.op_type == "Cast" and said.get("to") in _NARROW:
+            reason = f"makes numbers of {_name_of(said['to'])}"
+        if reason:
+            return f"{node.op_type} {node.name or node.output[0]!r} {reason}"
+    return ""
+
+
+_NARROW = frozenset(
+    number for name, number in TensorProto.DataType.items() if name.startswith(("FLOAT8", "FLOAT4"))
+)
+"""Types of floating point of a byte or less, whose numbers TVM converts otherwise than ONNX."""
+
+
+def _name_of(kind: int) -> str:
+    return str(TensorProto.DataType.Name(kind)).lower()
+
+
+def _is_random(node: OnnxNode, ratio: np.ndarray | None, mode: np.ndarray | None) -> bool:
+    """Whether a dropout of version 12 or later drops anything."""
+    if len(node.input) < 3 or not node.input[2]:
+        return False
+    is_off = mode is not None and not mode.any()
+    return not is_off and not (ratio is not None and not ratio.any())
+
+
+def _text(said: Mapping[str, Any], name: str, default: str) -> str:
+    value = said.get(name, default)
+    return value.decode() if isinstance(value, bytes) else str(value)
