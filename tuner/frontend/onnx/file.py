@@ -111,7 +111,9 @@ def import_exposed(
 ) -> tuple[Model, tuple[Any, ...]]:
     """Return the model with the first result of every node as its outputs, and those nodes, in order."""
     graph = prepare_graph(model, name, shapes, training=training)
-    nodes = tuple(node for node in graph.graph.node if node.output and node.output[0])
+    nodes = tuple(
+        node for node in graph.graph.node if node.op_type != "Constant" and node.output and node.output[0]
+    )
     del graph.graph.output[:]
     graph.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in nodes)
     return _import_graph(graph, name), nodes

@@ -11,6 +11,7 @@ tests/tuner/frontend/onnx/test_graph.py and tests/tuner/stages/gradients/test_on
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,10 +46,36 @@ _READ_AS_NUMBERS = {
     "Clip": (1, 2),
     "OneHot": (2,),
     "Pad": (2,),
+    "Pow": (1,),
     "Resize": (1, 2),
     "Upsample": (1,),
 }
 """Inputs of floating point that say how an operator works: no weights, whatever they are made of."""
+
+_TORCHS_OWN = re.compile(r"val_\d+")
+"""How torch's exporter names what a module does not."""
+
+_LAYERS = frozenset(
+    {
+        "Attention",
+        "BatchNormalization",
+        "Conv",
+        "ConvTranspose",
+        "Einsum",
+        "GRU",
+        "Gather",
+        "Gemm",
+        "GroupNormalization",
+        "InstanceNormalization",
+        "LSTM",
+        "LayerNormalization",
+        "MatMul",
+        "PRelu",
+        "RMSNormalization",
+        "RNN",
+    }
+)
+"""Operators that read weights."""
 
 _OF_A_FUNCTION = "of a function"
 """Noted with a constant that a function's body holds or makes, such as a mask: no weight of the file."""
@@ -109,7 +136,7 @@ def _simplify(model: OnnxModel, *, training: bool) -> None:
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
-    weights = _floating_initialisers(model) if training else frozenset()
+    weights = _floating_initialisers(model) - _constants_of_torch(model) if training else frozenset()
     normalise_by_element(model)
     shapes_by_name = _folded(model, weights)
     while align_operands(model, shapes_by_name):
@@ -129,6 +156,35 @@ def _simplify(model: OnnxModel, *, training: bool) -> None:
     simplify_graph(model, shapes_by_name)
     spell_out_padding(model, shapes_by_name)
     spell_out_extents(model, shapes_by_name)
+    _state_numbers(model, weights)
+
+
+def _state_numbers(model: OnnxModel, weights: frozenset[str]) -> None:
+    """Make a single number of floating point, such as an exponent or an ε, a constant of the program.
+
+    As a parameter it would be drawn at random like a weight, wherever two programs are compared.
+
+    Args:
+        model: is changed.
+        weights: initialisers that train, and stay what they are unless they say how an operator works.
+    """
+    graph = model.graph
+    trained = weights - _read_as_numbers(graph.node)
+    kept = trained | _read_by_layers(graph.node) | {output.name for output in graph.output}
+    stated, others = [], []
+    for tensor in graph.initializer:
+        is_number = math.prod(tensor.dims) == 1 and _is_floating(tensor) and tensor.name not in kept
+        (stated if is_number else others).append(tensor)
+    if not stated:
+        return
+    nodes = [
+        helper.make_node("Constant", [], [tensor.name], name=tensor.name, value=tensor) for tensor in stated
+    ]
+    nodes.extend(graph.node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    del graph.initializer[:]
+    graph.initializer.extend(others)
 
 
 def _folded(model: OnnxModel, weights: frozenset[str]) -> Shapes:
@@ -161,7 +217,7 @@ def untrained_constants(model: OnnxModel, prepared: OnnxModel) -> frozenset[str]
         if node.op_type == "BatchNormalization"
         for name in node.input[3:]
     }
-    return frozenset(numbers | statistics)
+    return frozenset(numbers | statistics) | _constants_of_torch(model)
 
 
 def graph_operators(model: OnnxModel) -> tuple[str, ...]:
@@ -254,12 +310,31 @@ def _fold_constants(model: OnnxModel, shapes: Shapes, weights: frozenset[str]) -
 
 
 def _floating_initialisers(model: OnnxModel) -> frozenset[str]:
+    return frozenset(tensor.name for tensor in model.graph.initializer if _is_floating(tensor))
+
+
+def _constants_of_torch(model: OnnxModel) -> frozenset[str]:
+    """Return what torch's exporter lists among weights by names of its own: numbers, masks, positions.
+
+    A weight that it transposed has such a name too, but is read by a layer.
+    """
+    if model.producer_name != "pytorch":
+        return frozenset()
+    weighed = _read_by_layers(model.graph.node)
     return frozenset(
         tensor.name
         for tensor in model.graph.initializer
-        if np.issubdtype(helper.tensor_dtype_to_np_dtype(tensor.data_type), np.floating)
-        or tensor.data_type == onnx.TensorProto.BFLOAT16
+        if tensor.name not in weighed and _TORCHS_OWN.fullmatch(tensor.name)
     )
+
+
+def _read_by_layers(nodes: Sequence[OnnxNode]) -> frozenset[str]:
+    return frozenset(name for node in nodes if node.op_type in _LAYERS for name in node.input)
+
+
+def _is_floating(tensor: Any) -> bool:
+    kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return bool(np.issubdtype(kind, np.floating)) or tensor.data_type == onnx.TensorProto.BFLOAT16
 
 
 def _trains(node: OnnxNode, results: Mapping[str, np.ndarray], trained: set[str]) -> bool:

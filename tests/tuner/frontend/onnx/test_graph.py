@@ -1,6 +1,7 @@
 """Preparing an ONNX graph changes what is computed when, and nothing of what is computed."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import UnknownNameError
+from tuner.frontend import load_model
 
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - after the skip
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
+from tuner.frontend.onnx.file import import_exposed  # noqa: E402
 from tuner.frontend.onnx.graph import graph_operators, prepare_graph  # noqa: E402
 
 pytestmark = pytest.mark.onnx
@@ -138,3 +141,67 @@ def test_model_that_was_given_is_left_as_it_was() -> None:
     before = model.SerializeToString()
     prepare_graph(model, "test", {})
     assert model.SerializeToString() == before
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("producer", ["", "pytorch"])
+@pytest.mark.parametrize("training", [False, True])
+def test_numbers_are_constants_of_the_program_and_a_learned_one_trains(
+    training: bool, producer: str, tmp_path: Path
+) -> None:
+    """torch's exporter lists exponents and ε among the weights; drawn at random, a power would be NaN."""
+    numbers = {"two": 2.0, "val_80": 1e-6, "learned": 0.5}
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"]),
+            helper.make_node("Pow", ["h", "two"], ["squares"]),
+            helper.make_node("Add", ["squares", "val_80"], ["shifted"]),
+            helper.make_node("Sqrt", ["shifted"], ["norm"]),
+            helper.make_node("Mul", ["norm", "learned"], ["y"]),
+        ],
+        "numbers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(np.ones((4, 4), "float32"), "w"),
+            *(numpy_helper.from_array(np.array(value, "float32"), name) for name, value in numbers.items()),
+        ],
+    )
+    path = tmp_path / "numbers.onnx"
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name=producer), str(path))
+    model = load_model(str(path), guarded=False, training=training)
+    # A file does not say which of its numbers was learned: not exponents, nor what torch's exporter named.
+    learned = {"learned"} if producer else {"learned", "val_80"}
+    assert set(model.parameter_names) == {"w"} | (learned if training else set())
+    exposed, nodes = import_exposed(onnx.load(path), name="numbers", shapes={}, training=training)
+    assert [node.op_type for node in nodes] == ["MatMul", "Pow", "Add", "Sqrt", "Mul"]
+    assert len(exposed.module["main"].ret_ty.fields) == 5
+
+
+@pytest.mark.tvm
+def test_a_mask_of_torchs_exporter_does_not_train_and_a_weight_that_it_transposed_does(
+    tmp_path: Path,
+) -> None:
+    mask = np.where(np.tri(3, dtype=bool), 0, -np.inf).astype("float32")
+    weights = {"val_1": np.ones((3, 3), "float32"), "val_2": mask, "scale": np.ones((3, 3), "float32")}
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "val_1"], ["scores"]),
+            helper.make_node("Add", ["scores", "val_2"], ["masked"]),
+            helper.make_node("Softmax", ["masked"], ["shares"]),
+            helper.make_node("Mul", ["shares", "scale"], ["y"]),
+        ],
+        "mask",
+        [tensor("x", [3, 3])],
+        [tensor("y", None)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    path = tmp_path / "mask.onnx"
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="pytorch"), str(path)
+    )
+    model = load_model(str(path), guarded=False, training=True)
+    assert set(model.parameter_names) - model.untrained == {"val_1", "scale"}
+    np.testing.assert_array_equal(model.parameters["val_2"], mask)
