@@ -12,6 +12,7 @@ not dense; arguments by position and by keyword) is exported, imported, lowered 
 pipeline, which shares nothing with this project's, and run on the CPU. An operator of a type is
 
 - *equal*, where every result has torch's type, shape and values;
+- *mended*, where it has them as this project lowers it, and not by that pipeline;
 - *called*, where it has them, and some of it stays a call of torch, for want of a converter;
 - *refused*, where the import says that it cannot be converted, or TVM cannot lower it;
 - *wrong* otherwise; then the command ends with status 1.

@@ -15,11 +15,15 @@ from tvm import relax
 from benchmarks.converter_fuzz.operators import Applied, Several, same
 from tuner.backends.torch.operators import provide_torch_calls
 from tuner.errors import TunerError
+from tuner.frontend.torch.arrays import as_array
 from tuner.frontend.torch.program import import_module
 from tuner.graph.torch_call import torch_calls_in
+from tuner.lowering.lower import build_unscheduled, flat_arrays
+from tuner.lowering.weight_binding import bound_arguments
 from tuner.numerical_error import compare_tensor
+from tuner.targets.resolution import resolve_target
 
-TOLERANCES = {"float32": 1e-4, "float64": 1e-6, "float16": 2e-2}
+TOLERANCES = {"float32": 1e-4, "float64": 1e-6, "float16": 2e-2, "bfloat16": 2e-2}
 """Largest difference over largest magnitude, by type of result; whole numbers are equal."""
 
 
@@ -31,7 +35,7 @@ class Finding:
         operator: torch's name of it.
         dtype: type of the samples.
         sample: number of the sample.
-        outcome: `equal`, `called`, `refused` or `wrong`.
+        outcome: `equal`, `mended`, `called`, `refused` or `wrong`.
         reason: why it is not equal, or what is called.
     """
 
@@ -62,23 +66,35 @@ def check(name: str, dtype: str, number: int, applied: Applied | Several) -> Fin
         return None if "torch.export cannot trace" in str(error) else finding("refused", str(error))
     except Exception as error:
         return finding("wrong", f"{type(error).__name__}: {error}")
+    inputs = [as_array(tensor) for tensor in applied.tensors]
     try:
-        found = run(model, [tensor.numpy() for tensor in applied.tensors])
+        found = run(model, inputs)
     except Exception as error:  # TVM's own faults
         return finding("refused", f"TVM cannot lower it ({str(error).strip().splitlines()[-1]})")
+    reason = _difference(applied, found, expected)
+    if reason:
+        lowered = _difference(applied, run_lowered(model, inputs), expected)
+        return finding("wrong", lowered) if lowered else finding("mended", reason)
+    called = sorted({call.name for call in torch_calls_in(model.module["main"])})
+    return finding("called", ", ".join(called)) if called else finding("equal")
+
+
+def _difference(
+    applied: Applied | Several, found: Sequence[np.ndarray], expected: Sequence[torch.Tensor]
+) -> str:
+    """Return how results differ from torch's; empty where they do not."""
     if len(found) != len(expected):
-        return finding("wrong", f"gives {len(found)} tensors in place of {len(expected)}")
+        return f"gives {len(found)} tensors in place of {len(expected)}"
     if applied.tensors and _selects_alike(applied.tensors[0], found, expected):
         found = [found[0], expected[1].numpy()]
     for mine, true in zip(found, expected, strict=True):
         limit = TOLERANCES.get(str(true.dtype).removeprefix("torch."), 0.0)
         deviation = compare_tensor(
-            "result", mine, true.detach().numpy(), infinity_agrees=True, nan_agrees=True, same_types=True
+            "result", mine, as_array(true), infinity_agrees=True, nan_agrees=True, same_types=True
         )
         if not deviation.is_within(limit):
-            return finding("wrong", deviation.describe(limit))
-    called = sorted({call.name for call in torch_calls_in(model.module["main"])})
-    return finding("called", ", ".join(called)) if called else finding("equal")
+            return deviation.describe(limit)
+    return ""
 
 
 def _expected(applied: Applied | Several) -> tuple[torch.Tensor, ...] | None:
@@ -138,3 +154,13 @@ def run_module(module: Any, arguments: Sequence[np.ndarray]) -> list[np.ndarray]
     machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
     result = machine["main"](*[tvm.runtime.tensor(np.array(each)) for each in arguments])
     return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
+
+
+def run_lowered(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return what a model gives as this project lowers it, in plain loops."""
+    machine = relax.VirtualMachine(
+        build_unscheduled(model.module, resolve_target("cpu", num_threads=1)), tvm.cpu()
+    )
+    arguments = [*inputs, *(model.parameters[name] for name in model.parameter_names)]
+    tensors = [tvm.runtime.tensor(argument) for argument in arguments]
+    return list(flat_arrays(machine["main"](*bound_arguments(machine, tensors))))

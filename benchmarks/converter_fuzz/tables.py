@@ -22,6 +22,9 @@ line of source. torch {torch}, TVM {tvm}, {date}.
 """
 
 
+_RIGHT = frozenset({"equal", "mended", "called"})
+
+
 def summarize(findings: Sequence[Finding]) -> dict[str, dict[str, list[Finding]]]:
     """Return the findings by operator and type."""
     table: dict[str, dict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
@@ -45,10 +48,10 @@ def as_table(findings: Sequence[Finding], count: int, *, gradients: bool = False
     never: list[str] = []
     for name, by_type in table.items():
         outcomes = {finding.outcome for each in by_type.values() for finding in each}
-        if outcomes <= {"equal", "called"}:
+        if outcomes <= _RIGHT:
             (called if "called" in outcomes else whole).append(name)
         else:
-            (partly if outcomes & {"equal", "called"} else never).append(name)
+            (partly if outcomes & _RIGHT else never).append(name)
     lines = [
         _INTRODUCTION.format(
             question="Which of torch's operators train"
@@ -72,9 +75,7 @@ def as_table(findings: Sequence[Finding], count: int, *, gradients: bool = False
     ]
     for name in [*partly, *never]:
         by_type = table[name]
-        equal = [
-            dtype for dtype, each in by_type.items() if all(f.outcome in ("equal", "called") for f in each)
-        ]
+        equal = [dtype for dtype, each in by_type.items() if all(f.outcome in _RIGHT for f in each)]
         refused = [f for each in by_type.values() for f in each if f.outcome in ("refused", "wrong")]
         kinds = sorted({finding.dtype for finding in refused}, key=TYPES.index)
         reason = short(Counter(short(finding.reason) for finding in refused).most_common(1)[0][0])
@@ -85,7 +86,8 @@ def as_table(findings: Sequence[Finding], count: int, *, gradients: bool = False
 def _counted(findings: Sequence[Finding]) -> str:
     """Return how many samples are what; what is wrong is told even where nothing is."""
     counts = Counter(finding.outcome for finding in findings)
-    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("equal", "called", "refused", "wrong"))
+    told = ("equal", *(["mended"] if counts["mended"] else []), "called", "refused", "wrong")
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in told)
 
 
 def short(reason: str) -> str:

@@ -26,22 +26,35 @@ def test_an_operator_is_torchs_or_refused(name: str, dtype: str) -> None:
     assert any(each is not None and each.outcome == "equal" for each in found)
 
 
-def test_a_wrong_result_is_found(monkeypatch) -> None:
+def give(monkeypatch, results, *lowerings) -> None:
+    """Let lowerings give results of our own, TVM's and this project's unless one is named."""
+    for name in lowerings or ("run", "run_lowered"):
+        monkeypatch.setattr(f"benchmarks.converter_fuzz.check.{name}", results)
+
+
+@pytest.mark.parametrize(("lowerings", "outcome"), [((), "wrong"), (("run",), "mended")])
+def test_a_wrong_result_is_found(lowerings, outcome, monkeypatch) -> None:
     applied = Applied(torch.add, ((torch.ones(2), 1), {}))
-    monkeypatch.setattr("benchmarks.converter_fuzz.check.run", lambda model, inputs: [inputs[0]])
+    give(monkeypatch, lambda model, inputs: [inputs[0]], *lowerings)
     finding = check("add", "float32", 0, applied)
     assert finding is not None
-    assert finding.outcome == "wrong"
+    assert finding.outcome == outcome
     assert "off by" in finding.reason
+
+
+def test_a_lowering_that_tvm_has_wrong_is_told_apart() -> None:
+    """Its maximum of infinities is the lowest finite number, and NaN gets lost."""
+    x = torch.tensor([[-torch.inf, -torch.inf], [torch.nan, 1.0]])
+    finding = check("amax", "float32", 0, Applied(torch.amax, ((x, 1), {})))
+    assert finding is not None
+    assert finding.outcome == "mended", finding
 
 
 @pytest.mark.parametrize(("places", "outcome"), [([0, 1], "equal"), ([1, 1], "equal"), ([1, 2], "wrong")])
 def test_of_equal_values_either_may_be_named(places, outcome, monkeypatch) -> None:
     x = torch.tensor([[2, 2, 7], [7, 3, 4]])
     applied = Applied(torch.kthvalue, ((x, 1), {}))
-    monkeypatch.setattr(
-        "benchmarks.converter_fuzz.check.run", lambda *_: [np.array([2, 3]), np.array(places)]
-    )
+    give(monkeypatch, lambda *_: [np.array([2, 3]), np.array(places)])
     finding = check("kthvalue", "int64", 0, applied)
     assert finding is not None
     assert finding.outcome == outcome, finding
@@ -59,9 +72,7 @@ def test_samples_side_by_side_are_compared_each(monkeypatch) -> None:
     finding = check("mul", "float32", 0, side_by_side)
     assert finding is not None
     assert finding.outcome == "equal", finding
-    monkeypatch.setattr(
-        "benchmarks.converter_fuzz.check.run", lambda *_: [side_by_side.tensors[0].numpy() * 2] * 2
-    )
+    give(monkeypatch, lambda *_: [side_by_side.tensors[0].numpy() * 2] * 2)
     finding = check("mul", "float32", 0, side_by_side)
     assert finding is not None
     assert finding.outcome == "wrong"

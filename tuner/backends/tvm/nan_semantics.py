@@ -1,9 +1,10 @@
-"""Maxima and minima that pass NaN on, as torch's do, and begin at infinity.
+"""Maxima and minima that pass NaN on, as torch's do, and begin at infinity; NaN differs from every number.
 
 TVM compiles `max(a, b)` to `a > b ? a : b`, one instruction of x86 that gives `b` where either is NaN. So a
 bound that is a number stands first, at no cost; of two values, `a` is taken where it is NaN as well, at the
 cost of a comparison and a choice. An accumulator of TVM's begins at the least finite number, so that a
-maximum of negative infinities is that number; here it begins at negative infinity. Schedules recognise
+maximum of negative infinities is that number; here it begins at negative infinity. `a != b` is compiled to
+an ordered comparison, which NaN fails, so that NaN would be no truth value either. Schedules recognise
 reductions by TVM's own form, so this comes after them. GPU kernels are left as they are: TVM recognises
 reductions across threads by that form while it builds them. Checked against torch in
 tests/tuner/backends/tvm/test_nan_semantics.py.
@@ -23,9 +24,11 @@ from tuner.graph.relax_types import IRModule, PrimFunc
 
 _EXTREMA = (tirx.Max, tirx.Min)
 
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
 
 def pass_nan_on(kernel: PrimFunc) -> PrimFunc:
-    """Return a CPU kernel whose floating-point maxima and minima give NaN where an operand is NaN."""
+    """Return a CPU kernel whose floating-point extrema give NaN where an operand is NaN, and `!=` true."""
     accumulators = _accumulators(kernel)
 
     def initialised(store: Any) -> Any:
@@ -40,7 +43,9 @@ def pass_nan_on(kernel: PrimFunc) -> PrimFunc:
     replace = _passing_nan_unbound if holds_bfloat16(kernel) else _passing_nan
     for kind in _EXTREMA:
         kernel = tvm_ffi.structural_map(kernel, (kind, replace))
-    return kernel
+    differ = _differing_unbound if holds_bfloat16(kernel) else _differing
+    kernel = tvm_ffi.structural_map(kernel, (tirx.NE, differ))
+    return tvm_ffi.structural_map(kernel, (tirx.Not, _negated))
 
 
 def module_passing_nan(module: IRModule) -> IRModule:
@@ -96,6 +101,42 @@ def _passing_nan_unbound(extremum: Any) -> Any:
     # TVM's `isnan` knows nothing of bfloat16.
     asked = one.astype("float32") if str(extremum.ty.dtype) == "bfloat16" else one
     return tirx.Select(tirx.any(wins, tirx.isnan(asked)), one, other)
+
+
+def _differing(comparison: Any) -> Any:
+    """Return whether two values differ, each written out once."""
+    one, other = comparison.a, comparison.b
+    if not _is_float(one):
+        return comparison
+    if _is_number(one) or _is_number(other):
+        value, number = (other, one) if _is_number(one) else (one, other)
+        variable = tirx.Var("value", value.ty.dtype)
+        return tirx.Let(variable, value, _differing_unbound(tirx.NE(variable, number)))
+    first, second = tirx.Var("first", one.ty.dtype), tirx.Var("second", other.ty.dtype)
+    chosen = _differing_unbound(tirx.NE(first, second))
+    return tirx.Let(first, one, tirx.Let(second, other, chosen))
+
+
+def _differing_unbound(comparison: Any) -> Any:
+    """Return whether two values differ, as NaN does from all, with its operands written out twice."""
+    if not _is_float(comparison.a):
+        return comparison
+    unknown = [
+        tirx.isnan(each.astype("float32") if str(each.ty.dtype) == "bfloat16" else each)
+        for each in (comparison.a, comparison.b)
+        if not _is_number(each)
+    ]
+    return tirx.any(comparison, *unknown)
+
+
+def _negated(negation: Any) -> Any:
+    """Return a negation that is not taken for the opposite comparison, which NaN fails as well."""
+    compared: list[Any] = []
+    for kind in _COMPARISONS:
+        tvm_ffi.structural_walk(negation.a, (kind, compared.append))
+    if not any(_is_float(each.a) for each in compared):
+        return negation
+    return tirx.EQ(tirx.Cast("int8", negation.a), tirx.IntImm("int8", 0))
 
 
 def _is_float(expression: Any) -> bool:

@@ -61,6 +61,43 @@ class Extrema(nn.Module):
         return found
 
 
+class Comparisons(nn.Module):
+    """Whether numbers differ, are true, or do not compare as asked, of long rows and of odd ones."""
+
+    def forward(self, x: torch.Tensor, odd: torch.Tensor) -> list[torch.Tensor]:
+        found = []
+        for each in (x, odd):
+            other = each.flip(0)
+            found += [each != 0.5, each != other, each != torch.inf, each.bool(), torch.logical_not(each)]
+            found += [~(each < 0), ~(each <= other), torch.logical_not(each > other), ~(each == other)]
+            found += [~(each != other), ~((each < 0) | (each > other)), torch.logical_xor(each, other)]
+            found += [torch.where(~(each < other), each, other), (each != 0).sum(-1)]
+            found.append(torch.linalg.vector_norm(each, 0, -1))
+        return found
+
+
+def test_nan_differs_from_every_number_and_compares_with_none(target: Target) -> None:
+    inputs = sprinkled(9, 48), sprinkled(9, 7)
+    model = import_module(Comparisons(), inputs, "comparisons")
+    expected, arrays = Comparisons()(*inputs), [each.numpy() for each in inputs]
+    assert_equal(run_module(build_unscheduled(model.module, target), arrays, target), expected, "plain loops")
+    assert_equal(run_module(build_module(model.module, target), arrays, target), expected, "schedules")
+
+
+def test_a_fused_negation_is_not_the_opposite_comparison(target: Target) -> None:
+    inputs = (sprinkled(9, 48),)
+
+    class Chosen(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.where(~(x < 0), x * 2, x - 1)
+
+    model = import_module(Chosen(), inputs, "chosen")
+    fused = schedule_kernels(fuse_function(model.module["main"]), target)
+    arrays = [each.numpy() for each in inputs]
+    found = run_module(build_module(fused, target), arrays, target)
+    assert_equal(found, [Chosen()(*inputs)], "a fused kernel")
+
+
 def assert_equal(found, expected, text: str) -> None:
     for index, (mine, true) in enumerate(zip(found, expected, strict=True)):
         name = f"{text}: result {index}"
