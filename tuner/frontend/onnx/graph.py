@@ -171,7 +171,8 @@ def _state_numbers(model: OnnxModel, weights: frozenset[str]) -> None:
     graph = model.graph
     trained = weights - _read_as_numbers(graph.node)
     kept = trained | _read_by_layers(graph.node) | {output.name for output in graph.output}
-    stated, others = [], []
+    stated: list[Any] = []
+    others: list[Any] = []
     for tensor in graph.initializer:
         is_number = math.prod(tensor.dims) == 1 and _is_floating(tensor) and tensor.name not in kept
         (stated if is_number else others).append(tensor)
