@@ -50,6 +50,8 @@ def _average_pool(num_axes: int) -> Converter:
         counts = bool(call["count_include_pad"])
         if "divisor_override" not in call.names or not call.has("divisor_override"):
             return _pooled(call, num_axes, _AVERAGE[num_axes], count_include_pad=counts)
+        if "float" not in call.dtype:
+            raise ValueError("it divides whole numbers by a number of its own")
         if call["ceil_mode"]:
             raise ValueError("it divides by a number of its own, and its last windows are cut")
         window = 1
