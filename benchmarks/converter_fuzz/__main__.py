@@ -22,9 +22,9 @@ torch's. Samples are left out whose loss or gradient torch itself gives as NaN o
 an arc sine; that have no operand of floating point, or an operand without elements or one that is sparse; and
 whose operator autograd does not differentiate.
 
-Left out are operators that draw random numbers, give no tensor, or change their operands, and what torch
-itself cannot run or export. Each operator and type runs in a process of its own, with a time limit, so that
-a crash is a finding as well. Samples are drawn with a fixed seed.
+Left out are operators that draw random numbers, give what memory holds, give no tensor, or change their
+operands, and what torch itself cannot run or export. Each operator and type runs in a process of its own,
+with a time limit, so that a crash is a finding as well. Samples are drawn with a fixed seed.
 """
 
 from __future__ import annotations

@@ -92,10 +92,16 @@ def operators() -> dict[str, Any]:
     return {f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name: op for op in op_db}
 
 
+_UNSET = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
+"""Operators that give what memory holds."""
+
+
 def samples(operator: Any, dtype: str, count: int) -> Iterator[tuple[int, Applied]]:
     """Give samples that torch itself can run, with their numbers."""
     kind = getattr(torch, dtype)
-    if kind not in operator.supported_dtypes("cpu"):
+    if kind not in operator.supported_dtypes("cpu") or operator.name in _UNSET:
         return
     torch.manual_seed(0)
     np.random.seed(0)
