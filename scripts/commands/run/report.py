@@ -126,6 +126,10 @@ def print_run(subject: Subject, programs: Programs, report: RunReport, *, num_no
         )
 
 
+_SMALL_BYTES = 50 << 20
+"""Predictions below which code and buffers are over a tenth of what a rank holds."""
+
+
 def _print_memory(report: RunReport) -> None:
     """Print what each rank's process was predicted to hold, and what it held, where both are known."""
     rows = [
@@ -140,6 +144,10 @@ def _print_memory(report: RunReport) -> None:
     ]
     if rows:
         console.print_table("memory in steps", ["rank", "predicted", "held", "held/predicted"], rows)
+    if rows and max(each.predicted_bytes or 0 for each in report.memory) < _SMALL_BYTES:
+        console.print_line(
+            "what is held includes some MiB of code and of buffers for messages, which no tensor accounts for"
+        )
 
 
 def _print_check(check: ResultsCheck) -> None:
