@@ -163,8 +163,6 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
                 inputs = [None if each is None else self.bb.emit(_cast(each, "float32")) for each in inputs]
             convert = CONVERTERS.get(op_name)
             result = None if convert is None else convert(inputs, attrs, self._constant)
-            if result is None and op_name in ADDED:
-                raise NotImplementedError("it is not used so that it could be converted")
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
             else:

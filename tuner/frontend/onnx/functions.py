@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from onnx import AttributeProto, TensorProto, defs, helper, inliner
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from tuner.frontend.onnx.rewrite import OnnxModel, opset_of
+from tuner.frontend.onnx.rewrite import OnnxModel, opset_of, take_graph
 
 logger = logging.getLogger(__name__)
 
@@ -62,15 +62,9 @@ def write_out(model: OnnxModel, inferred: OnnxModel) -> None:
             break
     if written is inferred:
         return
-    graph = model.graph
-    known = {tensor.name for tensor in graph.initializer}
-    graph.initializer.extend(tensor for tensor in written.graph.initializer if tensor.name not in known)
-    del graph.node[:]
-    graph.node.extend(written.graph.node)
+    take_graph(model, written)
     del model.functions[:]
     model.functions.extend(written.functions)
-    del model.opset_import[:]
-    model.opset_import.extend(written.opset_import)
 
 
 def _name_types(model: OnnxModel) -> None:

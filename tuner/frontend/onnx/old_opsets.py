@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper, version_converter
 
-from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, Shapes, opset_of
+from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, Shapes, opset_of, take_graph
 
 logger = logging.getLogger(__name__)
 
@@ -64,17 +64,11 @@ def raise_opset(model: OnnxModel, inferred: OnnxModel) -> None:
     except Exception as error:  # foreign code: an assertion in C++, of a kind that is not told
         logger.debug("onnx does not convert opset %d: %s", opset, error)
         return
-    graph = model.graph
-    known = {tensor.name for tensor in graph.initializer}
-    graph.initializer.extend(tensor for tensor in converted.graph.initializer if tensor.name not in known)
-    del graph.node[:]
-    graph.node.extend(converted.graph.node)
+    take_graph(model, converted)
     if opset < _PLACED_SINCE:
-        for node in graph.node:
+        for node in model.graph.node:
             if node.op_type == "Resize":
                 _place_at_corner(node)
-    del model.opset_import[:]
-    model.opset_import.extend(converted.opset_import)
 
 
 def _place_at_corner(node: OnnxNode) -> None:

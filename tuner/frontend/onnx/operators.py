@@ -19,6 +19,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from tuner.frontend.onnx.resizing import Sampling, resize_by_matrices, resized_axes
+from tuner.frontend.onnx.rewrite import text_of
 
 Constant = Callable[[Any], np.ndarray | None]
 """Gives the value of an input that is a constant; None for others, and for an input that is left out."""
@@ -82,7 +83,7 @@ def _resize(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) 
         or sampling.exclude_outside
         or values["crop"] is not None
         or said.get("axes")
-        or _text(said.get("keep_aspect_ratio_policy", b"stretch")) != "stretch"
+        or text_of(said.get("keep_aspect_ratio_policy", b"stretch")) != "stretch"
     )
     is_image = len(_extents(x)) == 4 and all(axis.number >= 2 for axis in axes)
     is_even = all(axis.scale * axis.extent == axis.resized for axis in axes)
@@ -165,7 +166,7 @@ def _bit_shift(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constan
     zero, last = relax.const(0, dtype), relax.const(bits - 1, dtype)
     fits = relax.op.logical_and(relax.op.greater_equal(y, zero), relax.op.less_equal(y, last))
     most = relax.op.where(fits, y, last)
-    if _text(said.get("direction", b"LEFT")) == "RIGHT":
+    if text_of(said.get("direction", b"LEFT")) == "RIGHT":
         shifted = relax.op.right_shift(x, most)
         # The last bit of a signed number is its sign.
         return shifted if dtype.startswith("int") else relax.op.where(fits, shifted, zero)
@@ -173,7 +174,7 @@ def _bit_shift(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constan
 
 
 def _space_to_depth(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
-    if _text(said.get("mode", b"DCR")) != "CRD":
+    if text_of(said.get("mode", b"DCR")) != "CRD":
         return None
     (x,) = inputs
     block = int(said["blocksize"])
@@ -211,9 +212,13 @@ def _lp_normalization(inputs: Sequence[Any], said: Mapping[str, Any], constant: 
 def _cumulative_product(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
     x, place = inputs
     axis = constant(place)
-    if axis is None or said.get("reverse", 0):
-        return None
-    return relax.op.cumprod(x, int(axis.item()), _dtype(x), bool(said.get("exclusive", 0)))
+    if axis is None:
+        raise ValueError("its axis is no constant")
+    number, is_exclusive = int(axis.item()), bool(said.get("exclusive", 0))
+    if not said.get("reverse", 0):
+        return relax.op.cumprod(x, number, _dtype(x), is_exclusive)
+    from_the_end = relax.op.cumprod(relax.op.flip(x, number), number, _dtype(x), is_exclusive)
+    return relax.op.flip(from_the_end, number)
 
 
 def _eye_like(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
@@ -227,11 +232,10 @@ def _eye_like(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant
 def _extremum(
     inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant, *, is_maximum: bool
 ) -> Any | None:
-    """Return the extremum over axes, of truth values and of what is infinite throughout as well."""
+    """Return the extremum of truth values over axes."""
     x, given = [*inputs, None][:2]
-    dtype, named = _dtype(x), said.get("axes") if given is None else constant(given)
-    is_floating = "float" in dtype
-    if (given is not None and named is None) or not (is_floating or dtype == "bool"):
+    named = said.get("axes") if given is None else constant(given)
+    if (given is not None and named is None) or _dtype(x) != "bool":
         return None
     if named is None or not len(named):
         if said.get("noop_with_empty_axes", 0):
@@ -239,13 +243,7 @@ def _extremum(
         named = range(len(_extents(x)))
     axes, keeps = list(map(int, named)), bool(said.get("keepdims", 1))
     reduce = relax.op.max if is_maximum else relax.op.min
-    if not is_floating:
-        return relax.op.astype(reduce(relax.op.astype(x, "int8"), axes, keeps), "bool")
-    # TVM begins with the lowest finite number.
-    worst = relax.const(-np.inf if is_maximum else np.inf, dtype)
-    is_better = relax.op.astype(relax.op.not_equal(x, worst), "int8")
-    has_better = relax.op.astype(relax.op.max(is_better, axes, keeps), "bool")
-    return relax.op.where(has_better, reduce(x, axes, keeps), worst)
+    return relax.op.astype(reduce(relax.op.astype(x, "int8"), axes, keeps), "bool")
 
 
 def _one_hot(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
@@ -319,7 +317,3 @@ def _is_tensor(value: Any) -> bool:
 
 def _extents(value: Any) -> tuple[int, ...]:
     return tuple(int(extent) for extent in value.ty.shape)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

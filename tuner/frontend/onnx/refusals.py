@@ -5,13 +5,10 @@ Checked in tests/tuner/frontend/onnx/test_refusals.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode
+from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, text_of
 
 
 def refused_use(model: OnnxModel) -> str:
@@ -36,7 +33,7 @@ def refused_use(model: OnnxModel) -> str:
             reason = "draws what it drops, as in training"
         elif node.op_type == "NonMaxSuppression":
             reason = "gives as many boxes as its values say"
-        elif node.op_type == "RoiAlign" and _text(said, "mode", "avg") != "avg":
+        elif node.op_type == "RoiAlign" and text_of(said.get("mode", "avg")) != "avg":
             reason = "takes the largest of sampled values"
         elif node.op_type == "SplitToSequence" and not said.get("keepdims", 1):
             reason = "drops an axis"
@@ -63,8 +60,3 @@ def _is_random(node: OnnxNode, ratio: np.ndarray | None, mode: np.ndarray | None
         return False
     is_off = mode is not None and not mode.any()
     return not is_off and not (ratio is not None and not ratio.any())
-
-
-def _text(said: Mapping[str, Any], name: str, default: str) -> str:
-    value = said.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)

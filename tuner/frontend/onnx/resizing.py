@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from tuner.frontend.onnx.rewrite import text_of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
@@ -53,9 +55,9 @@ class Sampling:
     def of(cls, said: Mapping[str, Any]) -> Sampling:
         """Read a node's attributes."""
         return cls(
-            mode=_text(said.get("mode", b"nearest")),
-            coordinates=_text(said.get("coordinate_transformation_mode", b"half_pixel")),
-            nearest=_text(said.get("nearest_mode", b"round_prefer_floor")),
+            mode=text_of(said.get("mode", b"nearest")),
+            coordinates=text_of(said.get("coordinate_transformation_mode", b"half_pixel")),
+            nearest=text_of(said.get("nearest_mode", b"round_prefer_floor")),
             cubic=float(said.get("cubic_coeff_a", -0.75)),
             antialias=bool(said.get("antialias", 0)),
             exclude_outside=bool(said.get("exclude_outside", 0)),
@@ -105,7 +107,7 @@ def resized_axes(
         said: attributes of the node.
     """
     named = [axis % len(shape) for axis in said.get("axes") or range(len(shape))]
-    policy = _text(said.get("keep_aspect_ratio_policy", b"stretch"))
+    policy = text_of(said.get("keep_aspect_ratio_policy", b"stretch"))
     crops = (
         [(0.0, 1.0)] * len(named)
         if crop is None or len(crop) != 2 * len(named)
@@ -197,7 +199,3 @@ def _taps(ratios: np.ndarray, scale: float, sampling: Sampling) -> tuple[np.ndar
         taps = np.where(distances <= 1, near, np.where(distances < 2, far, 0.0))
     # Narrowed taps do not add up to one by themselves.
     return offsets, taps / taps.sum(axis=1, keepdims=True) if narrowed < 1 else taps
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -34,6 +34,27 @@ def opset_of(model: OnnxModel) -> int:
     )
 
 
+def take_graph(model: OnnxModel, rewritten: OnnxModel) -> None:
+    """Take the nodes, new constants and opsets of a rewritten graph, which held no large constants.
+
+    Args:
+        model: is changed; its own constants stay.
+        rewritten: what a tool of onnx made of it.
+    """
+    graph = model.graph
+    known = {tensor.name for tensor in graph.initializer}
+    graph.initializer.extend(tensor for tensor in rewritten.graph.initializer if tensor.name not in known)
+    del graph.node[:]
+    graph.node.extend(rewritten.graph.node)
+    del model.opset_import[:]
+    model.opset_import.extend(rewritten.opset_import)
+
+
+def text_of(value: bytes | str) -> str:
+    """Return an attribute of text, which onnx gives as bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def simplify_graph(model: OnnxModel, shapes: Shapes) -> None:
     """Write what the importer takes badly as what it takes well, and drop dropout and identities."""
     graph = model.graph

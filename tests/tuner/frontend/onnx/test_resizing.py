@@ -41,7 +41,7 @@ def resize_node(inputs: list[str], **said: object) -> object:
     return helper.make_node("Resize", inputs, ["y"], **said)
 
 
-def reference(x: np.ndarray, node: object, constants: dict[str, np.ndarray]) -> np.ndarray:
+def resize_model(x: np.ndarray, node: object, constants: dict[str, np.ndarray]) -> object:
     graph = helper.make_graph(
         [node],
         "resize",
@@ -49,8 +49,11 @@ def reference(x: np.ndarray, node: object, constants: dict[str, np.ndarray]) -> 
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
-    return np.asarray(ReferenceEvaluator(model).run(None, {"x": x})[0])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+
+
+def reference(x: np.ndarray, node: object, constants: dict[str, np.ndarray]) -> np.ndarray:
+    return np.asarray(ReferenceEvaluator(resize_model(x, node, constants)).run(None, {"x": x})[0])
 
 
 @pytest.mark.parametrize("coordinates", COORDINATES)
@@ -116,15 +119,8 @@ def test_a_file_that_resizes_computes_what_the_reference_computes(
 ) -> None:
     x = np.random.default_rng(0).standard_normal((1, 3, 6, 7)).astype("float32")
     node = resize_node(["x", *inputs], **said)
-    graph = helper.make_graph(
-        [node],
-        "resize",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(x.shape))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
     path = tmp_path / "resize.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9), str(path))
+    onnx.save(resize_model(x, node, constants), str(path))
     model = load_model(str(path), guarded=False)
     full = [name if name != "none" else "" for name in inputs]
     expected = reference(
