@@ -14,6 +14,9 @@ from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, text_of
 def refused_use(model: OnnxModel) -> str:
     """Return which node is used as it cannot be imported, and why; empty where all can be."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    constants |= {
+        node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"
+    }
 
     def value(node: OnnxNode, place: int) -> np.ndarray | None:
         """Return an input that is a constant; an absent one, or another, is None."""

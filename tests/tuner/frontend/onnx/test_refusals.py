@@ -17,7 +17,12 @@ pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
 
 CHANNEL = {name: np.ones(3, "float32") for name in ("scale", "shift", "mean", "variance")}
 BOXES = {"boxes": np.zeros((1, 4), "float32"), "batches": np.zeros(1, "int64")}
-DROP = {"half": np.array(0.5, "float32"), "true": np.array(True), "false": np.array(False)}
+DROP = {
+    "half": np.array(0.5, "float32"),
+    "none": np.array(0, "float32"),
+    "true": np.array(True),
+    "false": np.array(False),
+}
 
 
 def save(path: Path, node: Any, constants: dict[str, np.ndarray]) -> str:
@@ -69,7 +74,13 @@ def test_a_use_is_refused_by_name(node: Any, constants: dict[str, np.ndarray], r
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs"), [(["x", "half", "false"], ["y"]), (["x", "half"], ["y"]), (["x"], ["y", "mask"])]
+    ("inputs", "outputs"),
+    [
+        (["x", "half", "false"], ["y"]),
+        (["x", "none", "true"], ["y"]),
+        (["x", "half"], ["y"]),
+        (["x"], ["y", "mask"]),
+    ],
 )
 def test_a_dropout_that_drops_nothing_is_taken(inputs: list[str], outputs: list[str], tmp_path) -> None:
     node = helper.make_node("Dropout", inputs, outputs)
