@@ -31,6 +31,7 @@ from tuner.errors import ModelFileError, UnsupportedOperatorError
 from tuner.frontend.emission import PathBuilder
 from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
+from tuner.frontend.onnx.control_flow import is_control_flow
 from tuner.frontend.onnx.external_data import external_bytes, load_external
 from tuner.frontend.onnx.graph import graph_operators, prepare_graph, untrained_constants
 from tuner.frontend.onnx.operators import ADDED, CONVERTERS
@@ -211,6 +212,13 @@ def _parse(content: bytes, path: Path) -> OnnxModel:
 def _import(importer: _Importer, graph: OnnxModel, name: str) -> IRModule:
     known = onnx_frontend._get_convert_map().keys() | ADDED
     missing = [operator for operator in graph_operators(graph) if operator not in known]
+    undecided = next((node for node in graph.graph.node if is_control_flow(node)), None)
+    if undecided is not None:
+        raise UnsupportedOperatorError(
+            f"{undecided.op_type} {_quoted([undecided.name])} of {name} takes a course that is known only "
+            "when the model runs, and only data flow can be partitioned; export the model with fixed "
+            "conditions, counts and shapes"
+        )
     if missing:
         raise UnsupportedOperatorError(
             f"TVM's ONNX importer has no operator {_quoted(missing)}, which {name} uses; export the model "

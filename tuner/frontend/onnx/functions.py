@@ -38,8 +38,8 @@ def functions_to_write_out(model: OnnxModel) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found))
 
 
-def write_out(model: OnnxModel, inferred: OnnxModel) -> None:
-    """Put the bodies of functions in their place, as far as onnx's inliner can.
+def write_out_functions(model: OnnxModel, inferred: OnnxModel) -> bool:
+    """Put the bodies of functions in their place, as far as onnx's inliner can; return whether it could any.
 
     Args:
         model: is changed; its functions go.
@@ -61,10 +61,11 @@ def write_out(model: OnnxModel, inferred: OnnxModel) -> None:
             logger.debug("onnx does not write out %s: %s", functions, error)
             break
     if written is inferred:
-        return
+        return False
     take_graph(model, written)
     del model.functions[:]
     model.functions.extend(written.functions)
+    return True
 
 
 def _name_types(model: OnnxModel) -> None:

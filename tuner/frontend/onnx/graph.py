@@ -21,13 +21,15 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tuner.errors import ModelFileError
-from tuner.frontend.onnx.functions import functions_to_write_out, write_out
+from tuner.frontend.onnx.control_flow import is_control_flow, write_out_control_flow
+from tuner.frontend.onnx.functions import functions_to_write_out, write_out_functions
 from tuner.frontend.onnx.old_opsets import (
     align_operands,
     has_old_operators,
     normalise_by_element,
     raise_opset,
 )
+from tuner.frontend.onnx.quantised import write_out_quantised
 from tuner.frontend.onnx.recurrent import unroll_recurrent
 from tuner.frontend.onnx.rewrite import (
     OnnxModel,
@@ -144,19 +146,35 @@ def _simplify(model: OnnxModel, *, training: bool) -> None:
     if has_old_operators(model):
         raise_opset(model, _inferred(model))
         shapes_by_name = _folded(model, weights)
-    if functions_to_write_out(model):
-        before = {tensor.name for tensor in model.graph.initializer}
-        write_out(model, _inferred(model))
+    while _write_out(model, shapes_by_name, weights):
         shapes_by_name = _folded(model, weights)
-        for tensor in model.graph.initializer:
-            if tensor.name not in before:
-                tensor.doc_string = _OF_A_FUNCTION
     if unroll_recurrent(model, shapes_by_name):
         shapes_by_name = _infer_shapes(model)
+    if write_out_quantised(model, shapes_by_name):
+        shapes_by_name = _folded(model, weights)
     simplify_graph(model, shapes_by_name)
     spell_out_padding(model, shapes_by_name)
     spell_out_extents(model, shapes_by_name)
     _state_numbers(model, weights)
+
+
+def _write_out(model: OnnxModel, shapes: Shapes, weights: frozenset[str]) -> bool:
+    """Put the bodies of functions, or branches and steps, in their place; return whether there were any."""
+    if functions_to_write_out(model):
+        before = {tensor.name for tensor in model.graph.initializer}
+        if write_out_functions(model, _inferred(model)):
+            _folded(model, weights)
+            for tensor in model.graph.initializer:
+                if tensor.name not in before:
+                    tensor.doc_string = _OF_A_FUNCTION
+            return True
+    if not any(is_control_flow(node) for node in model.graph.node):
+        return False
+
+    def evaluate(node: OnnxNode, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+        return _evaluate(node, values, shapes, model)
+
+    return write_out_control_flow(model, _inferred(model), shapes, evaluate)
 
 
 def _state_numbers(model: OnnxModel, weights: frozenset[str]) -> None:

@@ -280,9 +280,94 @@ def _elu(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> 
     return relax.op.where(relax.op.greater(x, zero), x, scaled)
 
 
+def _column_to_image(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
+    """Return the sum of overlapping blocks: a transposed convolution by kernels of a single one."""
+    x, image, block = inputs
+    extents, kernel = constant(image), constant(block)
+    if extents is None or kernel is None or len(kernel) != _IMAGE_AXES:
+        raise ValueError("extents of the image and of blocks are to be two constants each")
+    axes = range(_IMAGE_AXES)
+    strides, dilations = (list(said.get(name) or [1, 1]) for name in ("strides", "dilations"))
+    pads = list(said.get("pads") or [0] * 4)
+    batch, rows, _ = _extents(x)
+    size = int(np.prod(kernel))
+    channels = rows // size
+    spans = [int((kernel[axis] - 1) * dilations[axis] + 1) for axis in axes]
+    room = [int(extents[axis]) + pads[axis] + pads[axis + 2] - spans[axis] for axis in axes]
+    blocks = [room[axis] // strides[axis] + 1 for axis in axes]
+    places = np.tile(np.eye(size), (channels, 1)).reshape(rows, 1, *map(int, kernel))
+    return relax.op.nn.conv2d_transpose(
+        relax.op.reshape(x, (batch, rows, *blocks)),
+        relax.const(places, _dtype(x)),
+        strides=strides,
+        padding=pads,
+        output_padding=[room[axis] % strides[axis] for axis in axes],
+        dilation=dilations,
+        groups=channels,
+    )
+
+
+def _compress(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
+    x, chosen = inputs
+    flags = constant(chosen)
+    if flags is None:
+        raise ValueError("what it keeps is known only when the model runs")
+    places = relax.const(np.flatnonzero(flags), "int64")
+    if "axis" not in said:
+        return relax.op.take(relax.op.flatten(x), places, 0)
+    return relax.op.take(x, places, said["axis"])
+
+
+def _reverse_sequence(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
+    """Return each example with its first elements along time, as many as are said, in reverse."""
+    x, lengths = inputs
+    time, batch = said.get("time_axis", 0), said.get("batch_axis", 1)
+    shape = _extents(x)
+    steps = _along(np.arange(shape[time]), time, len(shape))
+    one_axis = _one_axis(shape[batch], batch, len(shape))
+    known = constant(lengths)
+    if known is not None:
+        counts = known.astype("int64").reshape(one_axis)
+        places = np.where(steps < counts, counts - 1 - steps, steps)
+        return relax.op.gather_elements(x, relax.const(np.broadcast_to(places, shape).copy(), "int64"), time)
+    counts = relax.op.reshape(relax.op.astype(lengths, "int64"), one_axis)
+    forwards = relax.const(steps, "int64")
+    backwards = relax.op.subtract(relax.op.subtract(counts, relax.const(1, "int64")), forwards)
+    places = relax.op.where(relax.op.less(forwards, counts), backwards, forwards)
+    return relax.op.gather_elements(x, relax.op.broadcast_to(places, shape), time)
+
+
+def _tensor_scatter(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
+    """Return a cache in which each example's new rows stand from its own place on, or around the end."""
+    cache, update, first = [*inputs, None][:3]
+    shape, new = _extents(cache), _extents(update)
+    axis = said.get("axis", -2) % len(shape)
+    places = relax.const(_along(np.arange(new[axis]), axis, len(shape)), "int64")
+    if first is not None:
+        start = relax.op.reshape(relax.op.astype(first, "int64"), _one_axis(shape[0], 0, len(shape)))
+        places = relax.op.add(start, places)
+    if text_of(said.get("mode", "linear")) == "circular":
+        places = relax.op.mod(places, relax.const(shape[axis], "int64"))
+    return relax.op.scatter_elements(cache, relax.op.broadcast_to(places, new), update, axis)
+
+
+_IMAGE_AXES = 2
+
+
+def _one_axis(extent: int, axis: int, rank: int) -> tuple[int, ...]:
+    """Return a shape of which one axis alone is longer than 1."""
+    return tuple(extent if place == axis else 1 for place in range(rank))
+
+
+def _along(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    return values.reshape(_one_axis(len(values), axis, rank))
+
+
 CONVERTERS: Mapping[str, Converter] = {
     "BitShift": _bit_shift,
     "Clip": _clip,
+    "Col2Im": _column_to_image,
+    "Compress": _compress,
     "CumProd": _cumulative_product,
     "Elu": _elu,
     "EyeLike": _eye_like,
@@ -297,12 +382,14 @@ CONVERTERS: Mapping[str, Converter] = {
     "ReduceMax": functools.partial(_extremum, is_maximum=True),
     "ReduceMin": functools.partial(_extremum, is_maximum=False),
     "Resize": _resize,
+    "ReverseSequence": _reverse_sequence,
     "SpaceToDepth": _space_to_depth,
+    "TensorScatter": _tensor_scatter,
     "Tile": _tile,
 }
 """Converters by operator."""
 
-ADDED = frozenset({"CumProd", "LpNormalization"})
+ADDED = frozenset({"Col2Im", "CumProd", "LpNormalization", "ReverseSequence", "TensorScatter"})
 """Operators that TVM's importer has no converter for."""
 
 

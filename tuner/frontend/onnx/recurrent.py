@@ -2,8 +2,8 @@
 
 LSTM, GRU and RNN of ONNX become products, sums and activations of every step, for the one length that the
 file has or is given. The product with the inputs is one for all steps, and two biases become one.
-Left as they are, and refused later by name: layers with lengths of their own for each example, peepholes,
-clipped gates, coupled gates, other activations, or weights that are no constants. Checked in
+Left as they are, and refused later by name: layers with lengths of their own for each example, clipped
+gates, coupled gates, other activations, or weights that are no constants. Checked in
 tests/tuner/frontend/onnx/test_recurrent.py.
 """
 
@@ -27,6 +27,9 @@ _ACTIVATIONS = {
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _STATES = {"LSTM": ("initial_h", "initial_c"), "GRU": ("initial_h",), "RNN": ("initial_h",)}
+_FIXED = frozenset({"W", "R", "B", "P", "sequence_lens"})
+"""Inputs that are to be constants."""
+
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
@@ -71,6 +74,8 @@ class _Layer:
     batch: int
     directions: tuple[bool, ...]
     resets_after: bool
+    peepholes: np.ndarray | None
+    is_by_example: bool
 
     @property
     def hidden(self) -> int:
@@ -119,11 +124,14 @@ def _read(node: OnnxNode, constants: Mapping[str, np.ndarray], shapes: Shapes) -
     usual = [name.encode() for name in _ACTIVATIONS[node.op_type]] * len(directions)
     if (
         shape is None
-        or not {"W", "R", "B"} & inputs.keys() <= {key for key, name in inputs.items() if name in constants}
-        or {"sequence_lens", "P"} & inputs.keys()
+        or not _FIXED & inputs.keys() <= {key for key, name in inputs.items() if name in constants}
         or said.get("activations", usual) != usual
-        or any(said.get(name) for name in ("layout", "input_forget", "clip"))
+        or any(said.get(name) for name in ("input_forget", "clip"))
     ):
+        return None
+    is_by_example = bool(said.get("layout", 0))
+    steps, batch = (shape[1], shape[0]) if is_by_example else shape[:2]
+    if "sequence_lens" in inputs and (constants[inputs["sequence_lens"]] != steps).any():
         return None
     weights, recurrences = constants[inputs["W"]], constants[inputs["R"]]
     gates = _GATES[node.op_type] * recurrences.shape[2]
@@ -134,10 +142,12 @@ def _read(node: OnnxNode, constants: Mapping[str, np.ndarray], shapes: Shapes) -
         weights=weights,
         recurrences=recurrences,
         biases=constants[inputs["B"]] if "B" in inputs else nothing,
-        steps=shape[0],
-        batch=shape[1],
+        steps=steps,
+        batch=batch,
         directions=directions,
         resets_after=bool(said.get("linear_before_reset", 0)),
+        peepholes=constants[inputs["P"]] if "P" in inputs else None,
+        is_by_example=is_by_example,
     )
 
 
@@ -150,11 +160,19 @@ def _write(layer: _Layer, writer: _Writer) -> None:
         sequences.append(writer.emit("Concat", *rows, axis=0))
         ends.append([writer.reshaped(each, (1, batch, hidden)) for each in states])
     results = dict(zip(range(3), layer.node.output, strict=False))
-    if results.get(0):
-        writer.emit("Concat", *sequences, to=results[0], axis=1)
-    for place, states in enumerate(zip(*ends, strict=True), start=1):
-        if results.get(place):
-            writer.emit("Concat", *states, to=results[place], axis=0)
+    found = {0: (sequences, 1, [2, 0, 1, 3])}
+    found |= {
+        place: (list(each), 0, [1, 0, 2]) for place, each in enumerate(zip(*ends, strict=True), start=1)
+    }
+    for place, (parts, axis, by_example) in found.items():
+        if not results.get(place):
+            continue
+        if layer.is_by_example:
+            writer.emit(
+                "Transpose", writer.emit("Concat", *parts, axis=axis), to=results[place], perm=by_example
+            )
+        else:
+            writer.emit("Concat", *parts, to=results[place], axis=axis)
 
 
 def _direction(
@@ -169,7 +187,10 @@ def _direction(
         bias = np.concatenate([bias[: 2 * hidden], of_inputs[2 * hidden :]])
     weights = writer.constant(f"{layer.inputs['W']}.{number}", layer.weights[number].T)
     added = writer.constant(f"{layer.inputs.get('B', layer.inputs['W'] + '.bias')}.{number}", bias)
-    products = writer.emit("Add", writer.emit("MatMul", layer.inputs["X"], weights), added)
+    inputs = layer.inputs["X"]
+    if layer.is_by_example:
+        inputs = writer.emit("Transpose", inputs, perm=[1, 0, 2])
+    products = writer.emit("Add", writer.emit("MatMul", inputs, weights), added)
     states = tuple(_initial(layer, writer, name, number) for name in _STATES[kind])
     step = _STEPS[kind](layer, writer, number)
     outputs = []
@@ -182,7 +203,7 @@ def _direction(
 
 def _initial(layer: _Layer, writer: _Writer, name: str, number: int) -> str:
     if name in layer.inputs:
-        return writer.at(layer.inputs[name], number, 0)
+        return writer.at(layer.inputs[name], number, 1 if layer.is_by_example else 0)
     zeros = np.zeros((layer.batch, layer.hidden), layer.weights.dtype)
     return writer.constant(f"zeros/{layer.batch}/{layer.hidden}/{zeros.dtype}", zeros)
 
@@ -195,14 +216,29 @@ _Step = Callable[[str, _States], _States]
 def _lstm(layer: _Layer, writer: _Writer, number: int) -> _Step:
     recurrences = writer.constant(f"{layer.inputs['R']}.{number}", layer.recurrences[number].T)
 
+    peepholes: dict[int, str] = {}
+    if layer.peepholes is not None:
+        rows = np.split(layer.peepholes[number], 3)
+        peepholes = {
+            place: writer.constant(f"{layer.inputs['P']}.{number}.{place}", row)
+            for place, row in enumerate(rows)
+        }
+
+    def gate(gates: str, place: int, cell: str) -> str:
+        """Return how far a gate is open, which may see the cell."""
+        asked = writer.at(gates, place, 1)
+        if peepholes:
+            asked = writer.emit("Add", asked, writer.emit("Mul", peepholes[place], cell))
+        return writer.emit("Sigmoid", asked)
+
     def step(found: str, states: _States) -> _States:
         hidden, cell = states
         product = writer.emit("MatMul", hidden, recurrences)
         gates = writer.emit("Add", found, writer.reshaped(product, (layer.batch, 4, layer.hidden)))
-        into, out, forget = (writer.emit("Sigmoid", writer.at(gates, place, 1)) for place in range(3))
+        into, forget = gate(gates, 0, cell), gate(gates, 2, cell)
         new = writer.emit("Tanh", writer.at(gates, 3, 1))
         cell = writer.emit("Add", writer.emit("Mul", forget, cell), writer.emit("Mul", into, new))
-        return writer.emit("Mul", out, writer.emit("Tanh", cell)), cell
+        return writer.emit("Mul", gate(gates, 1, cell), writer.emit("Tanh", cell)), cell
 
     return step
 

@@ -1,8 +1,8 @@
 """Rewrite operators that TVM's ONNX importer mishandles into ones that it imports correctly.
 
 Sums become additions, PRelu two sides, and `auto_pad` explicit padding, which the importer would hide in a
-kernel; `TopK` in any order becomes one in order; dropout and identities go; and nodes without a name get one.
-Checked in tests/tuner/frontend/onnx/test_graph.py.
+kernel; `TopK` in any order becomes one in order; dropout, identities and places of maxima that nobody reads
+go; and nodes without a name get one. Checked in tests/tuner/frontend/onnx/test_graph.py.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def simplify_graph(model: OnnxModel, shapes: Shapes) -> None:
     """Write what the importer takes badly as what it takes well, and drop dropout and identities."""
     graph = model.graph
     outputs = {output.name for output in graph.output}
+    read = outputs | {name for node in graph.node for name in node.input}
     renamed: dict[str, str] = {}
     nodes = []
     for node in graph.node:
@@ -76,6 +77,8 @@ def simplify_graph(model: OnnxModel, shapes: Shapes) -> None:
         else:
             if node.op_type == "TopK":
                 _sort(node)
+            elif node.op_type == "MaxPool" and len(node.output) > 1 and node.output[1] not in read:
+                del node.output[1:]
             nodes.append(node)
     for node in nodes:
         node.name = _scoped_name(node) or node.name or node.output[0]

@@ -263,18 +263,6 @@ def test_operator_whose_shape_depends_on_values_is_named(tmp_path: Path) -> None
         load_model(path)
 
 
-def test_branch_is_refused(tmp_path: Path) -> None:
-    def branch(value: float):
-        constant = helper.make_node("Constant", [], ["b"], value_float=value)
-        return helper.make_graph([constant], "branch", [], [floats("b", [])])
-
-    node = helper.make_node("If", ["c"], ["y"], then_branch=branch(1.0), else_branch=branch(2.0))
-    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-    path = save(tmp_path / "m.onnx", [node], [condition], [floats("y", [])])
-    with pytest.raises(UnsupportedOperatorError, match=r"If"):
-        load_model(path)
-
-
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x09\x12"])
 def test_file_that_is_no_model_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"

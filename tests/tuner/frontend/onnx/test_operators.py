@@ -1,4 +1,4 @@
-"""Clips, padding and repetition of ONNX are operators of Relax, with the values of onnx's own reference."""
+"""Operators of ONNX are operators of Relax, with the values of onnx's own reference."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,6 +36,27 @@ CASES: Mapping[str, tuple[str, Sequence[str], Mapping[str, np.ndarray], Mapping[
         {"widths": np.array([0, 1, 2, 0, 2, 1])},
         {"mode": "reflect"},
         {"call_tir"},
+    ),
+    "what is kept of an axis": (
+        "Compress",
+        ["kept"],
+        {"kept": np.array([True, False, True])},
+        {"axis": 1},
+        {"take"},
+    ),
+    "first elements in reverse": (
+        "ReverseSequence",
+        ["lengths"],
+        {"lengths": np.array([1, 3])},
+        {"batch_axis": 0, "time_axis": 1},
+        {"gather_elements"},
+    ),
+    "blocks of an image": (
+        "Col2Im",
+        ["image", "block"],
+        {"image": np.array([3, 3]), "block": np.array([3, 1])},
+        {"pads": [1, 0, 0, 1], "strides": [2, 1]},
+        {"reshape", "nn.conv2d_transpose"},
     ),
     "repeated": ("Tile", ["repeats"], {"repeats": np.array([1, 2, 3])}, {}, {"tile"}),
 }

@@ -16,7 +16,16 @@ STEPS, BATCH, INPUTS, HIDDEN = 4, 2, 3, 5
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
-def layer(kind: str, direction: str, *, biased: bool = True, starts: bool = False, **attributes):
+def layer(
+    kind: str,
+    direction: str,
+    *,
+    biased: bool = True,
+    starts: bool = False,
+    peepholes: bool = False,
+    lengths: bool = False,
+    **attributes,
+):
     """A model of one layer, with random weights, that gives every result of it."""
     rng = np.random.default_rng(0)
     both = 2 if direction == "bidirectional" else 1
@@ -24,9 +33,13 @@ def layer(kind: str, direction: str, *, biased: bool = True, starts: bool = Fals
     weights = {"W": (both, rows, INPUTS), "R": (both, rows, HIDDEN)} | (
         {"B": (both, 2 * rows)} if biased else {}
     )
+    if peepholes:
+        weights["P"] = (both, 3 * HIDDEN)
     states = ["h", "c"][: 2 if kind == "LSTM" else 1]
     given = {"X": (STEPS, BATCH, INPUTS)} | (dict.fromkeys(states, (both, BATCH, HIDDEN)) if starts else {})
-    names = ["X", "W", "R", "B" if biased else "", "", *(states if starts else [])]
+    names = ["X", "W", "R", "B" if biased else "", "lengths" if lengths else ""]
+    names += states if starts else [""] * len(states)
+    names += ["P"] if peepholes else []
     results = ["Y", *(f"Y_{name}" for name in states)]
     node = helper.make_node(
         kind, names, results, name="/cells/layer", direction=direction, hidden_size=HIDDEN, **attributes
@@ -39,7 +52,8 @@ def layer(kind: str, direction: str, *, biased: bool = True, starts: bool = Fals
         [
             numpy_helper.from_array(rng.standard_normal(shape).astype("float32"), name)
             for name, shape in weights.items()
-        ],
+        ]
+        + [numpy_helper.from_array(np.full(BATCH, STEPS, "int32"), "lengths")] * lengths,
     )
     feeds = {name: rng.standard_normal(shape).astype("float32") for name, shape in given.items()}
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), feeds
@@ -55,6 +69,7 @@ def run(model, feeds):
     [
         ("LSTM", {}),
         ("LSTM", {"starts": True, "biased": False}),
+        ("LSTM", {"peepholes": True, "lengths": True}),
         ("GRU", {"linear_before_reset": 1, "starts": True}),
         ("GRU", {"linear_before_reset": 0}),
         ("RNN", {"starts": True}),
@@ -66,6 +81,22 @@ def test_steps_give_what_the_layer_gives(kind: str, options: dict, direction: st
     assert kind not in graph_operators(prepared)
     for found, expected in zip(run(prepared, feeds), run(model, feeds), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_examples_first_is_the_same_transposed(kind: str) -> None:
+    """Which no runtime at hand takes: the layer is compared with the one that has steps first."""
+    plain, feeds = layer(kind, "bidirectional", starts=True)
+    turned, _ = layer(kind, "bidirectional", starts=True, layout=1)
+    for given in turned.graph.input:
+        extents = [extent.dim_value for extent in given.type.tensor_type.shape.dim]
+        for extent, place in zip(given.type.tensor_type.shape.dim, (1, 0, 2), strict=True):
+            extent.dim_value = extents[place]
+    found = run(prepare_graph(turned, "test", {}), {key: x.swapaxes(0, 1) for key, x in feeds.items()})
+    expected = run(plain, feeds)
+    np.testing.assert_allclose(found[0], expected[0].transpose(2, 0, 1, 3), rtol=1e-5, atol=1e-6)
+    for mine, true in zip(found[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(mine, true.swapaxes(0, 1), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
