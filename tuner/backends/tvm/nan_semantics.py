@@ -5,14 +5,15 @@ bound that is a number stands first, at no cost; of two values, `a` is taken whe
 cost of a comparison and a choice. An accumulator of TVM's begins at the least finite number, so that a
 maximum of negative infinities is that number; here it begins at negative infinity. `a != b` is compiled to
 an ordered comparison, which NaN fails, so that NaN would be no truth value either. Schedules recognise
-reductions by TVM's own form, so this comes after them. GPU kernels are left as they are: TVM recognises
-reductions across threads by that form while it builds them. Checked against torch in
+reductions by TVM's own form, so this comes after them. On GPUs the extrema of reductions stay as they are:
+TVM recognises those across threads by that form while it builds them. Checked against torch in
 tests/tuner/backends/tvm/test_nan_semantics.py.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -45,6 +46,25 @@ def pass_nan_on(kernel: PrimFunc) -> PrimFunc:
         kernel = tvm_ffi.structural_map(kernel, (kind, replace))
     differ = _differing_unbound if holds_bfloat16(kernel) else _differing
     kernel = tvm_ffi.structural_map(kernel, (tirx.NE, differ))
+    return keep_negations(kernel)
+
+
+def pass_nan_on_gpu(kernel: PrimFunc) -> PrimFunc:
+    """Return a GPU kernel so, but for the extrema of reductions; CUDA's `!=` is true of NaN as it is."""
+
+    def passing(store: Any) -> Any:
+        if _is_accumulated(store):
+            return store
+        value = store.value
+        for kind in _EXTREMA:
+            value = tvm_ffi.structural_map(value, (kind, _passing_nan_on_gpu))
+        return tirx.BufferStore(store.buffer, value, store.indices)
+
+    return keep_negations(tvm_ffi.structural_map(kernel, (tirx.BufferStore, passing)))
+
+
+def keep_negations(kernel: PrimFunc) -> PrimFunc:
+    """Return a kernel in which no negation of a comparison is taken for the opposite one, on any device."""
     return tvm_ffi.structural_map(kernel, (tirx.Not, _negated))
 
 
@@ -62,15 +82,21 @@ def _accumulators(kernel: PrimFunc) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = []
 
     def visit(store: Any) -> None:
-        if isinstance(store.value, _EXTREMA) and _is_float(store.value):
-            operands = (store.value.a, store.value.b)
-            if any(
-                isinstance(each, tvm.ir.TensorLoad) and each.source.same_as(store.buffer) for each in operands
-            ):
-                found.append((store.buffer, type(store.value)))
+        if _is_accumulated(store):
+            found.append((store.buffer, type(store.value)))
 
     tvm_ffi.structural_walk(kernel.body, (tirx.BufferStore, visit))
     return found
+
+
+def _is_accumulated(store: Any) -> bool:
+    """Say whether an element is replaced by its own maximum or minimum with another value."""
+    if not isinstance(store.value, _EXTREMA) or not _is_float(store.value):
+        return False
+    return any(
+        isinstance(each, tvm.ir.TensorLoad) and each.source.same_as(store.buffer)
+        for each in (store.value.a, store.value.b)
+    )
 
 
 def _is_identity(value: Any, kind: Any) -> bool:
@@ -101,6 +127,31 @@ def _passing_nan_unbound(extremum: Any) -> Any:
     # TVM's `isnan` knows nothing of bfloat16.
     asked = one.astype("float32") if str(extremum.ty.dtype) == "bfloat16" else one
     return tirx.Select(tirx.any(wins, tirx.isnan(asked)), one, other)
+
+
+def _passing_nan_on_gpu(extremum: Any) -> Any:
+    """Return NaN where an operand is NaN: CUDA's own maxima and minima give the other one."""
+    operands = [each for each in (extremum.a, extremum.b) if not _is_number(each)]
+    if not _is_float(extremum):
+        return extremum
+    if any(str(each.ty.dtype) == "bfloat16" for each in operands):
+        return _nan_or(extremum, operands)
+    variables = [tirx.Var("operand", each.ty.dtype) for each in operands]
+    named = dict(zip(operands, variables, strict=True))
+    found = _nan_or(
+        type(extremum)(named.get(extremum.a, extremum.a), named.get(extremum.b, extremum.b)), variables
+    )
+    for variable, operand in zip(variables, operands, strict=True):
+        found = tirx.Let(variable, operand, found)
+    return found
+
+
+def _nan_or(extremum: Any, operands: Sequence[Any]) -> Any:
+    found = extremum
+    for each in operands:
+        asked = each.astype("float32") if str(each.ty.dtype) in ("bfloat16", "float16") else each
+        found = tirx.Select(tirx.isnan(asked), each, found)
+    return found
 
 
 def _differing(comparison: Any) -> Any:

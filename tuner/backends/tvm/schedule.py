@@ -17,7 +17,7 @@ from tvm.s_tir import dlight
 
 from tuner.backends.tvm.cpu_schedule import schedule_for_cpu, warn_of_rule
 from tuner.backends.tvm.gpu_loops import has_threads, share_out
-from tuner.backends.tvm.nan_semantics import pass_nan_on
+from tuner.backends.tvm.nan_semantics import pass_nan_on, pass_nan_on_gpu
 from tuner.backends.tvm.vector_math import vectorise_math
 from tuner.graph.relax_types import IRModule, PrimFunc
 from tuner.targets.target import Target
@@ -56,8 +56,8 @@ def schedule_kernels(module: IRModule, target: Target) -> IRModule:
                 kernel = schedule_for_cpu(vectorise_math(function), vector_registers(target))
             if target.kind == "cpu":
                 kernel = pass_nan_on(kernel)
-            elif not has_threads(kernel):
-                kernel = share_out(kernel)
+            else:
+                kernel = pass_nan_on_gpu(kernel if has_threads(kernel) else share_out(kernel))
             scheduled.update_func(variable, as_finished(kernel))
     return scheduled
 

@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from tests.harness.gpu_threads import one_after_the_other
 from tests.harness.run_module import run_module
 from tuner.backends.tvm.gpu_loops import has_threads, share_out
 from tuner.backends.tvm.native import fuse_function
@@ -56,22 +57,6 @@ def launches(kernel: tirx.PrimFunc) -> list[int]:
 
     tvm_ffi.structural_walk(kernel.body, (tirx.For, visit))
     return [blocks * threads for blocks, threads in zip(*extents.values(), strict=True)]
-
-
-def one_after_the_other(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel for the CPU that runs the threads of each launch in turn, the last one first."""
-
-    def serial(loop: Any) -> Any:
-        if loop.kind != tirx.ForKind.THREAD_BINDING:
-            return loop
-        last = int(loop.extent) - 1
-        variable = loop.loop_var
-        body = tvm_ffi.structural_map(
-            loop.body, (tirx.Var, lambda each: last - each if each.same_as(variable) else each)
-        )
-        return tirx.For(variable, 0, loop.extent, tirx.ForKind.SERIAL, body)
-
-    return tvm_ffi.structural_map(kernel, (tirx.For, serial))
 
 
 def normal(*shape: int) -> np.ndarray:

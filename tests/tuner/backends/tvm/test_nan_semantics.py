@@ -12,6 +12,7 @@ import tvm
 from torch import nn
 from tvm import relax
 
+from tests.harness.gpu_threads import all_in_turn
 from tests.harness.run_module import run_module
 from tests.samples.partition_samples import function_module
 from tuner.backends.registry import make_backend
@@ -21,8 +22,10 @@ from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.frontend.torch.arrays import as_array
 from tuner.frontend.torch.program import import_module
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE
+from tuner.lowering.gpu_code import compile_for_gpu
 from tuner.lowering.lower import build_module, build_unscheduled, lower_module
 from tuner.numerical_error import compare_tensor
+from tuner.targets.cuda_compiler import compiler_obstacle
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
 
@@ -96,6 +99,39 @@ def test_a_fused_negation_is_not_the_opposite_comparison(target: Target) -> None
     arrays = [each.numpy() for each in inputs]
     found = run_module(build_module(fused, target), arrays, target)
     assert_equal(found, [Chosen()(*inputs)], "a fused kernel")
+
+
+class OnGpu(nn.Module):
+    """What a fused kernel of a GPU asks: which is larger, and what does not compare as asked."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        other = x.flip(0)
+        chosen = torch.where(~(x < 0), x * 2, x - 1)
+        return [
+            x.relu() + 1,
+            torch.maximum(x, other).relu(),
+            chosen,
+            (~(x <= other)).float(),
+            (x != other) * 1.0,
+        ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_gpu_kernel_gives_nan_and_compares_as_asked(dtype: torch.dtype, target: Target) -> None:
+    """By the same statements, run by the processor, which takes none in bfloat16: thread after thread."""
+    x = sprinkled(9, 48).to(dtype)
+    model = import_module(OnGpu(), (x,), "on_gpu")
+    scheduled = schedule_kernels(fuse_function(model.module["main"]), resolve_target("nvidia/nvidia-a100"))
+    found = run_module(build_module(all_in_turn(scheduled), target), [as_array(x)], target)
+    assert_equal(found, OnGpu()(x), str(dtype))
+
+
+@pytest.mark.skipif(compiler_obstacle() is not None, reason=str(compiler_obstacle()))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_gpu_kernel_that_does_so_compiles(dtype: torch.dtype) -> None:
+    model = import_module(OnGpu(), (torch.zeros(9, 48, dtype=dtype),), "on_gpu")
+    code = compile_for_gpu(model.module, resolve_target("nvidia/nvidia-a100"))
+    assert code.kernels
 
 
 def assert_equal(found, expected, text: str) -> None:

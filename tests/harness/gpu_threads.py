@@ -1,0 +1,35 @@
+"""Run what is scheduled for a GPU on the processor, thread by thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from tuner.graph.relax_types import IRModule
+
+
+def all_in_turn(module: IRModule) -> IRModule:
+    """Return a module with all its kernels so; they share nothing between threads."""
+    turned = module.clone()
+    for variable, function in module.functions_items():
+        if isinstance(function, tirx.PrimFunc):
+            turned.update_func(variable, one_after_the_other(function))
+    return turned
+
+
+def one_after_the_other(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a kernel for the CPU that runs the threads of each launch in turn, the last one first."""
+
+    def serial(loop: Any) -> Any:
+        if loop.kind != tirx.ForKind.THREAD_BINDING:
+            return loop
+        last = int(loop.extent) - 1
+        variable = loop.loop_var
+        body = tvm_ffi.structural_map(
+            loop.body, (tirx.Var, lambda each: last - each if each.same_as(variable) else each)
+        )
+        return tirx.For(variable, 0, loop.extent, tirx.ForKind.SERIAL, body)
+
+    return tvm_ffi.structural_map(kernel, (tirx.For, serial))
