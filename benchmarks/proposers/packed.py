@@ -7,7 +7,7 @@ time of one thread. What untuned backends take (the `tvm` rule, our kernel by it
 weights, as its backend calls it) and the winner are measured in turn, so is the winner of each proposer. A
 finished kernel is an entry of --out, and is not done again.
 
-    taskset -c 1 python -m benchmarks.proposers.packed --records TRAINING.db --seeds 0 1 2
+    taskset -c 1 python -m benchmarks.proposers.packed --records TRAINING.db --model MODEL --seeds 0 1 2
     python -m benchmarks.proposers.packed --report
 """
 
@@ -27,13 +27,15 @@ import torch
 
 from benchmarks.proposers.__main__ import KERNELS
 from cost_model.draft.draft_model import DraftTrials
+from cost_model.language.model_files import load_network
+from cost_model.language.network import Network
 from records import open_store
 from tuner.backends.cpu.tuned.families import OwnKernel, family_of
 from tuner.backends.cpu.tuned.kernel_trials import draft_trials, load_kernel_trials
 from tuner.backends.environment import environment_of
 from tuner.backends.library_call import Convolution, Linear
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine
-from tuner.backends.metaschedule.proposers import BATCH, Knowledge, new_proposer
+from tuner.backends.metaschedule.proposers import BATCH, LANGUAGE, Knowledge, new_proposer
 from tuner.backends.torch.calls import PackedCall
 from tuner.backends.tvm.cpu_schedule import cpu_schedule_of
 from tuner.backends.tvm.vector_math import vectorise_math
@@ -44,7 +46,9 @@ from tuner.targets.resolution import resolve_target
 from tuner.targets.vector_registers import vector_registers
 from tuner.tuning.own_kernels import OwnCandidates
 
-PROPOSERS = ("draft", "neighbour", "random")
+PROPOSERS = ("language", "draft", "neighbour", "random")
+"""The first takes part where a model is given."""
+
 COUNTS = (1, 2, 4, 8, 16)
 
 UNEVEN = (
@@ -60,7 +64,9 @@ UNEVEN = (
 """More kernels of extents that are no multiples of 16."""
 
 
-def measure_kernel(name: str, known: Sequence[DraftTrials], arguments: argparse.Namespace) -> dict[str, Any]:
+def measure_kernel(
+    name: str, known: Sequence[DraftTrials], network: Network | None, arguments: argparse.Namespace
+) -> dict[str, Any]:
     """Return the trials of every proposer on a kernel, and the untuned backends beside the winner."""
     kernel = parse_kernel(name)
     target = resolve_target("cpu", num_threads=1)
@@ -68,10 +74,11 @@ def measure_kernel(name: str, known: Sequence[DraftTrials], arguments: argparse.
     own = own_kernel(kernel, registers)
     assert own is not None, "only kernels that one of ours computes"
     others = tuple(each for each in known if each.task != own.name)
-    knowledge = Knowledge(others, caches_of_this_machine(1))
+    knowledge = Knowledge(others, caches_of_this_machine(1), network=network)
+    proposers = [each for each in PROPOSERS if each != LANGUAGE or network is not None]
     runs: list[dict[str, Any]] = []
     with KernelProcess(target) as process:
-        for proposer_name in PROPOSERS:
+        for proposer_name in proposers:
             for seed in arguments.seeds:
                 started = time.monotonic()
                 latencies, best = _run(process, own, proposer_name, knowledge, seed, arguments.trials)
@@ -86,7 +93,7 @@ def measure_kernel(name: str, known: Sequence[DraftTrials], arguments: argparse.
                 )
         winners = {
             proposer: min((run for run in runs if run["proposer"] == proposer), key=_best_us)["best"]
-            for proposer in PROPOSERS
+            for proposer in proposers
         }
         functions: dict[str, PrimFunc] = {"rule": own.with_decisions({}).function()}
         scheduled = cpu_schedule_of(kernel_module(kernel)["main"], registers)
@@ -182,9 +189,10 @@ def _torch_call(kernel: Kernel) -> tuple[Linear | Convolution, list[int], list[t
 
 def report(entries: Sequence[dict[str, Any]]) -> str:
     """Return the tables as Markdown."""
+    shown = [each for each in PROPOSERS if any(run["proposer"] == each for run in entries[0]["runs"])]
     lines = [
-        "| kernel | torch | `tvm` rule | our rule | draft | neighbour | random | best untuned over draft |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        f"| kernel | torch | `tvm` rule | our rule | {' | '.join(shown)} | best untuned over draft |",
+        "|---|--:|--:|--:" + "|--:" * len(shown) + "|--:|",
     ]
     gains: dict[str, float] = {}
     for entry in entries:
@@ -192,18 +200,18 @@ def report(entries: Sequence[dict[str, Any]]) -> str:
         untuned = [took[label] for label in ("torch", "tvm", "rule") if took.get(label)]
         tuned = min(took["draft"], took["rule"])  # tuning keeps the rule where it is faster
         gains[entry["kernel"]] = min(untuned) / tuned
-        cells = [took.get(label) for label in ("torch", "tvm", "rule", *PROPOSERS)]
-        shown = " | ".join("–" if each is None else f"{each:.1f}" for each in cells)
-        lines.append(f"| {entry['kernel']} | {shown} | **{gains[entry['kernel']]:.2f}** |")
+        cells = [took.get(label) for label in ("torch", "tvm", "rule", *shown)]
+        figures = " | ".join("–" if each is None else f"{each:.1f}" for each in cells)
+        lines.append(f"| {entry['kernel']} | {figures} | **{gains[entry['kernel']]:.2f}** |")
     mean = statistics.geometric_mean(gains.values())
-    lines.append(f"| **geometric mean of {len(gains)}** | | | | | | | **{mean:.2f}** |")
+    lines.append(f"| **geometric mean of {len(gains)}** | {'| ' * (3 + len(shown))}| **{mean:.2f}** |")
     lines += ["", f"Least of all: {min(gains.values()):.2f}.", ""]
     lines += [
         "| proposer | s a run | " + " | ".join(map(str, COUNTS)) + " |",
         "|---|--:|" + "--:|" * len(COUNTS),
     ]
     best = {entry["kernel"]: min(map(_best_us, entry["runs"])) for entry in entries}
-    for proposer in PROPOSERS:
+    for proposer in shown:
         cells, spreads = [], []
         mine = [
             (entry["kernel"], run)
@@ -231,6 +239,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--records", default="out/proposers/training.db")
+    parser.add_argument(
+        "--model", type=Path, default=None, help="folder of the language model, if it proposes"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/proposers/packed.json"))
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -246,6 +257,9 @@ def main() -> None:
         name for name in (*KERNELS, *UNEVEN) if own_kernel(parse_kernel(name), registers) is not None
     ]
     deadline = time.monotonic() + arguments.time_limit
+    network = None
+    if arguments.model is not None:
+        network, _ = load_network(arguments.model, target.text, target.num_threads)
     if not arguments.report:
         with open_store(arguments.records) as store:
             kept = load_kernel_trials(store, target, environment_of(target))
@@ -255,7 +269,7 @@ def main() -> None:
             own = own_kernel(parse_kernel(name), registers)
             assert own is not None, "listed so"
             known = draft_trials(kept, families=(family_of(own.name),))
-            entries[name] = measure_kernel(name, known, arguments)
+            entries[name] = measure_kernel(name, known, network, arguments)
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
             arguments.out.write_text(json.dumps(entries))
             print(name, entries[name]["in_turn_us"], flush=True)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.draft.decision_space import DecisionSpace, Rows
-from cost_model.language.text import MARK, TOKEN_WIDTH, Context, Floats, Grammar, Step, Tokens
+from cost_model.draft.decision_space import Rows
+from cost_model.draft.packed_space import Space
+from cost_model.language.packed_text import grammar_of
+from cost_model.language.text import MARK, TOKEN_WIDTH, Context, Floats, Step, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Lesson:
         weights: of each, positive; they sum to 1.
     """
 
-    space: DecisionSpace
+    space: Space
     context: Context
     rows: Rows
     weights: npt.NDArray[np.float64]
@@ -69,9 +71,9 @@ class Lesson:
 
 def example_of(lesson: Lesson) -> Example:
     """Return a lesson's arrays."""
-    grammar = Grammar(lesson.space)
+    grammar = grammar_of(lesson.space)
     answers = [grammar.values(row) for row in lesson.rows]
-    table: dict[tuple[int, int, int], int] = {}
+    table: dict[tuple[int, bytes], int] = {}
     features: list[Floats] = []
     legal: list[list[list[int]]] = []
     queries: list[list[Floats]] = []
@@ -82,10 +84,9 @@ def example_of(lesson: Lesson) -> Example:
         targets.append([])
         for index, step in enumerate(grammar.steps):
             decided = values[:index]
-            remaining = grammar.remaining(step, decided)
             places = []
             for option in grammar.options(step, decided):
-                key = (_key(step), remaining, option.value)
+                key = (_key(step), option.features.tobytes())
                 if key not in table:
                     table[key] = len(features)
                     features.append(option.features)
@@ -96,7 +97,7 @@ def example_of(lesson: Lesson) -> Example:
             queries[-1].append(grammar.query(step, decided))
     role_of_key = {_key(step): step.role for step in grammar.steps}
     option_roles = np.zeros(len(features), dtype=np.int64)
-    for (decided_key, _, _), place in table.items():
+    for (decided_key, _), place in table.items():
         option_roles[place] = role_of_key[decided_key]
     is_legal = np.zeros((len(answers), len(grammar.steps), len(features)), dtype=bool)
     for answer, steps in enumerate(legal):

@@ -18,7 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.draft.decision_space import DecisionSpace, Rows
+from cost_model.draft.decision_space import Rows
+from cost_model.draft.packed_space import Space
+from cost_model.language.packed_text import grammar_of
 from cost_model.language.text import (
     ANSWER,
     MARK,
@@ -125,7 +127,7 @@ class Network:
 
     def write(
         self,
-        space: DecisionSpace,
+        space: Space,
         context: Context,
         count: int,
         *,
@@ -145,7 +147,7 @@ class Network:
             raise ValueError(
                 f"{count} schedules at temperature {temperature} were asked for; give at least 1, above 0"
             )
-        grammar = Grammar(space)
+        grammar = grammar_of(space)
         decided, likelihoods = self._sample(grammar, context, count, temperature, rng)
         found: dict[tuple[int, ...], float] = {}
         for values, likelihood in zip(decided, likelihoods, strict=True):
@@ -157,9 +159,9 @@ class Network:
             count,
         )
 
-    def log_probability(self, space: DecisionSpace, context: Context, row: npt.NDArray[np.int64]) -> float:
+    def log_probability(self, space: Space, context: Context, row: npt.NDArray[np.int64]) -> float:
         """Return the logarithm of the probability that a candidate is written."""
-        grammar = Grammar(space)
+        grammar = grammar_of(space)
         values = grammar.values(row)
         writing = _Writing(self, grammar, context, 1)
         total = 0.0
@@ -239,7 +241,7 @@ class _Writing:
     def ask(self, step: Step, decided: Sequence[Sequence[int]]) -> _Asked:
         """Return what each answer may write next, with logits of shape (num_answers, num_options)."""
         weights = self.weights
-        remaining = [self.grammar.remaining(step, values) for values in decided]
+        states = [self.grammar.state(step, values) for values in decided]
         queries = np.stack([self.grammar.query(step, values) for values in decided])
         role, features = self.previous
         hidden = (
@@ -253,8 +255,8 @@ class _Writing:
             hidden = self._attend(hidden, layer)
         asking = normed(hidden, weights["last_gain"]) @ weights["asking"]
         found = _Asked()
-        for extent in sorted(set(remaining)):
-            members = [index for index, each in enumerate(remaining) if each == extent]
+        for state in sorted(set(states)):
+            members = [index for index, each in enumerate(states) if each == state]
             options = self.grammar.options(step, decided[members[0]])
             features = np.stack([option.features for option in options])
             known = np.maximum(features @ weights["option"] + weights["option_role"][step.role], 0)

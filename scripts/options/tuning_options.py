@@ -25,10 +25,12 @@ from scripts.terminal import console
 
 if TYPE_CHECKING:
     from cost_model import StageModel
+    from cost_model.language.network import Network
     from tuner.frontend import Model
     from tuner.graph.node_set import NodeSet
     from tuner.partition.assignment import Assignment
     from tuner.pricing.protocol import PriceMode, Pricing
+    from tuner.targets.target import Target
     from tuner.tuning.session import Session
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
@@ -311,9 +313,19 @@ class _Own:
     has_metaschedule: bool
 
 
+def _packed_network(options: _Options, target: Target) -> Network | None:
+    """Return the language model if it has learnt kernels of our own."""
+    from cost_model.language.model_files import load_network
+    from tuner.backends.metaschedule.backend import DEFAULT_LANGUAGE_MODEL
+
+    folder = options.language_model or Path(DEFAULT_LANGUAGE_MODEL)
+    network, manifest = load_network(folder, target.text, target.num_threads)
+    return network if manifest.num_packed else None
+
+
 def _tune_own_kernels(options: _Options, model: Model, budget: int | None) -> _Own:
     from records import open_store
-    from tuner.backends.metaschedule.proposers import DRAFT, EVOLUTIONARY
+    from tuner.backends.metaschedule.proposers import DRAFT, EVOLUTIONARY, LANGUAGE
     from tuner.backends.registry import available_backends, backends_for
     from tuner.targets.resolution import resolve_target
     from tuner.tuning.own_kernels import OwnTrials, tune_model
@@ -323,7 +335,12 @@ def _tune_own_kernels(options: _Options, model: Model, budget: int | None) -> _O
     known = None if names is None else [name for name in names if name.partition("?")[0] != "metaschedule"]
     backends = available_backends(target) if known is None else backends_for(known, target)
     proposer = DRAFT if options.proposer in (None, EVOLUTIONARY) else options.proposer
-    trials = OwnTrials(budget=budget, each=options.trials or None, proposer=proposer)
+    trials = OwnTrials(
+        budget=budget,
+        each=options.trials or None,
+        proposer=proposer,
+        network=_packed_network(options, target) if proposer == LANGUAGE else None,
+    )
     with console.progress_bar("tuning our own kernels") as update, open_store(options.records) as store:
         found = tune_model(
             model,

@@ -187,6 +187,7 @@ def collect_own(
     machine: Machine,
     records_url: str,
     proposer: str = DRAFT,
+    network: Network | None = None,
     on_progress: Report,
 ) -> int:
     """Measure candidates of our own kernels that compute the same as some of a collection.
@@ -197,6 +198,7 @@ def collect_own(
         machine: what is measured, and where.
         records_url: where trials are kept.
         proposer: who proposes after the first ones.
+        network: the language model, if it proposes.
         on_progress: told after each batch.
 
     Returns:
@@ -214,7 +216,7 @@ def collect_own(
     with open_store(records_url) as store:
         tuned = tune_own_kernels(
             tuple(found.values()),
-            OwnTrials(each=trials, proposer=proposer),
+            OwnTrials(each=trials, proposer=proposer, network=network),
             store,
             machine.target,
             on_batch=lambda num_trials: on_progress("our own kernels", num_trials, total),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, train_draft_model
+from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, DraftTrials, train_draft_model
 from cost_model.forests.boosting import num_idle_cores
 from cost_model.language.network import Network
 from records import open_store
+from tuner.backends.cpu.tuned.kernel_trials import draft_trials, load_kernel_trials
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine, load_draft_trials
 from tuner.backends.metaschedule.proposers import Knowledge
 from tuner.language.machine import Machine
@@ -39,6 +40,15 @@ def knowledge_of(
         machine.environment.device_model,
         network,
     )
+
+
+def packed_trials_of(
+    records_url: str, machine: Machine, *, without: Collection[str] = ()
+) -> tuple[DraftTrials, ...]:
+    """Return the trials of our own kernels that the records hold of this machine; arguments as above."""
+    with open_store(records_url) as store:
+        kept = load_kernel_trials(store, machine.target, machine.environment)
+    return tuple(each for each in draft_trials(kept) if each.task not in without)
 
 
 def draft_model_of(knowledge: Knowledge, *, seed: int) -> DraftModel | None:

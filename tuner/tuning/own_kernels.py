@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from cost_model.language.network import Network
 from records import Environment, RecordStore
 from tuner.backends.cpu.tuned.chosen_tiles import ChosenTiles
 from tuner.backends.cpu.tuned.families import BACKEND_BY_FAMILY, Decisions, OwnKernel, family_of, space_of
@@ -40,7 +41,14 @@ from tuner.backends.cpu.tuned.tuned_backend import TunedKernels, with_chosen_til
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.candidates import Candidate
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine
-from tuner.backends.metaschedule.proposers import BATCH, DRAFT, Knowledge, Proposer, new_proposer
+from tuner.backends.metaschedule.proposers import (
+    BATCH,
+    DRAFT,
+    LANGUAGE,
+    Knowledge,
+    Proposer,
+    new_proposer,
+)
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import make_backend
 from tuner.backends.tvm.native import TvmNative
@@ -250,12 +258,19 @@ class OwnTrials:
         each: of one kernel, likewise; no limit if None.
         proposer: who proposes candidates.
         time_limit_s: seconds after which no batch starts; the best so far is confirmed then.
+        network: the language model, if it proposes; without one the draft model does in its place.
     """
 
     budget: int | None = None
     each: int | None = None
     proposer: str = DRAFT
     time_limit_s: float = math.inf
+    network: Network | None = None
+
+    @property
+    def proposing(self) -> str:
+        """Who proposes, if the language model was to and there is none."""
+        return DRAFT if self.proposer == LANGUAGE and self.network is None else self.proposer
 
 
 def tune_own_kernels(
@@ -293,7 +308,7 @@ def tune_own_kernels(
             if state is None or left < 1 or time.monotonic() > deadline:
                 break
             size = int(min(BATCH, left, math.inf if trials.each is None else trials.each - state.num_trials))
-            batch = state.propose(size, learnt, trials.proposer, target)
+            batch = state.propose(size, learnt, trials, target)
             if not batch:
                 state.is_exhausted = True
                 continue
@@ -373,7 +388,7 @@ class _Tuning:
         return self.weighted.count * max(fallen, best / len(self.best_us)) / 2
 
     def propose(
-        self, size: int, learnt: Sequence[KeptTrial], proposer: str, target: Target
+        self, size: int, learnt: Sequence[KeptTrial], trials: OwnTrials, target: Target
     ) -> list[tuple[Decisions, OwnKernel]]:
         """Return candidates to measure, the rule first where it was not measured yet."""
         kernel = self.weighted.kernel
@@ -385,8 +400,9 @@ class _Tuning:
             knowledge = Knowledge(
                 draft_trials(learnt, families=(family_of(kernel.name),)),
                 caches_of_this_machine(target.num_threads),
+                network=trials.network,
             )
-            self.proposer = new_proposer(proposer, kernel.name, candidates, knowledge, seed=_SEED)
+            self.proposer = new_proposer(trials.proposing, kernel.name, candidates, knowledge, seed=_SEED)
             known: set[object] = getattr(self.proposer, "known", set())
             space = candidates.spaces[0]
             for trial in self.trials:

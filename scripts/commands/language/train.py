@@ -37,6 +37,8 @@ _ROUND_KERNELS = 48
 
 _TRIALS_BEFORE_ROUNDS = 52
 
+_OWN_BEFORE_ROUNDS = 24
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
@@ -90,13 +92,14 @@ def train(options: TrainOptions) -> None:
         raise typer.BadParameter(f"--learning-rate is {options.learning_rate}; it is above 0 and below 1")
     from tuner.language.collecting import FAMILIES
     from tuner.language.expert_rounds import train_with_rounds
-    from tuner.language.model_training import TrainingPlace, TrainingPlan, held_out_tasks
+    from tuner.language.model_training import TrainingPlace, TrainingPlan, held_out_packed, held_out_tasks
 
     machine = find_machine(options.target, options.threads)
     check_writable_folder(options.out)
     network, manifest = _initial(options, machine)
     words = (options.hold_out or "").split()
-    held_out = held_out_tasks([word for word in words if word not in FAMILIES])
+    kernels = [word for word in words if word not in FAMILIES]
+    held_out = held_out_tasks(kernels) | held_out_packed(kernels, machine)
     families = tuple(family for family in FAMILIES if family not in words)
     if not families:
         raise typer.BadParameter("--hold-out names every family of kernels; leave one to be learnt")
@@ -153,6 +156,7 @@ def _rounds(options: TrainOptions) -> ExpertRounds | None:
         kernels=collection_kernels(_ROUND_KERNELS, options.seed),
         batch=options.batch,
         trials=_TRIALS_BEFORE_ROUNDS,
+        own=_OWN_BEFORE_ROUNDS,
         builder=builder,
         runner=runner,
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cost_model.language.network import Network, NetworkShape, initial_weights
 from records import RecordStore, open_store
 from tuner.backends.cpu.nhwc import Nhwc
 from tuner.backends.cpu.packed_matmul import PackedMatmul
@@ -127,6 +128,27 @@ def test_everybody_proposes_candidates(
     kernels = kernels_of("mlp:tiny").kernels[:1]
     (found,) = tune_own_kernels(kernels, OwnTrials(each=40, proposer=proposer), store, CPU)
     assert found.trials == 40
+
+
+def test_the_language_model_writes_what_is_measured_where_there_is_one(
+    store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_kernels, "KernelProcess", SimulatedProcess)
+    written: list[int] = []
+    write = Network.write
+
+    def counted(network: Network, *arguments: Any, **options: Any) -> Any:
+        found = write(network, *arguments, **options)
+        written.append(len(found.rows))
+        return found
+
+    monkeypatch.setattr(Network, "write", counted)
+    shape = NetworkShape(layers=1, width=16, heads=2)
+    network = Network(shape, initial_weights(shape, 0))
+    kernels = kernels_of("mlp:tiny").kernels[:1]
+    (found,) = tune_own_kernels(kernels, OwnTrials(each=12, proposer="language", network=network), store, CPU)
+    assert found.trials == 12
+    assert sum(written) > 12
 
 
 def test_a_model_is_built_with_what_was_found_and_stays_right(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.draft.decision_features import Caches, decision_features
-from cost_model.draft.decision_space import DecisionSpace
 from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, DraftTrials, train_draft_model
 from cost_model.draft.evolution import CANDIDATES, Scored, evolve, mutate, pick_diverse
 from cost_model.draft.neighbours import neighbour_rows
@@ -119,8 +118,6 @@ def new_proposer(
             "the language model writes schedules of processors alone; on a GPU let `draft` or "
             "`neighbour` propose"
         )
-    if name == LANGUAGE and any(isinstance(space, PackedSpace) for space in candidates.spaces):
-        return DraftProposer(task, candidates, knowledge, seed=seed)
     if name == LANGUAGE:
         return LanguageProposer(task, candidates, knowledge, seed=seed)
     raise ValueError(
@@ -396,7 +393,6 @@ class LanguageProposer(DraftProposer):
         written = [
             (float(likelihood), index, row)
             for index, space in enumerate(self.candidates.spaces)
-            if isinstance(space, DecisionSpace)
             for row, likelihood in zip(*self._written(index, space), strict=True)
         ]
         written.sort(key=lambda each: -each[0])
@@ -405,9 +401,7 @@ class LanguageProposer(DraftProposer):
             found += sampled(self.candidates, count - len(found), self.known, self.rng)
         return found
 
-    def _written(
-        self, index: int, space: DecisionSpace
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    def _written(self, index: int, space: Space) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         context = context_of(space, self.others, self.best_rows(index, MAX_OWN))
         found = [
             self.network.write(space, context, _WRITTEN, rng=self.rng, temperature=temperature)
@@ -421,8 +415,6 @@ class LanguageProposer(DraftProposer):
     def _short_list(
         self, model: DraftModel, index: int, space: Space
     ) -> tuple[Scored, npt.NDArray[np.float32]]:
-        if not isinstance(space, DecisionSpace):
-            return super()._short_list(model, index, space)
         rows, _ = self._written(index, space)
         best = self.best_rows(index, BATCH)
         if len(best):
