@@ -46,18 +46,23 @@ def print_kernels(root: Path, model: GpuKernelModel) -> None:
         "| in range: kernels | cover | width | beyond: cover | width |"
     )
     print("|---|" + "---|" * 11)
-    for family in Family:
+    all_pairs = list(zip(samples, predictions, strict=True))
+    for family in (*Family, None):
         for known in (True, False):
             pairs = [
                 (sample, prediction)
-                for sample, prediction in zip(samples, predictions, strict=True)
-                if sample.query.kernel.family == family and (sample.query.device.name in trained_on) == known
+                for sample, prediction in all_pairs
+                if family in (None, sample.query.kernel.family)
+                and (sample.query.device.name in trained_on) == known
             ]
             if pairs:
-                _print_family(family, known, pairs)
+                _print_row("all" if family is None else str(family), "known" if known else "unknown", pairs)
+    for device in sorted({sample.query.device.name for sample in samples} - trained_on):
+        pairs = [pair for pair in all_pairs if pair[0].query.device.name == device]
+        _print_row("all", device, pairs)
 
 
-def _print_family(family: Family, known: bool, pairs: list[tuple[GpuSample, GpuPrediction]]) -> None:
+def _print_row(family: str, device: str, pairs: list[tuple[GpuSample, GpuPrediction]]) -> None:
     truth = np.array([sample.latency_us for sample, _ in pairs])
     errors = np.abs(np.array([prediction.latency_us for _, prediction in pairs]) / truth - 1)
     low, high = (
@@ -66,7 +71,6 @@ def _print_family(family: Family, known: bool, pairs: list[tuple[GpuSample, GpuP
     held, widths = (low <= truth) & (truth <= high), high / low
     inside = np.array([prediction.out_of_range == 0 for _, prediction in pairs])
     every = np.ones(len(pairs), dtype=bool)
-    device = "known" if known else "unknown"
     print(
         f"| {family} | {device} | {len(pairs)} | {100 * errors.mean():.1f} % "
         f"| {100 * np.median(errors):.1f} % | {_cells(held, widths, every)} | {inside.sum()} "

@@ -45,7 +45,10 @@ each round."""
 LEAST_ROUNDS, MOST_ROUNDS = 7, 300
 
 REST_S = 0.01
-"""Longer than thread pools wait in a loop for their next work: some milliseconds each."""
+"""Of a rest, after which it is asked whether threads still wait in a loop for their next work."""
+
+MOST_REST_S = 1.0
+"""TVM's threads do for up to a third of a second, OpenBLAS's for 30 ms, others for some milliseconds."""
 
 
 def measure_row(row: Row, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -103,7 +106,7 @@ def run_in_turn(contenders: Mapping[str, Run], threads: int, *, seconds: float) 
     """Return milliseconds of each contender, one execution of each in every round, each in its own order.
 
     With one thread the processor's time counts, so that other programs' does not; with more it is the time
-    that passes, and between executions there is a rest, in which the threads of the last one stop spinning.
+    that passes, and between executions there is a rest, until the threads of the last one stop spinning.
     """
     clock = time.process_time if threads == 1 else time.perf_counter
     samples: dict[str, list[float]] = {label: [] for label in contenders}
@@ -116,11 +119,21 @@ def run_in_turn(contenders: Mapping[str, Run], threads: int, *, seconds: float) 
         rng.shuffle(order)
         for label, run in order:
             if threads > 1:
-                time.sleep(REST_S)
+                _rest()
             before = clock()
             run()
             samples[label].append(max(clock() - before, 1e-9) * 1e3)
     return samples
+
+
+def _rest() -> None:
+    """Return when no thread of this process runs any more."""
+    ends = time.perf_counter() + MOST_REST_S
+    while time.perf_counter() < ends:
+        before = time.process_time()
+        time.sleep(REST_S)
+        if time.process_time() - before < REST_S / 10:
+            return
 
 
 def _made(makers: Mapping[str, Callable[[], Run]]) -> tuple[dict[str, Run], dict[str, str]]:

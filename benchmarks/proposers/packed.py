@@ -204,7 +204,7 @@ def report(entries: Sequence[dict[str, Any]]) -> str:
         figures = " | ".join("–" if each is None else f"{each:.1f}" for each in cells)
         lines.append(f"| {entry['kernel']} | {figures} | **{gains[entry['kernel']]:.2f}** |")
     mean = statistics.geometric_mean(gains.values())
-    lines.append(f"| **geometric mean of {len(gains)}** | {'| ' * (3 + len(shown))}| **{mean:.2f}** |")
+    lines.append(f"| **geometric mean of {len(gains)}** | {'| ' * (2 + len(shown))}| **{mean:.2f}** |")
     lines += ["", f"Least of all: {min(gains.values()):.2f}.", ""]
     lines += [
         "| proposer | s a run | " + " | ".join(map(str, COUNTS)) + " |",
