@@ -24,13 +24,23 @@ from tuner.backends.cpu.kernels.clamp import Bounds
 from tuner.backends.cpu.kernels.memory import Operands, flat
 from tuner.graph.relax_types import PrimFunc
 
+_LANES = 16
+"""Channels of a vector, where they fill such."""
+
+_FEW_VECTORS = 2
+"""So few vectors of channels may be parted one by one."""
+
 _PIXELS = {32: 14, 8: 4, 4: 2}
 """Results of a tile at most, by how many vectors of 16 all registers hold: with the weights of a window's row
 they fit."""
 
-_MIN_TASKS = 32
+_MOST_PIXELS = 14
+"""Results of a tile of shorter vectors, of which registers hold more."""
+
+_MIN_TASKS = 14
 """Parts that threads can share, where there are channels enough. Channels are parted no further: all of a
-pixel lie together, and reading some of them a pass costs a third more where data comes from afar."""
+pixel lie together, and reading some of them a pass costs a third more where data comes from afar; one vector
+a pass of many takes up to three times as long (88 channels of 27 x 27)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +107,8 @@ class DepthwiseShape:
         """Results of a tile."""
         if self.tile is not None:
             return self.tile.pixels
-        return _pixels_of(self.result[2], _PIXELS[self.registers])
+        most = _PIXELS[self.registers] * _LANES // self.lanes
+        return _pixels_of(self.result[2], min(most, _MOST_PIXELS))
 
     @property
     def packed_shape(self) -> tuple[int, int, int]:
@@ -111,12 +122,14 @@ class DepthwiseShape:
             return self.tile.group
         num_vectors = self.packed_shape[0]
         batch, rows, _, _ = self.result
-        num_groups = next(
+        least = 1 if num_vectors <= _FEW_VECTORS else 2
+        counts = [
             count
-            for count in range(1, num_vectors + 1)
-            if num_vectors % count == 0 and (count * batch * rows >= _MIN_TASKS or count == num_vectors)
-        )
-        return num_vectors // num_groups
+            for count in range(1, num_vectors // least + 1)
+            if num_vectors % count == 0 and num_vectors // count >= least
+        ]
+        enough = [count for count in counts if count * batch * rows >= _MIN_TASKS]
+        return num_vectors // (enough[0] if enough else counts[-1])
 
 
 def weights_kernel(shape: DepthwiseShape) -> PrimFunc:

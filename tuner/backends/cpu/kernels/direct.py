@@ -31,6 +31,9 @@ from tuner.graph.relax_types import PrimFunc
 Prepare: TypeAlias = Callable[[Any, int, Any, Any], None]
 """Writes data: of which pixel on, how many, into which row of memory, and where there."""
 
+_SHORT_LANES = 8
+"""Filters of a vector where fewer divide them all: the last panel repeats some, and 28 take half the time."""
+
 _LANES = 16
 """Filters of a vector, where there are enough of them."""
 
@@ -127,7 +130,9 @@ class DirectShape:
         """Filters of a vector."""
         if self.tile is not None:
             return self.tile.lanes
-        return _LANES if self.filters >= 2 * _LANES else lanes_of(self.filters)
+        if self.filters >= 2 * _LANES:
+            return _LANES
+        return max(lanes_of(self.filters), _SHORT_LANES if self.filters >= _SHORT_LANES else 0)
 
     @property
     def vectors(self) -> int:
