@@ -107,6 +107,7 @@ SESSION = {
     "tuner.tuning.own_kernels.tune_model": SimpleNamespace(
         backends=(), chosen={}, kernels=(), covered=frozenset(), spent=0
     ),
+    "cost_model.language.model_files.load_network": ("network", SimpleNamespace(num_packed=9)),
     "cost_model.load_kernel_model": "kernel model",
 }
 
@@ -577,6 +578,7 @@ OF_TORCH: dict[str, Case] = {
             ),
             "scripts.commands.language.train.check_writable_folder": None,
             "tuner.language.model_training.held_out_tasks": frozenset(),
+            "tuner.language.model_training.held_out_packed": frozenset(),
             "tuner.language.expert_rounds.train_with_rounds": (
                 SimpleNamespace(shape=SimpleNamespace(num_parameters=1)),
                 Manifest(),

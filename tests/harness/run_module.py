@@ -1,4 +1,4 @@
-"""Run a built module once, in this process."""
+"""Run a built module once, in this process; and what is scheduled for a GPU, thread by thread."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import relax, tirx
 
+from tuner.graph.relax_types import IRModule
 from tuner.lowering.lower import flat_arrays
 from tuner.lowering.weight_binding import bound_arguments
 from tuner.targets.resolution import tvm_device
@@ -25,3 +27,28 @@ def run_module(
     if function == "main":
         tensors = bound_arguments(machine, tensors)
     return flat_arrays(machine[function](*tensors))
+
+
+def all_in_turn(module: IRModule) -> IRModule:
+    """Return a module with all its kernels so; they share nothing between threads."""
+    turned = module.clone()
+    for variable, function in module.functions_items():
+        if isinstance(function, tirx.PrimFunc):
+            turned.update_func(variable, one_after_the_other(function))
+    return turned
+
+
+def one_after_the_other(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a kernel for the CPU that runs the threads of each launch in turn, the last one first."""
+
+    def serial(loop: Any) -> Any:
+        if loop.kind != tirx.ForKind.THREAD_BINDING:
+            return loop
+        last = int(loop.extent) - 1
+        variable = loop.loop_var
+        body = tvm_ffi.structural_map(
+            loop.body, (tirx.Var, lambda each: last - each if each.same_as(variable) else each)
+        )
+        return tirx.For(variable, 0, loop.extent, tirx.ForKind.SERIAL, body)
+
+    return tvm_ffi.structural_map(kernel, (tirx.For, serial))

@@ -11,8 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from tests.harness.gpu_threads import one_after_the_other
-from tests.harness.run_module import run_module
+from tests.harness.run_module import one_after_the_other, run_module
 from tuner.backends.tvm.gpu_loops import has_threads, share_out
 from tuner.backends.tvm.native import fuse_function
 from tuner.backends.tvm.schedule import schedule_kernels

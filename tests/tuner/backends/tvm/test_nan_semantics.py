@@ -12,8 +12,7 @@ import tvm
 from torch import nn
 from tvm import relax
 
-from tests.harness.gpu_threads import all_in_turn
-from tests.harness.run_module import run_module
+from tests.harness.run_module import all_in_turn, run_module
 from tests.samples.partition_samples import function_module
 from tuner.backends.registry import make_backend
 from tuner.backends.tvm.nan_semantics import pass_nan_on
