@@ -175,7 +175,7 @@ def test_a_round_measures_what_the_network_writes(tmp_path: Path) -> None:
     builder, runner = builder_and_runner()
     collect_schedules(
         kernels,
-        CollectionPlan(random=12, rounds=0),
+        CollectionPlan(random=18, rounds=0),
         machine=machine(),
         records_url=url,
         builder=builder,
@@ -186,9 +186,9 @@ def test_a_round_measures_what_the_network_writes(tmp_path: Path) -> None:
         Network(SHAPE, initial_weights(SHAPE, 0)),
         manifest(),
         plan=PLAN,
-        rounds=ExpertRounds(count=1, kernels=kernels, batch=2, trials=12, builder=builder, runner=runner),
+        rounds=ExpertRounds(count=1, kernels=kernels, batch=2, trials=18, builder=builder, runner=runner),
         place=TrainingPlace(machine(), tmp_path / "model", held_out_tasks(["dense:8x12x20"])),
         records_url=url,
         on_progress=lambda *each: None,
     )
-    assert (found.rounds, found.num_kernels, found.num_trials) == (1, 2, 28)
+    assert (found.rounds, found.num_kernels, found.num_trials) == (1, 2, 40)
