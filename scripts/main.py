@@ -100,6 +100,8 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(f"{missing} is not installed, and this command needs it; {fix}", EXIT_FAILED)
     except Exception as error:
         status = _status_of(error)
+        if status is None and interrupts.was_raised():
+            return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
         if status is None:
             raise
         return _fail(str(error), status)

@@ -54,6 +54,7 @@ def leave() -> None:
 
 def raise_in_work() -> None:
     """Let Ctrl-C raise KeyboardInterrupt from now on, save in the middle of an import."""
+    _state.was_raised = False
     _state.action = _raise
 
 
@@ -90,6 +91,7 @@ class _State:
     """What Ctrl-C does now."""
 
     action: Callable[[], None]
+    was_raised = False
 
 
 _state = _State()
@@ -102,7 +104,13 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _raise() -> None:
+    _state.was_raised = True
     raise KeyboardInterrupt
+
+
+def was_raised() -> bool:
+    """Say whether Ctrl-C has interrupted a command's work; compiled code makes another error of it."""
+    return _state.was_raised
 
 
 _state.action = _raise
