@@ -46,7 +46,7 @@ def pass_nan_on(kernel: PrimFunc) -> PrimFunc:
         kernel = tvm_ffi.structural_map(kernel, (kind, replace))
     differ = _differing_unbound if holds_bfloat16(kernel) else _differing
     kernel = tvm_ffi.structural_map(kernel, (tirx.NE, differ))
-    return keep_negations(kernel)
+    return _keep_negations(kernel)
 
 
 def pass_nan_on_gpu(kernel: PrimFunc) -> PrimFunc:
@@ -60,12 +60,7 @@ def pass_nan_on_gpu(kernel: PrimFunc) -> PrimFunc:
             value = tvm_ffi.structural_map(value, (kind, _passing_nan_on_gpu))
         return tirx.BufferStore(store.buffer, value, store.indices)
 
-    return keep_negations(tvm_ffi.structural_map(kernel, (tirx.BufferStore, passing)))
-
-
-def keep_negations(kernel: PrimFunc) -> PrimFunc:
-    """Return a kernel in which no negation of a comparison is taken for the opposite one, on any device."""
-    return tvm_ffi.structural_map(kernel, (tirx.Not, _negated))
+    return _keep_negations(tvm_ffi.structural_map(kernel, (tirx.BufferStore, passing)))
 
 
 def module_passing_nan(module: IRModule) -> IRModule:
@@ -75,6 +70,11 @@ def module_passing_nan(module: IRModule) -> IRModule:
         if isinstance(function, tirx.PrimFunc):
             changed.update_func(variable, pass_nan_on(function))
     return changed
+
+
+def _keep_negations(kernel: PrimFunc) -> PrimFunc:
+    """Return a kernel in which no negation of a comparison is taken for the opposite one, on any device."""
+    return tvm_ffi.structural_map(kernel, (tirx.Not, _negated))
 
 
 def _accumulators(kernel: PrimFunc) -> list[tuple[Any, Any]]:

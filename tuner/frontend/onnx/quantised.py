@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, Shapes
+from tuner.frontend.onnx.rewrite import NodeWriter, OnnxModel, OnnxNode, Shapes
 
 _EXACT = 2**24
 """Whole numbers below are numbers of float32."""
@@ -37,7 +37,7 @@ def write_out_quantised(model: OnnxModel, shapes: Shapes) -> bool:
     constants: dict[str, Any] = {}
     for node in model.graph.node:
         write = _WRITERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-        writer = _Writer(node, shapes)
+        writer = _Writer(node, shapes=shapes)
         if write is not None and write(node, writer):
             nodes.extend(writer.nodes)
             constants |= writer.constants
@@ -52,22 +52,11 @@ def write_out_quantised(model: OnnxModel, shapes: Shapes) -> bool:
 
 
 @dataclass
-class _Writer:
-    """Collects what takes a node's place."""
+class _Writer(NodeWriter):
+    """Collects constants as well, and knows shapes."""
 
-    origin: OnnxNode
-    shapes: Shapes
-    nodes: list[OnnxNode] = field(default_factory=list)
+    shapes: Shapes = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
-
-    def emit(self, kind: str, *inputs: str, result: str = "", **attributes: Any) -> str:
-        """Add a node, and return the name of its result."""
-        result = result or f"{self.origin.output[0]}/{kind}{len(self.nodes)}"
-        name = f"{self.origin.name}_{kind}{len(self.nodes)}" if self.origin.name else ""
-        node = helper.make_node(kind, list(inputs), [result], name=name, **attributes)
-        node.metadata_props.extend(self.origin.metadata_props)
-        self.nodes.append(node)
-        return result
 
     def along(self, x: str, axis: int, rank: int) -> str:
         """Return one number for all, or one for each place of an axis, so that it broadcasts there."""

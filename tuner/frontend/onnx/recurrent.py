@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
-from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, Shapes
+from tuner.frontend.onnx.rewrite import NodeWriter, OnnxModel, OnnxNode, Shapes
 
 _ACTIVATIONS = {
     "LSTM": ["Sigmoid", "Tanh", "Tanh"],
@@ -83,21 +83,10 @@ class _Layer:
 
 
 @dataclass
-class _Writer:
-    """Collects nodes and constants under names of their own."""
+class _Writer(NodeWriter):
+    """Collects constants as well."""
 
-    origin: OnnxNode
-    nodes: list[OnnxNode] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def emit(self, kind: str, *inputs: str, to: str = "", **attributes: Any) -> str:
-        """Add a node, and return the name of its result."""
-        result = to or f"{self.origin.output[0] or self.origin.name}/{kind}{len(self.nodes)}"
-        name = f"{self.origin.name}_{kind}{len(self.nodes)}" if self.origin.name else ""
-        node = helper.make_node(kind, list(inputs), [result], name=name, **attributes)
-        node.metadata_props.extend(self.origin.metadata_props)
-        self.nodes.append(node)
-        return result
 
     def constant(self, name: str, value: np.ndarray) -> str:
         self.constants[name] = value
@@ -169,10 +158,10 @@ def _write(layer: _Layer, writer: _Writer) -> None:
             continue
         if layer.is_by_example:
             writer.emit(
-                "Transpose", writer.emit("Concat", *parts, axis=axis), to=results[place], perm=by_example
+                "Transpose", writer.emit("Concat", *parts, axis=axis), result=results[place], perm=by_example
             )
         else:
-            writer.emit("Concat", *parts, to=results[place], axis=axis)
+            writer.emit("Concat", *parts, result=results[place], axis=axis)
 
 
 def _direction(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,6 +54,29 @@ def take_graph(model: OnnxModel, rewritten: OnnxModel) -> None:
 def text_of(value: bytes | str) -> str:
     """Return an attribute of text, which onnx gives as bytes."""
     return value.decode() if isinstance(value, bytes) else value
+
+
+@dataclass
+class NodeWriter:
+    """Collects the nodes that take a node's place, under names after its own and with its notes.
+
+    Attributes:
+        origin: the node.
+        nodes: what was written, in order.
+    """
+
+    origin: OnnxNode
+    nodes: list[OnnxNode] = field(default_factory=list)
+
+    def emit(self, kind: str, *inputs: str, result: str = "", **attributes: Any) -> str:
+        """Add a node, and return the name of its result, made up where none is given."""
+        origin, number = self.origin, len(self.nodes)
+        result = result or f"{origin.output[0] or origin.name}/{kind}{number}"
+        name = f"{origin.name}_{kind}{number}" if origin.name else ""
+        node = helper.make_node(kind, list(inputs), [result], name=name, **attributes)
+        node.metadata_props.extend(origin.metadata_props)
+        self.nodes.append(node)
+        return result
 
 
 def simplify_graph(model: OnnxModel, shapes: Shapes) -> None:
