@@ -1,11 +1,11 @@
 """How fast our own kernels get with so many trials, by who proposes their decisions, beside untuned backends.
 
 Kernels of `benchmarks.proposers` that one of ours computes, and more whose extents are no multiples of 16.
-Trials of the same kernels are left out of what is known. A candidate's first trial is the first proposal: the
-kernel's own rule, which tuning measures too, is a column of its own. All of a kernel's figures are processor
-time of one thread. What untuned backends take (the `tvm` rule, our kernel by its rule, and torch with packed
-weights, as its backend calls it) and the winner are measured in turn, so is the winner of each proposer. A
-finished kernel is an entry of --out, and is not done again.
+Trials of the same kernels are left out of what is known. A proposer's first trial is its first proposal; with
+--from-rule it is the kernel's own rule, from which the proposer learns, as in tuning. All of a kernel's
+figures are processor time of one thread. What untuned backends take (the `tvm` rule, our kernel by its rule,
+and torch with packed weights, as its backend calls it) and the winner are measured in turn, so is the winner
+of each proposer. A finished kernel is an entry of --out, and is not done again.
 
     taskset -c 1 python -m benchmarks.proposers.packed --records TRAINING.db --model MODEL --seeds 0 1 2
     python -m benchmarks.proposers.packed --report
@@ -30,7 +30,7 @@ from cost_model.draft.draft_model import DraftTrials
 from cost_model.language.model_files import load_network
 from cost_model.language.network import Network
 from records import open_store
-from tuner.backends.cpu.tuned.families import OwnKernel, family_of
+from tuner.backends.cpu.tuned.families import family_of
 from tuner.backends.cpu.tuned.kernel_trials import draft_trials, load_kernel_trials
 from tuner.backends.environment import environment_of
 from tuner.backends.library_call import Convolution, Linear
@@ -76,12 +76,13 @@ def measure_kernel(
     others = tuple(each for each in known if each.task != own.name)
     knowledge = Knowledge(others, caches_of_this_machine(1), network=network)
     proposers = [each for each in PROPOSERS if each != LANGUAGE or network is not None]
+    candidates = OwnCandidates(own, registers)
     runs: list[dict[str, Any]] = []
     with KernelProcess(target) as process:
         for proposer_name in proposers:
             for seed in arguments.seeds:
                 started = time.monotonic()
-                latencies, best = _run(process, own, proposer_name, knowledge, seed, arguments.trials)
+                latencies, best = _run(process, candidates, proposer_name, knowledge, seed, arguments)
                 runs.append(
                     {
                         "proposer": proposer_name,
@@ -112,14 +113,24 @@ def measure_kernel(
 
 
 def _run(
-    process: KernelProcess, own: OwnKernel, name: str, knowledge: Knowledge, seed: int, trials: int
+    process: KernelProcess,
+    candidates: OwnCandidates,
+    name: str,
+    knowledge: Knowledge,
+    seed: int,
+    arguments: argparse.Namespace,
 ) -> tuple[list[float | None], dict[str, int]]:
-    candidates = OwnCandidates(own)
-    proposer = new_proposer(name, own.name, candidates, knowledge, seed=seed)
+    proposer = new_proposer(name, candidates.kernel.name, candidates, knowledge, seed=seed)
     latencies: list[float] = []
     decisions: list[dict[str, int]] = []
+    trials = arguments.trials
+    rule = candidates.rule() if arguments.from_rule else None
+    if rule is not None:
+        known: set[object] = getattr(proposer, "known", set())
+        known.add(rule.key)
     while len(latencies) < trials:
-        batch = proposer.propose(min(BATCH, trials - len(latencies)))
+        first = [rule] if rule is not None and not latencies else []
+        batch = first + proposer.propose(min(BATCH, trials - len(latencies)) - len(first))
         if not batch:
             break
         found = process.time([each.schedule.function() for each in batch], rounds=3)
@@ -246,6 +257,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--kernels", nargs="+", default=None)
+    parser.add_argument("--from-rule", action="store_true", help="the first trial is the kernel's own rule")
     parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds after which none starts")
     parser.add_argument("--report", action="store_true", help="print the tables of --out and measure nothing")
     arguments = parser.parse_args()

@@ -20,7 +20,13 @@ Values: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
 """The value of each decision, by its name, of many candidates."""
 
 MAX_REGISTERS = 32
-"""Accumulators of 8 elements; a tile beyond is slow on AVX2 and leaves no operand registers on AVX-512."""
+"""Accumulators of 8 elements; a tile beyond is slow on AVX2."""
+
+MAX_WIDE_REGISTERS = 60
+"""The same where registers are as many as AVX-512 has and vectors fill them: two are left for operands."""
+
+WIDE = 32
+"""Vectors of 16 elements that the registers of AVX-512 hold."""
 
 _MAX_REPEATED = 2.0
 """Most results that tiles compute over those that are wanted."""
@@ -55,15 +61,45 @@ def _parts(extent: int | Array, tile: Array | npt.NDArray[np.int64]) -> Array:
     return np.asarray(np.ceil(extent / tile), dtype=np.float64)
 
 
-def _is_tile(values: Values, rows: int, columns: int, prefix: str = "") -> npt.NDArray[np.bool_]:
+def _accumulators(count: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return how many accumulators of 8 elements some vectors are; a shorter one takes as much."""
+    return np.asarray(count * np.maximum(lanes // 8, 1))
+
+
+def _most(lanes: npt.NDArray[np.int64], extents: Mapping[str, int]) -> npt.NDArray[np.int64]:
+    """Return how many accumulators of 8 elements a tile may have."""
+    has_wide = extents["registers"] >= WIDE
+    return np.where(has_wide & (lanes >= 16), MAX_WIDE_REGISTERS, MAX_REGISTERS)
+
+
+def _fits(
+    count: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64], extents: Mapping[str, int]
+) -> npt.NDArray[np.bool_]:
+    """Say which vectors of sums fit into registers."""
+    return np.asarray(_accumulators(count, lanes) <= _most(lanes, extents))
+
+
+def _is_short(
+    count: npt.NDArray[np.int64],
+    lanes: npt.NDArray[np.int64],
+    unroll: npt.NDArray[np.int64],
+    extents: Mapping[str, int],
+) -> npt.NDArray[np.bool_]:
+    """Say which steps that are written out are no more code than three tiles that fill the registers."""
+    return np.asarray(_accumulators(count, lanes) * unroll <= 3 * _most(lanes, extents))
+
+
+def _is_tile(
+    values: Values, rows: int, columns: int, extents: Mapping[str, int], prefix: str = ""
+) -> npt.NDArray[np.bool_]:
     """Say which tiles fit into registers and results, and repeat few of these."""
     tile_rows, panel = values[f"{prefix}rows"], values[f"{prefix}vectors"] * values[f"{prefix}lanes"]
-    registers = tile_rows * values[f"{prefix}vectors"] * np.maximum(values[f"{prefix}lanes"] // 8, 1)
+    vectors = tile_rows * values[f"{prefix}vectors"]
     computed = _parts(rows, tile_rows) * tile_rows * _parts(columns, panel) * panel
     return np.asarray(
         (panel <= columns)
         & (tile_rows <= rows)
-        & (registers <= MAX_REGISTERS)
+        & _fits(vectors, values[f"{prefix}lanes"], extents)
         & (computed <= _MAX_REPEATED * rows * columns)
     )
 
@@ -86,16 +122,15 @@ def _product_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray
     rows = values["rows"]
     steps = np.where(values["depth_block"] > 0, values["depth_block"], extents["depth"])
     needs_blocks = (values["depth_block"] > 0) | (values["packs_data"] > 0)
-    registers = rows * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
     # A block is a whole number of tiles; of two sizes with as many tiles one is left out.
     tiles = np.maximum(values["block_rows"] // rows, 1)
     is_named = (values["block_rows"] >= rows) | (values["block_rows"] == values["block_rows"].min(initial=1))
     is_last = (tiles * rows < extents["rows"]) | (values["block_rows"] == extents["rows"])
     return np.asarray(
-        _is_tile(values, extents["rows"], extents["columns"])
+        _is_tile(values, extents["rows"], extents["columns"], extents)
         & ~(needs_blocks & (values["shares_blocks"] == 0))
         & (steps % values["unroll"] == 0)
-        & (registers * values["unroll"] <= 3 * MAX_REGISTERS)
+        & _is_short(rows * values["vectors"], values["lanes"], values["unroll"], extents)
         & is_named
         & is_last
     )
@@ -130,13 +165,12 @@ def _product_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> 
 
 
 def _direct_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    registers = values["rows"] * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
     tiles = extents["lines"] * _parts(extents["length"], values["rows"])
     # All tiles at once have one number.
     is_last = (values["block_tiles"] < tiles) | (values["block_tiles"] == 65536)
     return np.asarray(
-        _is_tile(values, extents["length"], extents["filters"])
-        & (registers * values["unroll"] <= 3 * MAX_REGISTERS)
+        _is_tile(values, extents["length"], extents["filters"], extents)
+        & _is_short(values["rows"] * values["vectors"], values["lanes"], values["unroll"], extents)
         & is_last
     )
 
@@ -166,11 +200,10 @@ def _direct_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> d
 
 def _depthwise_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
     pixels, lanes = values["pixels"], values["lanes"]
-    registers = pixels * np.maximum(lanes // 8, 1)
     computed = _parts(extents["length"], pixels) * pixels
     vectors = extents["channels"] // lanes
     return np.asarray(
-        (registers <= MAX_REGISTERS)
+        _fits(pixels, lanes, extents)
         & (computed <= _MAX_REPEATED * extents["length"])
         & (extents["channels"] % lanes == 0)
         & (vectors % values["group"] == 0)
@@ -211,15 +244,15 @@ def _winograd_tiles(values: Mapping[str, Array] | Values, extents: Mapping[str, 
 
 def _winograd_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
     tiles, block = _winograd_tiles(values, extents), values["rows"] * values["groups"]
-    registers = values["rows"] * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
+    vectors, lanes = values["rows"] * values["vectors"], values["lanes"]
     computed = _parts(tiles, block) * block
     panel = values["vectors"] * values["lanes"]
     return np.asarray(
         (values["rows"] <= tiles)
         & (computed <= _MAX_REPEATED * tiles)
         & (extents["filters"] % panel == 0)
-        & (registers <= MAX_REGISTERS)
-        & (registers * values["unroll"] <= 3 * MAX_REGISTERS)
+        & _fits(vectors, lanes, extents)
+        & _is_short(vectors, lanes, values["unroll"], extents)
     )
 
 
@@ -253,18 +286,20 @@ def _winograd_extras(values: Mapping[str, Array], extents: Mapping[str, int]) ->
 
 
 def _rowwise_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    pixels = values["pixels"]
-    registers = pixels * np.maximum(values["between_lanes"] // 8, 1)
-    is_between = (registers <= MAX_REGISTERS // 2) & (
-        _parts(extents["result"], pixels) * pixels <= 1.4 * extents["result"]
-    )
-    first = values["rows"] * values["vectors"] * np.maximum(values["lanes"] // 8, 1)
+    pixels, between = values["pixels"], values["between_lanes"]
+    first = _accumulators(values["rows"] * values["vectors"], values["lanes"])
+    # Two convolutions share the code, so that each has half of what fits.
     found = (
-        _is_tile(values, extents["length"], extents["filters"]) & is_between & (first <= 16) & (first >= 4)
+        _is_tile(values, extents["length"], extents["filters"], extents)
+        & (_accumulators(pixels, between) <= _most(between, extents) // 2)
+        & (_parts(extents["result"], pixels) * pixels <= 1.4 * extents["result"])
+        & (first <= _most(values["lanes"], extents) // 2)
+        & (first >= 4)
     )
     if extents["narrow"]:
-        last = values["last_rows"] * values["last_vectors"] * np.maximum(values["last_lanes"] // 8, 1)
-        found &= _is_tile(values, extents["result"], extents["narrow"], "last_") & (last <= 16)
+        last = _accumulators(values["last_rows"] * values["last_vectors"], values["last_lanes"])
+        found &= _is_tile(values, extents["result"], extents["narrow"], extents, "last_")
+        found &= last <= _most(values["last_lanes"], extents) // 2
         found &= (last >= 4) | (last >= last.max(initial=0))
     return np.asarray(found)
 

@@ -3,9 +3,9 @@
 Beside MetaSchedule's sketches of a product or convolution stand kernels of our own, whose weights are packed
 in panels (`tuner.backends.cpu`). A candidate is a row of whole numbers as in `DecisionSpace`: the sketch,
 which is always 0, and for each decision the number of one of its values. Tiles need not divide extents, since
-a last tile may repeat results of the one before; so candidates are bounded by what fits into registers, and
-those that leave half of the work to repetitions are left out. A space has some ten thousand candidates, which
-are all tabulated. Checked in tests/cost_model/draft/test_packed_space.py.
+a last tile may repeat results of the one before; so candidates are bounded by what fits into the target's
+registers, and those that leave half of the work to repetitions are left out. A space has some ten thousand
+candidates, which are all tabulated. Checked in tests/cost_model/draft/test_packed_space.py.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.draft.decision_space import Access, DecisionSpace, Loop, Rows, TiledKernel
-from cost_model.draft.packed_families import RULES, Array, PackedFamily, Values
+from cost_model.draft.packed_families import RULES, WIDE, Array, PackedFamily, Values
 
 _FREE_REGISTERS = 13
 """Of the 16 of AVX2 those that accumulators may fill."""
+
+_FREE_WIDE_REGISTERS = 52
+"""The same of AVX-512's 32, in accumulators of 8 elements."""
 
 _JITTER = 0.2
 """Octaves of speed that the rule of thumb does not tell apart."""
@@ -137,13 +140,17 @@ class PackedSpace:
     def guessed(self, count: int, rng: np.random.Generator) -> Rows:
         """Return candidates that a rule of thumb favours, for when nothing is known of such kernels.
 
-        Accumulators and operands fit into 16 registers, operands are loaded for many products each, and few
+        Accumulators and operands fit into registers, operands are loaded for many products each, and few
         results are computed twice. Of as good ones some are drawn at random.
         """
+        has_wide = dict(self.extents)["registers"] >= WIDE
+        free = np.where(
+            has_wide & (self.values_of(self.rows)["lanes"] >= 16), _FREE_WIDE_REGISTERS, _FREE_REGISTERS
+        )
         extras = self.extras(self.rows)
         loads = np.log2(np.maximum(extras["loads_a_product"], 0.4))
         needed = np.maximum(extras["registers"], extras.get("second_registers", np.zeros(1)))
-        spilled = np.maximum(needed - _FREE_REGISTERS, 0.0) / _FREE_REGISTERS
+        spilled = np.maximum(needed - free, 0.0) / free
         again = np.log2(np.maximum(extras.get("multiplications", np.ones(1)), 1e-3)) + extras["repeated"]
         score = -loads - 2 * spilled - again + rng.uniform(0, _JITTER, len(self.rows))
         return self.rows[np.argsort(-score, kind="stable")[:count]]
@@ -183,12 +190,19 @@ EXTRAS = (
 """Features of packed kernels alone; all are 0 for others."""
 
 
-def product_space(rows: int, depth: int, columns: int) -> PackedSpace:
+def product_space(rows: int, depth: int, columns: int, *, registers: int = WIDE) -> PackedSpace:
     """Return the space of a product of rows x depth by depth x columns with a packed matrix.
 
     Decisions: rows of a tile, vectors and lanes of its columns, rows that pass a panel before the next, steps
     of the sum before the next panel (0 for all), steps that are written out, whether rows are copied, whether
     threads share blocks alone, and whether sums are stored before the epilogue.
+
+    Args:
+        rows: of the data.
+        depth: of the sum.
+        columns: of the matrix.
+        registers: vectors of 16 that all registers hold; with as many as AVX-512 has, every candidate of
+            fewer is one too.
     """
     num_blocks = sorted({min(count, rows) for count in (4, 8, 16, 32, 64, 128, 256, 1024, 65536)})
     kernel = TiledKernel(
@@ -204,7 +218,11 @@ def product_space(rows: int, depth: int, columns: int) -> PackedSpace:
         PackedFamily.PRODUCT,
         kernel,
         {
-            "rows": [each for each in (*range(1, 9), 10, 12, 14) if each <= rows],
+            "rows": [
+                each
+                for each in (range(1, 15) if registers >= WIDE else (*range(1, 9), 10, 12, 14))
+                if each <= rows
+            ],
             "vectors": (1, 2, 3, 4, 6),
             "lanes": (8, 16) if columns >= 16 else (4, 8),
             "block_rows": num_blocks,
@@ -217,12 +235,19 @@ def product_space(rows: int, depth: int, columns: int) -> PackedSpace:
             "shares_blocks": (0, 1),
             "stores_sums": (0, 1),
         },
-        {"rows": rows, "depth": depth, "columns": columns},
+        {"rows": rows, "depth": depth, "columns": columns, "registers": registers},
     )
 
 
 def direct_space(
-    *, lines: int, length: int, channels: int, filters: int, window: tuple[int, int], stride: int
+    *,
+    lines: int,
+    length: int,
+    channels: int,
+    filters: int,
+    window: tuple[int, int],
+    stride: int,
+    registers: int = WIDE,
 ) -> PackedSpace:
     """Return the space of a convolution whose channels are last, without Winograd's method.
 
@@ -236,6 +261,7 @@ def direct_space(
         filters: channels of the result.
         window: rows and columns.
         stride: along a row.
+        registers: as for a product.
     """
     return _space(
         PackedFamily.DIRECT,
@@ -247,12 +273,24 @@ def direct_space(
             "block_tiles": [1, 2, 4, 8, 16, 64, 65536],
             "unroll": [each for each in (1, 2, 4, 8) if not channels % each],
         },
-        {"lines": lines, "length": length, "channels": channels, "filters": filters},
+        {
+            "lines": lines,
+            "length": length,
+            "channels": channels,
+            "filters": filters,
+            "registers": registers,
+        },
     )
 
 
 def depthwise_space(
-    *, lines: int, length: int, channels: int, window: tuple[int, int], stride: int
+    *,
+    lines: int,
+    length: int,
+    channels: int,
+    window: tuple[int, int],
+    stride: int,
+    registers: int = WIDE,
 ) -> PackedSpace:
     """Return the space of a depthwise convolution whose channels are last.
 
@@ -288,11 +326,20 @@ def depthwise_space(
                 }
             ),
         },
-        {"lines": lines, "length": length, "channels": channels, "window": window[1], "stride": stride},
+        {
+            "lines": lines,
+            "length": length,
+            "channels": channels,
+            "window": window[1],
+            "stride": stride,
+            "registers": registers,
+        },
     )
 
 
-def winograd_space(*, images: int, height: int, width: int, channels: int, filters: int) -> PackedSpace:
+def winograd_space(
+    *, images: int, height: int, width: int, channels: int, filters: int, registers: int = WIDE
+) -> PackedSpace:
     """Return the space of Winograd's method for 3 x 3 convolutions with stride 1.
 
     Decisions: the side of a tile of results, tiles whose sums are in registers at once, vectors and lanes of
@@ -304,6 +351,7 @@ def winograd_space(*, images: int, height: int, width: int, channels: int, filte
         width: columns of results.
         channels: of the data.
         filters: channels of the result.
+        registers: as for a product.
     """
     tiles = images * -(-height // 2) * -(-width // 2)
     kernel = TiledKernel(
@@ -325,13 +373,20 @@ def winograd_space(*, images: int, height: int, width: int, channels: int, filte
         kernel,
         {
             "tile": (2, 4),
-            "rows": [each for each in range(1, 15) if each <= tiles],
+            "rows": [each for each in range(1, 31 if registers >= WIDE else 15) if each <= tiles],
             "vectors": range(1, 5),
             "lanes": [each for each in (4, 8, 16) if not filters % each],
             "groups": (1, 2, 4, 8, 16),
             "unroll": [each for each in (1, 2, 4) if not channels % each],
         },
-        {"images": images, "height": height, "width": width, "channels": channels, "filters": filters},
+        {
+            "images": images,
+            "height": height,
+            "width": width,
+            "channels": channels,
+            "filters": filters,
+            "registers": registers,
+        },
     )
 
 
@@ -344,6 +399,7 @@ def rowwise_space(
     wide: int,
     result: int,
     narrow: int,
+    registers: int = WIDE,
 ) -> PackedSpace:
     """Return the space of a direct, a depthwise and a pixelwise convolution in one kernel, row by row.
 
@@ -358,6 +414,7 @@ def rowwise_space(
         wide: channels of the first one's result.
         result: pixels of a row of the second one's results.
         narrow: channels of the third one's result; 0 where there is none.
+        registers: as for a product.
     """
     has_third = narrow > 0
     return _space(
@@ -382,6 +439,7 @@ def rowwise_space(
             "filters": wide,
             "result": result,
             "narrow": narrow,
+            "registers": registers,
         },
     )
 

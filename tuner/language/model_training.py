@@ -238,7 +238,7 @@ def distilled_packed(
         if model is not None:
             measured.add(own.name)  # others differ in what follows alone
             seed = np.random.default_rng([plan.seed, number, 4])
-            yield from kept.taught(own.name, own.name, [space_of(own.name)], model, seed)
+            yield from kept.taught(own.name, own.name, [space_of(own.name, registers)], model, seed)
 
 
 def held_out_packed(names: Sequence[str], machine: Machine) -> frozenset[str]:

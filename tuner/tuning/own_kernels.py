@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from cost_model.draft.draft_model import DraftTrials
 from cost_model.language.network import Network
 from records import Environment, RecordStore
 from tuner.backends.cpu.tuned.chosen_tiles import ChosenTiles
@@ -63,6 +64,7 @@ from tuner.partition.candidate import CandidatePartition
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.plan import Figure
 from tuner.targets.target import Target
+from tuner.targets.vector_registers import vector_registers
 from tuner.tuning.partition_model import prepared_module
 
 _SEED = 1
@@ -331,9 +333,15 @@ class OwnCandidates:
 
     is_gpu = False
 
-    def __init__(self, kernel: OwnKernel) -> None:
+    def __init__(self, kernel: OwnKernel, registers: int) -> None:
+        """Take a kernel.
+
+        Args:
+            kernel: any of ours.
+            registers: vectors of 16 that all registers of the target hold.
+        """
         self.kernel = kernel
-        self.spaces = [space_of(kernel.name)]
+        self.spaces = [space_of(kernel.name, registers)]
 
     def make(self, space: int, row: npt.NDArray[np.int64]) -> Candidate | None:
         """Return the kernel with a row's decisions; None if there is no such kernel."""
@@ -344,6 +352,11 @@ class OwnCandidates:
     def sample(self, rng: np.random.Generator) -> Candidate | None:
         """Return a candidate at random."""
         return self.make(0, self.spaces[0].sample(1, rng)[0])
+
+    def rule(self) -> Candidate | None:
+        """Return the candidate that the kernel's own rule chooses; None where the space lacks it."""
+        row = self.spaces[0].row_of(self.kernel.rule)
+        return None if row is None else self.make(0, row)
 
 
 @dataclass(eq=False)
@@ -356,6 +369,8 @@ class _Tuning:
         best_us: by the number of batches so far.
         num_new: trials measured now.
         is_exhausted: whether nothing new is proposed.
+        proposer: once it was asked.
+        pending: the batch that is measured; None for a rule that is no candidate.
     """
 
     weighted: WeightedOwnKernel
@@ -364,7 +379,7 @@ class _Tuning:
     num_new: int = 0
     is_exhausted: bool = False
     proposer: Proposer | None = None
-    pending: list[Candidate] = field(default_factory=list)
+    pending: list[Candidate | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.num_trials:
@@ -392,37 +407,44 @@ class _Tuning:
     ) -> list[tuple[Decisions, OwnKernel]]:
         """Return candidates to measure, the rule first where it was not measured yet."""
         kernel = self.weighted.kernel
-        found: list[tuple[Decisions, OwnKernel]] = []
-        if not any(not each.decisions for each in self.trials):
-            found.append(({}, kernel.with_decisions({})))
-        candidates = OwnCandidates(kernel)
+        candidates = OwnCandidates(kernel, vector_registers(target))
+        rule = candidates.rule()
         if self.proposer is None:
+            known = draft_trials(learnt, families=(family_of(kernel.name),))
             knowledge = Knowledge(
-                draft_trials(learnt, families=(family_of(kernel.name),)),
+                (*known, *self._trials_of_rule(candidates)),
                 caches_of_this_machine(target.num_threads),
                 network=trials.network,
             )
             self.proposer = new_proposer(trials.proposing, kernel.name, candidates, knowledge, seed=_SEED)
-            known: set[object] = getattr(self.proposer, "known", set())
-            space = candidates.spaces[0]
-            for trial in self.trials:
-                row = space.row_of(trial.decisions)
-                if row is not None:
-                    known.add((0, row.tobytes()))
-        self.pending = self.proposer.propose(size - len(found)) if size > len(found) else []
-        for each in self.pending:
+            measured = [candidates.spaces[0].row_of(each.decisions or kernel.rule) for each in self.trials]
+            not_again: set[object] = getattr(self.proposer, "known", set())
+            not_again.update((0, row.tobytes()) for row in measured if row is not None)
+            if rule is not None:
+                not_again.add(rule.key)
+        found: list[tuple[Decisions, OwnKernel]] = []
+        self.pending = []
+        if all(each.decisions for each in self.trials):
+            found.append(({}, kernel.with_decisions({})))
+            self.pending.append(rule)
+        for each in self.proposer.propose(size - len(found)) if size > len(found) else []:
             assert each.row is not None, "all candidates of our own are of a space"
             found.append((candidates.spaces[0].decisions_of(each.row), each.schedule))
+            self.pending.append(each)
         return found
 
     def learn(self, measured: Sequence[KernelTrial]) -> None:
-        """Take the results of a batch."""
+        """Take the results of a batch, in the order in which it was proposed."""
         self.trials += measured
         self.num_new += len(measured)
         self.best_us.append(self._best())
-        proposed = [each.latency_us for each in measured if each.decisions]
-        if self.proposer is not None and self.pending:
-            self.proposer.learn(self.pending, proposed)
+        known = [
+            (candidate, trial.latency_us)
+            for candidate, trial in zip(self.pending, measured, strict=True)
+            if candidate is not None
+        ]
+        if self.proposer is not None and known:
+            self.proposer.learn([candidate for candidate, _ in known], [took for _, took in known])
         self.pending = []
 
     def finalists(self) -> list[Decisions]:
@@ -448,6 +470,14 @@ class _Tuning:
             rule_us=rule[-1] if rule else math.inf,
             best_us=best[-1] if best else math.inf,
         )
+
+    def _trials_of_rule(self, candidates: OwnCandidates) -> list[DraftTrials]:
+        """Return what is known of the rule, as a trial of its candidate."""
+        took = [each.latency_us for each in self.trials if not each.decisions]
+        rule = candidates.rule()
+        if rule is None or rule.row is None or not took:
+            return []
+        return [DraftTrials(self.weighted.kernel.name, candidates.spaces[0], rule.row[None], (took[-1],))]
 
     def _best(self) -> float:
         return min((each.latency_us for each in self.trials), default=math.inf)

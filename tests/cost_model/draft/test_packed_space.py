@@ -11,7 +11,7 @@ from cost_model.draft.decision_features import FEATURE_NAMES, Caches, decision_f
 from cost_model.draft.draft_model import DraftTrials, train_draft_model
 from cost_model.draft.evolution import evolve, mutate
 from cost_model.draft.neighbours import adapt, distance, neighbour_rows
-from cost_model.draft.packed_families import MAX_REGISTERS
+from cost_model.draft.packed_families import MAX_REGISTERS, MAX_WIDE_REGISTERS
 from cost_model.draft.packed_space import (
     EXTRAS,
     OptionDecision,
@@ -64,10 +64,23 @@ def test_a_tile_fits_into_registers_and_results() -> None:
     space = SPACES["product"]
     values = space.values_of(space.rows)
     registers = values["rows"] * values["vectors"] * values["lanes"] // 8
-    assert registers.max() <= MAX_REGISTERS
+    assert MAX_REGISTERS < registers.max() <= MAX_WIDE_REGISTERS
+    assert registers[values["lanes"] < 16].max() <= MAX_REGISTERS, "shorter vectors fill no wider registers"
     assert (values["vectors"] * values["lanes"]).max() <= 49
     needs_blocks = (values["depth_block"] > 0) | (values["packs_data"] > 0)
     assert values["shares_blocks"][needs_blocks].all(), "threads cannot share what a block keeps"
+
+
+def test_every_candidate_for_few_registers_is_one_for_many() -> None:
+    few = product_space(49, 64, 49, registers=8)
+    values = few.values_of(few.rows)
+    assert (values["rows"] * values["vectors"] * values["lanes"] // 8).max() <= MAX_REGISTERS
+    many = SPACES["product"]
+    assert all(many.row_of(few.decisions_of(row)) is not None for row in few.rows[::7])
+    wide = {"rows": 13, "vectors": 2, "lanes": 16, "block_rows": 49, "depth_block": 0, "unroll": 1}
+    flags = {"packs_data": 0, "shares_blocks": 0, "stores_sums": 0}
+    assert many.row_of(wide | flags) is not None
+    assert few.row_of(wide | flags) is None
 
 
 def test_what_is_no_candidate_is_not_found() -> None:
@@ -112,12 +125,13 @@ def test_decisions_are_carried_over_to_a_similar_kernel() -> None:
     assert np.array_equal(neighbour_rows(second, [trials], 1)[0], found)
 
 
-def test_a_guess_spills_no_registers() -> None:
-    space = SPACES["product"]
-    rows = space.guessed(8, np.random.default_rng(0))
-    values = space.values_of(rows)
-    assert (values["rows"] * values["vectors"] * values["lanes"] // 8 <= 14).all()
-    assert (values["rows"] * values["vectors"] * values["lanes"] // 8 >= 6).all()
+@pytest.mark.parametrize(("registers", "least", "most"), [(8, 6, 14), (32, 24, 52)])
+def test_a_guess_spills_no_registers(registers: int, least: int, most: int) -> None:
+    space = product_space(49, 64, 49, registers=registers)
+    values = space.values_of(space.guessed(8, np.random.default_rng(0)))
+    accumulators = values["rows"] * values["vectors"] * values["lanes"] // 8
+    assert (accumulators <= most).all()
+    assert (accumulators >= least).all()
 
 
 def test_the_draft_model_learns_packed_kernels_and_ranks_an_unseen_one() -> None:

@@ -13,13 +13,17 @@ from cost_model.language.network import Network, NetworkShape, initial_weights
 from records import RecordStore, open_store
 from tuner.backends.cpu.nhwc import Nhwc
 from tuner.backends.cpu.packed_matmul import PackedMatmul
+from tuner.backends.metaschedule.candidates import Candidate
+from tuner.backends.metaschedule.proposers import Knowledge, Proposer, new_proposer
 from tuner.backends.tvm.native import TvmNative
 from tuner.frontend import load_model
 from tuner.graph import DataflowGraph
 from tuner.graph.node_set import NodeSet
 from tuner.targets.resolution import resolve_target
+from tuner.targets.vector_registers import vector_registers
 from tuner.tuning import own_kernels
 from tuner.tuning.own_kernels import (
+    OwnCandidates,
     OwnKernels,
     OwnTrials,
     chosen_tiles,
@@ -100,6 +104,58 @@ def test_each_kernel_gets_its_trials(store: RecordStore, monkeypatch: pytest.Mon
     kernels = kernels_of("mlp:tiny").kernels
     found = tune_own_kernels(kernels, OwnTrials(each=6, proposer="random"), store, CPU)
     assert {each.trials for each in found} == {6}
+
+
+@pytest.mark.parametrize("proposer", ["draft", "neighbour", "random"])
+def test_who_proposes_learns_from_the_rule_and_does_not_propose_it(
+    proposer: str, store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kernel, *_) = kernels_of("mlp:tiny").kernels
+    rule = OwnCandidates(kernel.kernel, vector_registers(CPU)).rule()
+    assert rule is not None
+    learnt: list[object] = []
+    proposed: list[object] = []
+    known: list[object] = []
+
+    def watched(*given: Any, **settings: Any) -> Proposer:
+        found = new_proposer(*given, **settings)
+        knowledge: Knowledge = given[3]
+        known.extend((0, row.tobytes()) for trials in knowledge.trials for row in trials.rows)
+        learn, propose = found.learn, found.propose
+
+        def watched_learn(candidates: Sequence[Candidate], latencies_us: Sequence[float]) -> None:
+            learnt.extend(each.key for each in candidates)
+            learn(candidates, latencies_us)
+
+        def watched_propose(count: int) -> list[Candidate]:
+            batch = propose(count)
+            proposed.extend(each.key for each in batch)
+            return batch
+
+        monkeypatch.setattr(found, "learn", watched_learn)
+        monkeypatch.setattr(found, "propose", watched_propose)
+        return found
+
+    monkeypatch.setattr(own_kernels, "KernelProcess", SimulatedProcess)
+    monkeypatch.setattr(own_kernels, "new_proposer", watched)
+    tune_own_kernels([kernel], OwnTrials(each=8, proposer=proposer), store, CPU)
+    assert learnt == [rule.key, *proposed], "in the order in which they were measured"
+    assert rule.key not in known
+    tune_own_kernels([kernel], OwnTrials(each=12, proposer=proposer), store, CPU)
+    assert rule.key in known, "who goes on knows it from the records"
+    assert learnt == [rule.key, *proposed]
+    assert rule.key not in proposed
+    assert len(set(proposed)) == len(proposed) == 11
+
+
+def test_candidates_are_cut_for_the_registers_of_the_target() -> None:
+    (kernel, *_) = kernels_of("gpt2:tiny").kernels
+    narrow, wide = (
+        OwnCandidates(kernel.kernel, vector_registers(resolve_target(each, num_threads=1))).spaces[0]
+        for each in ("llvm -mcpu=haswell", "llvm -mcpu=skylake-avx512")
+    )
+    assert narrow.num_candidates < wide.num_candidates
+    assert all(wide.row_of(narrow.decisions_of(row)) is not None for row in narrow.rows[::97])
 
 
 def test_what_was_faster_in_turn_is_chosen(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,10 +198,10 @@ class _Informed:
     def _recall(self, trials: DraftTrials) -> None:
         """Take earlier trials of this kernel; they may be measured again, so they are not known."""
         for index, space in enumerate(self.candidates.spaces):
-            if (space.kernel, space.kinds) != (trials.space.kernel, trials.space.kinds):
-                continue
             if isinstance(space, PackedSpace) or isinstance(trials.space, PackedSpace):
-                self.own[index] += zip(trials.rows, trials.latencies_us, strict=True)
+                self._recall_packed(index, space, trials)
+                continue
+            if (space.kernel, space.kinds) != (trials.space.kernel, trials.space.kinds):
                 continue
             for row, latency_us in zip(trials.rows, trials.latencies_us, strict=True):
                 sketch, decisions = trials.space.decisions_of(row)
@@ -210,6 +210,16 @@ class _Informed:
                     found = space.row_of(space.sketch_levels.index(level), decisions)
                     if found is not None:
                         self.own[index].append((found, latency_us))
+
+    def _recall_packed(self, index: int, space: Space, trials: DraftTrials) -> None:
+        if not (isinstance(space, PackedSpace) and isinstance(trials.space, PackedSpace)):
+            return
+        if (space.family, space.kernel) != (trials.space.family, trials.space.kernel):
+            return
+        for row, latency_us in zip(trials.rows, trials.latencies_us, strict=True):
+            found = space.row_of(trials.space.decisions_of(row))
+            if found is not None:  # a tile for more registers is none for fewer
+                self.own[index].append((found, latency_us))
 
 
 class NeighbourProposer(_Informed):

@@ -39,8 +39,13 @@ from tuner.targets.vector_registers import WIDE
 
 
 @lru_cache(maxsize=1024)
-def space_of(name: str) -> PackedSpace:
+def space_of(name: str, registers: int = WIDE) -> PackedSpace:
     """Return what may be decided about the kernel of a name.
+
+    Args:
+        name: of a kernel.
+        registers: vectors of 16 that all registers hold; those of AVX-512 if left out, whose space has the
+            candidates of every other.
 
     Raises:
         ValueError: there is no such kernel.
@@ -48,7 +53,7 @@ def space_of(name: str) -> PackedSpace:
     family, numbers, _ = parse_kernel_name(name)
     match family:
         case PackedFamily.PRODUCT:
-            return product_space(*numbers)
+            return product_space(*numbers, registers=registers)
         case PackedFamily.DIRECT:
             shape = direct_shape_of(name)
             lines, length = shape.lines
@@ -59,6 +64,7 @@ def space_of(name: str) -> PackedSpace:
                 filters=shape.filters,
                 window=shape.window,
                 stride=shape.strides[1],
+                registers=registers,
             )
         case PackedFamily.DEPTHWISE:
             alone = depthwise_shape_of(numbers)
@@ -69,6 +75,7 @@ def space_of(name: str) -> PackedSpace:
                 channels=channels,
                 window=alone.window,
                 stride=alone.strides[1],
+                registers=registers,
             )
         case PackedFamily.WINOGRAD:
             batch, channels, height, width, filters, above, left = numbers
@@ -78,6 +85,7 @@ def space_of(name: str) -> PackedSpace:
                 width=width + 2 * left - 2,
                 channels=channels,
                 filters=filters,
+                registers=registers,
             )
     wide = direct_shape_of(name)
     between = depthwise_shape_of((*wide.result, *numbers[11:17]))
@@ -89,6 +97,7 @@ def space_of(name: str) -> PackedSpace:
         wide=wide.filters,
         result=between.result[2],
         narrow=numbers[17],
+        registers=registers,
     )
 
 
