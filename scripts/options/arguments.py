@@ -56,6 +56,20 @@ def check_counts(options: object, names: Iterable[str]) -> None:
             raise typer.BadParameter(f"--{name.replace('_', '-')} is {value}; give at least 1")
 
 
+def check_model(text: str) -> str:
+    """Return a model's specification, or refuse a file that is not there before anything is loaded.
+
+    Raises:
+        ModelFileError: there is no such file.
+    """
+    path = Path(text)
+    if path.suffix in (".onnx", ".pt2") and not path.exists():
+        from tuner.errors import ModelFileError
+
+        raise ModelFileError(f"cannot read {text}: No such file or directory; check the path")
+    return text
+
+
 def check_target(text: str) -> str:
     """Return the target's name, or refuse the address of a remote device before anything is loaded.
 

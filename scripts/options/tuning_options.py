@@ -16,6 +16,7 @@ import typer
 from scripts.options import completion
 from scripts.options.arguments import (
     check_choice,
+    check_model,
     check_remote_target,
     check_target,
     parse_names,
@@ -44,7 +45,8 @@ DEFAULT_RECORDS = "sqlite:///out/records.db"
 _TUNING = "Tuning options"
 
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=completion.models)
+    str,
+    typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=completion.models, callback=check_model),
 ]
 TargetOption = Annotated[
     str,

@@ -1,4 +1,7 @@
-"""Shapes on the command line: one for each input, or several of one."""
+"""Shapes on the command line: one for each input, or several of one; and models that are not there."""
+
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -41,3 +44,17 @@ def test_a_command_that_takes_one_shape_says_who_takes_several() -> None:
         typer.BadParameter, match=r"gives b 2 shapes, and this command takes one; `tessel tune`"
     ):
         parse_shapes(["a=2", "b=3", "b=4"])
+
+
+@pytest.mark.parametrize("command", ["partition", "stages", "tune"])
+@pytest.mark.parametrize("name", ["absent.onnx", "absent.pt2"])
+def test_a_file_that_is_not_there_is_refused_before_tvm_is_loaded(command: str, name: str) -> None:
+    script = (
+        "import sys; from scripts.app import app\n"
+        f"try: app([{command!r}, {name!r}], standalone_mode=False)\n"
+        "except Exception as error: print(type(error).__name__, error, 'tvm' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith(
+        f"ModelFileError cannot read {name}: No such file or directory; check the path False"
+    )
