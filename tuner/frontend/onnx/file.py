@@ -162,6 +162,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             is_narrow = op_name in _WIDENED and _dtype(inputs[0]) == "bfloat16"
             if is_narrow:
                 inputs = [None if each is None else self.bb.emit(_cast(each, "float32")) for each in inputs]
+            attrs["tvm_custom"]["opset"] = opset
             convert = CONVERTERS.get(op_name)
             result = None if convert is None else convert(inputs, attrs, self._constant)
             if result is None:

@@ -18,11 +18,10 @@ import numpy as np
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from tuner.frontend.onnx.pooling import max_pool_with_places
 from tuner.frontend.onnx.resizing import Sampling, resize_by_matrices, resized_axes
-from tuner.frontend.onnx.rewrite import text_of
-
-Constant = Callable[[Any], np.ndarray | None]
-"""Gives the value of an input that is a constant; None for others, and for an input that is left out."""
+from tuner.frontend.onnx.rewrite import Constant, text_of
+from tuner.frontend.onnx.spectra import fourier_transform, short_time_fourier_transform
 
 Converter = Callable[[Sequence[Any], Mapping[str, Any], Constant], Any | None]
 """Gives the expression of a node, of its inputs and its attributes; None where it is left to the importer."""
@@ -369,11 +368,13 @@ CONVERTERS: Mapping[str, Converter] = {
     "Col2Im": _column_to_image,
     "Compress": _compress,
     "CumProd": _cumulative_product,
+    "DFT": fourier_transform,
     "Elu": _elu,
     "EyeLike": _eye_like,
     "IsInf": _is_inf,
     "LayerNormalization": _layer_normalization,
     "LpNormalization": _lp_normalization,
+    "MaxPool": max_pool_with_places,
     "Mod": _mod,
     "OneHot": _one_hot,
     "Pad": _pad,
@@ -383,13 +384,14 @@ CONVERTERS: Mapping[str, Converter] = {
     "ReduceMin": functools.partial(_extremum, is_maximum=False),
     "Resize": _resize,
     "ReverseSequence": _reverse_sequence,
+    "STFT": short_time_fourier_transform,
     "SpaceToDepth": _space_to_depth,
     "TensorScatter": _tensor_scatter,
     "Tile": _tile,
 }
 """Converters by operator."""
 
-ADDED = frozenset({"Col2Im", "CumProd", "LpNormalization", "ReverseSequence", "TensorScatter"})
+ADDED = frozenset({"Col2Im", "CumProd", "DFT", "LpNormalization", "ReverseSequence", "STFT", "TensorScatter"})
 """Operators that TVM's importer has no converter for."""
 
 

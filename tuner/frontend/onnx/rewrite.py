@@ -8,7 +8,7 @@ go; and nodes without a name get one. Checked in tests/tuner/frontend/onnx/test_
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -23,6 +23,9 @@ OnnxNode: TypeAlias = Any
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...] | None]
 """Shapes by name of tensor; None, or no entry, where one is not known."""
+
+Constant: TypeAlias = Callable[[Any], np.ndarray | None]
+"""Gives the value of an input that is a constant; None for others, and for an input that is left out."""
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 """Key of the metadata of a node under which torch's exporter notes the modules around it."""
