@@ -28,18 +28,22 @@ MAX_WIDE_REGISTERS = 60
 WIDE = 32
 """Vectors of 16 elements that the registers of AVX-512 hold."""
 
+_ATTENTION_LANES = 16
+"""Elements of a vector of attention's kernel."""
+
 _MAX_REPEATED = 2.0
 """Most results that tiles compute over those that are wanted."""
 
 
 class PackedFamily(enum.StrEnum):
-    """Kernels that read packed weights."""
+    """Kernels of our own, most of which read packed weights."""
 
     PRODUCT = "product"
     DIRECT = "direct"
     DEPTHWISE = "depthwise"
     WINOGRAD = "winograd"
     ROWWISE = "rowwise"
+    ATTENTION = "attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +332,48 @@ def _rowwise_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> 
     }
 
 
+def _attention_is_legal(values: Values, extents: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+    rows, queries, keys = values["rows"], extents["queries"], extents["keys"]
+    lanes = np.full_like(rows, _ATTENTION_LANES)
+    panel = values["key_vectors"] * _ATTENTION_LANES
+    computed = _parts(queries, rows) * rows * _parts(keys, panel) * panel
+    return np.asarray(
+        (rows <= queries)
+        & (panel <= keys)
+        & (extents["depth"] % (values["value_vectors"] * _ATTENTION_LANES) == 0)
+        & _fits(rows * values["key_vectors"], lanes, extents)
+        & _fits(rows * values["value_vectors"], lanes, extents)
+        & (computed <= _MAX_REPEATED * queries * keys)
+    )
+
+
+def _attention_factors(
+    values: Mapping[str, Array], extents: Mapping[str, int]
+) -> list[Sequence[Array | float]]:
+    rows, panel = values["rows"], values["key_vectors"] * _ATTENTION_LANES
+    return [
+        (float(extents["heads"]), 1.0, 1.0, 1.0),
+        (1.0, _parts(extents["queries"], rows), 1.0, rows),
+        (1.0, _parts(extents["keys"], panel), 1.0, panel),
+        (1.0, float(extents["depth"])),
+    ]
+
+
+def _attention_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -> dict[str, Array | float]:
+    rows, queries, keys = values["rows"], extents["queries"], extents["keys"]
+    panel = values["key_vectors"] * _ATTENTION_LANES
+    computed = _parts(queries, rows) * rows * _parts(keys, panel) * panel
+    words = _ATTENTION_LANES // 8
+    return {
+        "lanes": np.log2(_ATTENTION_LANES),
+        "registers": rows * values["key_vectors"] * words,
+        "second_registers": rows * values["value_vectors"] * words,
+        "loads_a_product": (rows + values["key_vectors"]) / (rows * values["key_vectors"]),
+        "repeated": np.log2(computed / (queries * keys)),
+        "multiplications": 1.0,
+    }
+
+
 RULES: Mapping[PackedFamily, FamilyRules] = MappingProxyType(
     {
         PackedFamily.PRODUCT: FamilyRules(_product_is_legal, _product_factors, _product_extras),
@@ -335,5 +381,6 @@ RULES: Mapping[PackedFamily, FamilyRules] = MappingProxyType(
         PackedFamily.DEPTHWISE: FamilyRules(_depthwise_is_legal, _depthwise_factors, _depthwise_extras),
         PackedFamily.WINOGRAD: FamilyRules(_winograd_is_legal, _winograd_factors, _winograd_extras),
         PackedFamily.ROWWISE: FamilyRules(_rowwise_is_legal, _rowwise_factors, _rowwise_extras),
+        PackedFamily.ATTENTION: FamilyRules(_attention_is_legal, _attention_factors, _attention_extras),
     }
 )

@@ -444,6 +444,39 @@ def rowwise_space(
     )
 
 
+def attention_space(*, heads: int, depth: int, queries: int, keys: int, registers: int = WIDE) -> PackedSpace:
+    """Return the space of attention of several heads.
+
+    Decisions: queries of a tile, vectors of keys of its scores, and vectors of features of its results.
+
+    Args:
+        heads: of all sequences together.
+        depth: features of a head.
+        queries: positions that ask, of one sequence.
+        keys: positions that answer.
+        registers: as for a product.
+    """
+    kernel = TiledKernel(
+        (Loop(heads, False), Loop(queries, False), Loop(keys, False), Loop(depth, True)),
+        (
+            Access(4, ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 0, 1)), False),
+            Access(4, ((1, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)), False),
+            Access(4, ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0)), True),
+        ),
+        1,
+    )
+    return _space(
+        PackedFamily.ATTENTION,
+        kernel,
+        {
+            "rows": [each for each in range(1, 13) if each <= queries],
+            "key_vectors": range(1, 5),
+            "value_vectors": range(1, 5),
+        },
+        {"heads": heads, "depth": depth, "queries": queries, "keys": keys, "registers": registers},
+    )
+
+
 Space: TypeAlias = DecisionSpace | PackedSpace
 """What the draft model knows candidates of."""
 

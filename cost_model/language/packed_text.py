@@ -31,7 +31,7 @@ from cost_model.language.text import (
 )
 
 _EXTENTS: Mapping[str, tuple[str, ...]] = {
-    "rows": ("rows", "length", "width"),
+    "rows": ("rows", "length", "width", "queries"),
     "vectors": ("columns", "filters", "channels"),
     "lanes": ("columns", "filters", "channels"),
     "block_rows": ("rows",),
@@ -46,6 +46,8 @@ _EXTENTS: Mapping[str, tuple[str, ...]] = {
     "last_rows": ("result",),
     "last_vectors": ("narrow",),
     "last_lanes": ("narrow",),
+    "key_vectors": ("keys",),
+    "value_vectors": ("depth",),
 }
 """By decision the extent that it cuts: the first of these that the space has; flags cut none."""
 

@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float32]
 State: TypeAlias = tuple[int, ...]
 """What the options of a step follow from."""
 
-TEXT_VERSION = 2
+TEXT_VERSION = 3
 """Of tokens and their features; weights are of one version."""
 
 _SPATIAL_SLOTS, _REDUCTION_SLOTS = 4, 3
@@ -69,6 +69,8 @@ PACKED_DECISIONS = (  # their order is that of the roles
     "last_rows",
     "last_vectors",
     "last_lanes",
+    "key_vectors",
+    "value_vectors",
 )
 """Decisions of packed kernels that there are roles for, by name."""
 

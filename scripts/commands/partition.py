@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import tuning_options
-from scripts.options.arguments import check_folder, parse_names
+from scripts.options.arguments import check_folder, check_model, parse_names
 from scripts.options.dataclass_options import takes_options
 from scripts.options.gpu_prediction import gpu_model, is_predicted_for_gpu, note_prediction
 from scripts.options.tuning_options import (
@@ -91,6 +91,7 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
     check_folder("--picture", options.picture, suffixes=PICTURES)
     width = None if options.width is None else parse_width(options.width)
     look = load_look(options.style)
+    check_model(model)
 
     from tuner.tuning.partition_model import partition_model
 

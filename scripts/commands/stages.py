@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import tuning_options
-from scripts.options.arguments import check_folder
+from scripts.options.arguments import check_folder, check_model
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import (
     BatchOption,
@@ -62,6 +62,7 @@ def stages(model: ModelArgument, options: StagesOptions) -> None:
     check_folder("--save", options.save)
     if options.devices is not None and options.devices < 1:
         raise typer.BadParameter(f"--devices is {options.devices}; a pipeline has at least one stage")
+    check_model(model)
 
     from tuner.tuning.stage_costs.measure_stages import measure_stages
 

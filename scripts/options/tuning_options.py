@@ -16,7 +16,6 @@ import typer
 from scripts.options import completion
 from scripts.options.arguments import (
     check_choice,
-    check_model,
     check_remote_target,
     check_target,
     parse_names,
@@ -45,8 +44,7 @@ DEFAULT_RECORDS = "sqlite:///out/records.db"
 _TUNING = "Tuning options"
 
 ModelArgument = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=completion.models, callback=check_model),
+    str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=completion.models)
 ]
 TargetOption = Annotated[
     str,

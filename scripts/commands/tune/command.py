@@ -12,7 +12,7 @@ from scripts.commands.tune.placements import measure_placements, settings_by_pla
 from scripts.commands.tune.report import plan_document, print_other_shapes, print_plan
 from scripts.commands.tune.schedules import find_plan
 from scripts.options import tuning_options
-from scripts.options.arguments import describe_shapes, parse_shape_choices
+from scripts.options.arguments import check_model, describe_shapes, parse_shape_choices
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import ModelArgument
 from scripts.reports.pictures import write_picture
@@ -39,6 +39,7 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
     """
     options.check()
     tuning_options.check_writable_folder(options.out)
+    check_model(model)
 
     import msgspec
 

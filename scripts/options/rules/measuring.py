@@ -34,12 +34,14 @@ def _tunes_nothing(line: CommandLine) -> bool:
 
 def _tunes_no_kernel(line: CommandLine) -> bool:
     names = [name.strip() for name in str(line.values.get("--backends") or "").split(",")]
-    own = ("packed_matmul", "nhwc")
+    own = ("packed_matmul", "nhwc", "attention")
     return _tunes_nothing(line) and not any(name.partition("?")[0] in own for name in names)
 
 
 NO_TUNED_KERNEL = Rule(
-    excludes=(Condition("--backends that lack metaschedule, packed_matmul and nhwc", _tunes_no_kernel),),
+    excludes=(
+        Condition("--backends that lack metaschedule, packed_matmul, nhwc and attention", _tunes_no_kernel),
+    ),
     why="no other backend tunes its kernels",
     remedy="add one of these to --backends",
 )

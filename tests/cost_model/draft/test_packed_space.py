@@ -16,6 +16,7 @@ from cost_model.draft.packed_space import (
     EXTRAS,
     OptionDecision,
     PackedSpace,
+    attention_space,
     depthwise_space,
     direct_space,
     product_space,
@@ -32,6 +33,7 @@ SPACES = {
     "depthwise": depthwise_space(lines=14, length=14, channels=72, window=(3, 3), stride=2),
     "winograd": winograd_space(images=1, height=13, width=13, channels=12, filters=48),
     "rowwise": rowwise_space(lines=28, length=28, channels=8, window=(1, 1), wide=48, result=14, narrow=16),
+    "attention": attention_space(heads=12, depth=64, queries=77, keys=77),
     "rowwise of two": rowwise_space(
         lines=28, length=28, channels=3, window=(3, 3), wide=32, result=28, narrow=0
     ),

@@ -52,7 +52,7 @@ def test_a_network_is_read_as_it_was_saved_and_a_later_one_takes_its_place(folde
     ("old", "new", "said"),
     [
         (b'"schema_version": 2', b'"schema_version": 9', "has schema_version 9, this installation reads 2"),
-        (b'"text_version": 2', b'"text_version": 3', "has text_version 3"),
+        (b'"text_version": 3', b'"text_version": 4', "has text_version 4"),
         (b'"num_best"', b'"num_words"', "is not a language model's manifest"),
         (b'"num_threads": 1', b'"num_threads": 2', "was trained for .* with 2 threads"),
         (b'"weights": "w', b'"weights": "\\u0000w', "not as its digest does"),

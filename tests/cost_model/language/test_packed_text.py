@@ -8,6 +8,7 @@ import pytest
 from cost_model.draft.packed_families import PackedFamily
 from cost_model.draft.packed_space import (
     PackedSpace,
+    attention_space,
     depthwise_space,
     direct_space,
     product_space,
@@ -29,6 +30,7 @@ from cost_model.language.text import (
 from tests.samples.draft_samples import made_up_trials
 
 SPACES: dict[str, PackedSpace] = {
+    "attention": attention_space(heads=8, depth=64, queries=77, keys=50),
     "product": product_space(49, 96, 200),
     "direct": direct_space(lines=14, length=14, channels=20, filters=44, window=(3, 3), stride=1),
     "depthwise": depthwise_space(lines=27, length=27, channels=88, window=(3, 3), stride=1),

@@ -13,6 +13,7 @@ from tvm import relax
 from cost_model.draft.packed_families import PackedFamily
 from tests.harness.run_module import run_module
 from tests.samples.partition_samples import Body, partition_module
+from tuner.backends.cpu.attention import Attention
 from tuner.backends.cpu.kernels.clamp import RELU
 from tuner.backends.cpu.nhwc import Nhwc
 from tuner.backends.cpu.packed_matmul import PackedMatmul
@@ -36,6 +37,16 @@ def _residual(x: Any, wide: Any, window: Any, narrow: Any) -> Any:
 def _joined(x: Any, first: Any, second: Any, after: Any) -> Any:
     y = op.nn.relu(op.concat([op.nn.conv2d(x, first), op.nn.conv2d(x, second)], axis=1))
     return op.nn.relu(op.nn.conv2d(y, after))
+
+
+def _attention(rows: Any, mask: Any) -> Any:
+    parts = op.split(rows, 3, axis=-1)
+    query, key, value = (
+        op.permute_dims(op.reshape(parts[each], (2, 37, 3, 32)), [0, 2, 1, 3]) for each in range(3)
+    )
+    scores = op.multiply(op.matmul(query, op.permute_dims(key, [0, 1, 3, 2])), relax.const(0.2, "float32"))
+    mixed = op.matmul(op.nn.softmax(op.add(scores, mask)), value)
+    return op.reshape(op.permute_dims(mixed, [0, 2, 1, 3]), (2, 37, 96))
 
 
 PROGRAMS: dict[str, tuple[str, PackedFamily, Sequence[Sequence[int]], Body]] = {
@@ -87,9 +98,15 @@ PROGRAMS: dict[str, tuple[str, PackedFamily, Sequence[Sequence[int]], Body]] = {
         [(1, 16, 20, 10), (48, 16, 1, 1), (48, 1, 3, 3), (16, 48, 1, 1)],
         _residual,
     ),
+    "attention of rows with a mask": (
+        "attention",
+        PackedFamily.ATTENTION,
+        [(2, 37, 288), (2, 1, 37, 37)],
+        _attention,
+    ),
 }
 
-MAKERS = {"packed_matmul": PackedMatmul, "nhwc": Nhwc}
+MAKERS = {"packed_matmul": PackedMatmul, "nhwc": Nhwc, "attention": Attention}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

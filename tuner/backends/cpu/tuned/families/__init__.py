@@ -6,6 +6,7 @@ kept by name, so a name is enough to know the space of its trials (`space_of`). 
 takes those of its own rule. Checked in tests/tuner/backends/cpu/tuned/test_families.py.
 """
 
+from tuner.backends.cpu.tuned.families.attention_kernel import AttentionKernel
 from tuner.backends.cpu.tuned.families.convolution_kernels import (
     DepthwiseKernel,
     DirectKernel,
@@ -19,6 +20,7 @@ from tuner.backends.cpu.tuned.families.rowwise_kernel import RowwiseKernel
 
 __all__ = [
     "BACKEND_BY_FAMILY",
+    "AttentionKernel",
     "Decisions",
     "DepthwiseKernel",
     "DirectKernel",

@@ -5,6 +5,7 @@
     depthwise:BATCHxHEIGHTxWIDTHxCHANNELS, window, strides and padding
     winograd:BATCHxCHANNELSxHEIGHTxWIDTHxFILTERS and padding
     rowwise: as direct; window, strides and padding of depthwise; filters of the last or 0; strips
+    attention:BATCHxHEADSxDEPTHxQUERIESxKEYS
 
 Checked in tests/tuner/backends/cpu/tuned/test_families.py.
 """
@@ -26,6 +27,7 @@ BACKEND_BY_FAMILY: Mapping[PackedFamily, str] = {
     PackedFamily.DEPTHWISE: "nhwc",
     PackedFamily.WINOGRAD: "nhwc",
     PackedFamily.ROWWISE: "nhwc",
+    PackedFamily.ATTENTION: "attention",
 }
 """Who runs the kernels of a family."""
 
@@ -37,6 +39,7 @@ _NUMBERS = {
     PackedFamily.DEPTHWISE: 10,
     PackedFamily.WINOGRAD: 7,
     PackedFamily.ROWWISE: 19,
+    PackedFamily.ATTENTION: 5,
 }
 
 _MAX_NUMBER = 1 << 24

@@ -11,6 +11,7 @@ from functools import lru_cache
 from cost_model.draft.packed_families import PackedFamily
 from cost_model.draft.packed_space import (
     PackedSpace,
+    attention_space,
     depthwise_space,
     direct_space,
     product_space,
@@ -22,6 +23,7 @@ from tuner.backends.cpu.kernels.direct import DirectShape
 from tuner.backends.cpu.kernels.inverted_residual import Block, Stage
 from tuner.backends.cpu.kernels.packed_product import ProductShape
 from tuner.backends.cpu.kernels.winograd_shape import choose_shape
+from tuner.backends.cpu.tuned.families.attention_kernel import AttentionKernel, attention_shape_of
 from tuner.backends.cpu.tuned.families.convolution_kernels import (
     DepthwiseKernel,
     DirectKernel,
@@ -87,6 +89,11 @@ def space_of(name: str, registers: int = WIDE) -> PackedSpace:
                 filters=filters,
                 registers=registers,
             )
+        case PackedFamily.ATTENTION:
+            batch, heads, depth, queries, keys = numbers
+            return attention_space(
+                heads=batch * heads, depth=depth, queries=queries, keys=keys, registers=registers
+            )
     wide = direct_shape_of(name)
     between = depthwise_shape_of((*wide.result, *numbers[11:17]))
     return rowwise_space(
@@ -130,6 +137,8 @@ def kernel_of(name: str, activation: Bounds, registers: int = WIDE) -> OwnKernel
             batch, channels, height, width, filters, above, left = numbers
             cut = choose_shape((batch, channels, height, width), filters, (above, left), registers=registers)
             return WinogradKernel(shape=cut, bias_shape=None, activation=activation, registers=registers)
+        case PackedFamily.ATTENTION:
+            return AttentionKernel(shape=attention_shape_of(numbers, registers))
     wide = direct_shape_of(name, registers)
     between = depthwise_shape_of((*wide.result, *numbers[11:17]), registers)
     narrow = None
