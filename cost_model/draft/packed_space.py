@@ -143,11 +143,10 @@ class PackedSpace:
         Accumulators and operands fit into registers, operands are loaded for many products each, and few
         results are computed twice. Of as good ones some are drawn at random.
         """
-        has_wide = dict(self.extents)["registers"] >= WIDE
-        free = np.where(
-            has_wide & (self.values_of(self.rows)["lanes"] >= 16), _FREE_WIDE_REGISTERS, _FREE_REGISTERS
-        )
         extras = self.extras(self.rows)
+        has_wide = dict(self.extents)["registers"] >= WIDE
+        fills = extras["lanes"] >= np.log2(16)
+        free = np.where(has_wide & fills, _FREE_WIDE_REGISTERS, _FREE_REGISTERS)
         loads = np.log2(np.maximum(extras["loads_a_product"], 0.4))
         needed = np.maximum(extras["registers"], extras.get("second_registers", np.zeros(1)))
         spilled = np.maximum(needed - free, 0.0) / free

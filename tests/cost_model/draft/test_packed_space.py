@@ -136,6 +136,12 @@ def test_a_guess_spills_no_registers(registers: int, least: int, most: int) -> N
     assert (accumulators >= least).all()
 
 
+@pytest.mark.parametrize("name", SPACES)
+def test_there_are_guesses_for_every_family(name: str) -> None:
+    space = SPACES[name]
+    assert space.is_legal(space.guessed(8, np.random.default_rng(0))).all()
+
+
 def test_the_draft_model_learns_packed_kernels_and_ranks_an_unseen_one() -> None:
     rng = np.random.default_rng(0)
 
