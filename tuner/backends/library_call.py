@@ -21,7 +21,7 @@ from tuner.graph.relax_types import RelaxFunction
 Activation = Literal["", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
 """What follows a product or a convolution; nothing if empty."""
 
-_ACTIVATIONS: dict[str, Activation] = {
+ACTIVATIONS: dict[str, Activation] = {
     "relax.nn.relu": "relu",
     "relax.nn.gelu": "gelu",
     "relax.nn.gelu_tanh": "gelu_tanh",
@@ -34,7 +34,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 Then = Literal["", "add", "multiply"]
 """What is done to a product with a further tensor of its result's shape; nothing if empty."""
 
-_JOINS: dict[str, Then] = {"relax.add": "add", "relax.multiply": "multiply"}
+JOINS: dict[str, Then] = {"relax.add": "add", "relax.multiply": "multiply"}
 
 
 class Linear(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -142,7 +142,7 @@ def recognise_product(function: RelaxFunction) -> ProductCall | None:
     if found is not None:
         return ProductCall(found.call, found.operands, "") if isinstance(found.call, Linear) else None
     reader = CallReader(function)
-    joined = reader.call(reader.result, *_JOINS)
+    joined = reader.call(reader.result, *JOINS)
     if joined is None:
         return None
     before = set(reader.used)
@@ -152,7 +152,7 @@ def recognise_product(function: RelaxFunction) -> ProductCall | None:
         is_whole = found is not None and reader.used == reader.bound and other not in reader.values
         if found is not None and is_whole and shape_of(other) == shape_of(product) == shape_of(joined):
             assert isinstance(found.call, Linear)
-            return ProductCall(found.call, (*found.operands, other), _JOINS[joined.op.name])
+            return ProductCall(found.call, (*found.operands, other), JOINS[joined.op.name])
     return None
 
 
@@ -283,8 +283,8 @@ def read_softmax(reader: CallReader, result: Any) -> LibraryCall | None:
 
 
 def _without_activation(reader: CallReader, result: Any) -> tuple[Any, Activation]:
-    call = reader.call(result, *_ACTIVATIONS)
-    return (result, "") if call is None else (call.args[0], _ACTIVATIONS[call.op.name])
+    call = reader.call(result, *ACTIVATIONS)
+    return (result, "") if call is None else (call.args[0], ACTIVATIONS[call.op.name])
 
 
 def _without_bias(reader: CallReader, result: Any, operator: str) -> tuple[Any, Any]:

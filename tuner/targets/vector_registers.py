@@ -35,12 +35,23 @@ def vector_registers(target: Target) -> int:
     return _by_text(target.tvm_json)
 
 
+def multiplies_bfloat16(target: Target) -> bool:
+    """Say whether a CPU adds up products of bfloat16 in vectors of 16 float32 (AVX-512's `avx512_bf16`)."""
+    return _has_bfloat16(target.tvm_json)
+
+
 def registers_of(target: TvmTarget) -> int:
     """Return the same for TVM's own target of a CPU."""
     features = frozenset(map(str, codegen.llvm_get_cpu_features(target)))
     if "avx512f" in features:
         return WIDE
     return _NARROWEST if "sse" in features and "avx" not in features else _NARROW
+
+
+@functools.cache
+def _has_bfloat16(tvm_json: str) -> bool:
+    features = codegen.llvm_get_cpu_features(tvm.target.Target(json.loads(tvm_json)))
+    return "avx512bf16" in map(str, features)
 
 
 @functools.cache

@@ -26,6 +26,14 @@ NARROW = Target(
 )
 """A CPU with fewer vector registers, for which kernels have other tiles."""
 
+HALF = Target(
+    name="cpu", kind="cpu", tvm_json='{"kind":"llvm","mcpu":"cooperlake","num-cores":2}', num_threads=1
+)
+"""A CPU that multiplies bfloat16."""
+
+HALF_LOWERED = {"packed_matmul": ("3", "71667226a5e9bac2")}
+"""The version of backends with kernels of bfloat16, and the digest of these."""
+
 LOWERED = {
     "tvm": ("10", "c750a898fd4b625b", "36da1ae94dd7c38d"),
     "blas": ("10", "afc311a178fec2dc", "afc311a178fec2dc"),
@@ -143,6 +151,18 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
 }
 
 
+def _half_product(x: Any, w: Any, b: Any) -> Any:
+    x, w, b = (op.astype(each, "float32") for each in (x, w, b))
+    product = op.astype(op.add(op.matmul(x, op.permute_dims(w)), b), "bfloat16")
+    return op.astype(op.nn.gelu(op.astype(product, "float32")), "bfloat16")
+
+
+HALF_PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
+    "product": ([(1, 128, 768), (3072, 768), (3072,)], _half_product),
+    "few rows": ([(13, 768), (768, 768), (768,)], _half_product),
+}
+
+
 def _lowered(backend_name: str, target: Target) -> Iterator[tuple[str, str]]:
     """Yield each program that the backend takes, and what it becomes."""
     backend = make_backend(backend_name)
@@ -164,6 +184,19 @@ def test_other_kernels_have_another_version(backend: str) -> None:
     owner = "tvm" if backend == "blas" else backend
     version = dict(make_backend(backend).versions())[f"{owner}-kernels"]
     assert (version, *digests) == LOWERED[backend], f"the kernels of {backend} changed: raise their version"
+
+
+@pytest.mark.parametrize("backend", HALF_LOWERED)
+def test_other_kernels_of_bfloat16_have_another_version(backend: str) -> None:
+    found = []
+    for program, (shapes, body) in HALF_PROGRAMS.items():
+        module = partition_module(backend, shapes, body, ["bfloat16"] * len(shapes))
+        if make_backend(backend).refusal(part_of(module), HALF) is None:
+            found.append((program, make_backend(backend).lower(module, ["part"], HALF).script()))
+    digest = hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest()
+    version = dict(make_backend(backend).versions())[f"{backend}-kernels"]
+    assert len(found) == len(HALF_PROGRAMS)
+    assert (version, digest) == HALF_LOWERED[backend], f"{backend}'s kernels changed: raise their version"
 
 
 def test_whoever_has_kernels_of_its_own_is_asked() -> None:

@@ -4,7 +4,8 @@ A partition is a product with its bias and activation, and the sum or product wi
 residual sum of a transformer's block, the gate of its feed-forward layer. Nothing of it is written and read
 again, and no call leaves TVM's code: among the calls of a whole network, a call through Python into a library
 costs some 0.1 ms, for its own code has left the caches. Weights are packed by a kernel of their own when they
-are bound (`tuner.lowering.weight_binding`). Checked in tests/tuner/backends/cpu/test_packed_matmul.py.
+are bound (`tuner.lowering.weight_binding`). Processors with instructions for bfloat16 multiply that type too
+(`half_products`). Checked in tests/tuner/backends/cpu/test_packed_matmul.py.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
+from tuner.backends.cpu.half_products import half_kernels, half_patterns, recognise_half_product, refusal_of
 from tuner.backends.cpu.kernels.packed_product import LANES, ProductShape, pack_kernel
 from tuner.backends.cpu.tuned.chosen_tiles import Chooser
 from tuner.backends.cpu.tuned.families import ProductKernel
@@ -30,7 +32,7 @@ from tuner.rules.protocol import Rule
 from tuner.rules.segments import WithPackedWeights
 from tuner.rules.styles import library_rule
 from tuner.targets.target import Target
-from tuner.targets.vector_registers import vector_registers
+from tuner.targets.vector_registers import multiplies_bfloat16, vector_registers
 
 _ACTIVATIONS = ("", "nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh")
 
@@ -44,10 +46,15 @@ class PackedMatmul(TunedKernels):
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes each product, with and without what follows it."""
-        return WithPackedWeights(library_rule(_PATTERNS, name=self.name))
+        patterns = (*_PATTERNS, *_HALF_PATTERNS) if multiplies_bfloat16(target) else _PATTERNS
+        return WithPackedWeights(library_rule(patterns, name=self.name))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Say that the function is no such product."""
+        half = recognise_half_product(function)
+        if half is not None:
+            has_units = multiplies_bfloat16(target)
+            return refusal_of(half, function) if has_units else "the processor does not multiply bfloat16"
         found = recognise_product(function)
         if found is None:
             return "it is not one product of float32 with its bias, activation and sum"
@@ -62,7 +69,11 @@ class PackedMatmul(TunedKernels):
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as two kernels, the first of which reads weights alone."""
         for name in functions:
-            kernels = _kernels(module[name], self.chooser, vector_registers(target))
+            half = recognise_half_product(module[name])
+            if half is None:
+                kernels = _kernels(module[name], self.chooser, vector_registers(target))
+            else:
+                kernels = half_kernels(module[name], half, vector_registers(target))
             module = replace_function(module, name, kernels)
         return module
 
@@ -130,3 +141,4 @@ def _labelled(label: str, pattern: Any, matrix: Any) -> LabelledPattern:
 
 
 _PATTERNS = tuple(_patterns())
+_HALF_PATTERNS = tuple(half_patterns())

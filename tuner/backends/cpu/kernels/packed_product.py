@@ -259,7 +259,7 @@ class _Epilogue:
             value = sums[index * self.shape.panel + vector * width + lane]
             if self.bias is not None:
                 value = value + self.bias[at]
-            value = _activated(value, self.activation)
+            value = activated(value, self.activation)
             if self.then == "add":
                 value = value + self.other[place]
             elif self.then == "multiply":
@@ -377,7 +377,7 @@ def _flipped(element: Callable[[int, Any], Any], step: Any, line: int) -> Any:
     return element(line, step)
 
 
-def _activated(value: Any, activation: Activation) -> Any:
+def activated(value: Any, activation: Activation) -> Any:
     """Return the activation of a float32 expression, as Relax's operators define them."""
     if activation == "relu":
         return script.max(script.float32(0), value)  # NaN passes: see `clamp`
