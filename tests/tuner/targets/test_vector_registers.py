@@ -15,7 +15,7 @@ from tuner.backends.registry import make_backend
 from tuner.lowering.lower import build_module, build_reference, lower_module
 from tuner.targets.resolution import measuring_obstacle, resolve_target
 from tuner.targets.target import Target
-from tuner.targets.vector_registers import vector_registers
+from tuner.targets.vector_registers import multiplies_bfloat16, vector_registers
 
 pytestmark = pytest.mark.tvm
 
@@ -37,6 +37,20 @@ def code_for(processor: str) -> Target:
 )
 def test_registers_are_those_of_the_instruction_set(processor: str, registers: int) -> None:
     assert vector_registers(code_for(processor)) == registers
+
+
+@pytest.mark.parametrize(
+    ("processor", "multiplies"),
+    [
+        ("cooperlake", True),
+        ("sapphirerapids", True),
+        ("znver4", True),
+        ("x86-64-v4", False),
+        ("haswell", False),
+    ],
+)
+def test_some_processors_multiply_bfloat16(processor: str, multiplies: bool) -> None:
+    assert multiplies_bfloat16(code_for(processor)) == multiplies
 
 
 def test_neon_holds_as_much_as_avx2() -> None:
