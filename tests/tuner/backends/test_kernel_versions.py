@@ -39,7 +39,7 @@ LOWERED = {
     "blas": ("10", "afc311a178fec2dc", "afc311a178fec2dc"),
     "packed_matmul": ("3", "8667dcf0c2384f61", "a295d9cf96891db9"),
     "attention": ("3", "f5ebacf99ce2880b", "783fb4cf0a50d1a1"),
-    "nhwc": ("5", "ab6434420f158669", "d1cfc41af11a659a"),
+    "nhwc": ("6", "ab6434420f158669", "d1cfc41af11a659a"),
 }
 """The version of each backend's kernels, and the digests of the kernels that it has for `PROGRAMS`, on a CPU
 with AVX-512 and on one with AVX2."""

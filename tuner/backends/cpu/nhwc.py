@@ -5,8 +5,9 @@ stride 1 use Winograd's method, others of one group direct kernels, and those wi
 depthwise ones, each with its bias, a tensor that is added, and ReLU or a clip in one kernel. A direct
 convolution, a depthwise one of its result and a pixelwise one are one kernel, which works row by row. What
 goes into one kernel is decided in `tuner.backends.cpu.convolution_chains`, what becomes of the operators
-between them in `tuner.backends.cpu.nhwc_writer`. Weights are packed once where they never change. Checked in
-tests/tuner/backends/cpu/test_nhwc.py.
+between them in `tuner.backends.cpu.nhwc_writer`. Within a partition bfloat16 is computed in float32 and
+rounded where it leaves (`tuner.backends.cpu.roundings`). Weights are packed once where they never change.
+Checked in tests/tuner/backends/cpu/test_nhwc.py.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from tuner.backends.cpu.convolution_chains import bindings_of, has_kernel
 from tuner.backends.cpu.hoist_pooling import with_pooling_hoisted
 from tuner.backends.cpu.nhwc_writer import with_channels_last
+from tuner.backends.cpu.roundings import without_roundings
 from tuner.backends.cpu.tuned.tuned_backend import TunedKernels
 from tuner.backends.tvm.native import fuse_as_tvm_does, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
@@ -30,7 +32,7 @@ class Nhwc(TunedKernels):
     """Runs sub-graphs of convolutional networks in channels-last layout, 3 x 3 by Winograd's method."""
 
     name = "nhwc"
-    kernels_version = 5
+    kernels_version = 6
     packs_weights = True
     takes_contiguous_subgraphs = True
 
@@ -47,7 +49,8 @@ class Nhwc(TunedKernels):
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as kernels on tensors with channels last."""
         for name in functions:
-            turned = with_channels_last(with_pooling_hoisted(module[name]), target, self.chooser)
+            function = with_pooling_hoisted(without_roundings(module[name]))
+            turned = with_channels_last(function, target, self.chooser)
             kernels = fuse_as_tvm_does(legalize_operators()(turned))
             module = replace_function(module, name, schedule_kernels(kernels, target))
         return module

@@ -1,0 +1,64 @@
+"""Drop what rounds a float32 to a shorter type only for it to be widened again.
+
+The importer has each operator of bfloat16 widen what it reads and round what it gives
+(`tuner.frontend.converters.bfloat16`). Between two operators of one partition that is no more than a loss of
+time and digits, and hides from a convolution what follows it. Checked in
+tests/tuner/backends/cpu/test_roundings.py.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from tuner.graph.relax_source import replace_variables
+from tuner.graph.relax_types import Expression, RelaxFunction
+
+
+def without_roundings(function: RelaxFunction) -> RelaxFunction:
+    """Return the function in which whoever widens a rounded float32 reads it as it was before.
+
+    Results that are rounded stay so; the function itself where nothing is widened again.
+    """
+    values = {binding.var: binding.value for block in function.body.blocks for binding in block.bindings}
+    wide = {
+        variable: source
+        for variable, value in values.items()
+        if _converts(value, "float32") and (source := _before_rounding(values, value.args[0])) is not None
+    }
+    if not wide:
+        return function
+    builder = relax.BlockBuilder()
+    parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
+    written: dict[Expression, Expression] = dict(zip(function.params, parameters, strict=True))
+
+    def again(expression: Expression) -> Expression:
+        return replace_variables(expression, lambda read: written[read])
+
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            for variable, value in values.items():
+                source = wide.get(variable)
+                written[variable] = builder.emit(again(value)) if source is None else written[source]
+            result = builder.emit_output(again(function.body.body))
+        builder.emit_func_output(result)
+    main = builder.get()["main"].with_attrs(dict(function.attrs)) if function.attrs else builder.get()["main"]
+    return relax.analysis.remove_all_unused(main)
+
+
+def _before_rounding(values: dict[Expression, Expression], expression: Expression) -> Expression | None:
+    """Return the float32 that an expression is the rounding of, or None."""
+    while isinstance(values.get(expression), relax.Var):
+        expression = values[expression]
+    value = values.get(expression)
+    if value is None or not _converts(value, "bfloat16", "float16"):
+        return None
+    source = value.args[0]
+    return source if isinstance(source, relax.Var) and str(source.ty.dtype) == "float32" else None
+
+
+def _converts(value: Expression, *dtypes: str) -> bool:
+    """Say whether a value is a conversion to one of some types."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
+        return False
+    return value.op.name == "relax.astype" and str(value.ty.dtype) in dtypes
