@@ -29,7 +29,7 @@ from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
 from tuner.lowering.outline import with_composites
 from tuner.lowering.weight_binding import lift_weights
 from tuner.targets.cuda_compiler import provide_compiler
-from tuner.targets.resolution import tvm_target
+from tuner.targets.resolution import code_options, tvm_target
 from tuner.targets.target import Target
 
 _STORAGE = "relax.memory.alloc_storage"
@@ -158,7 +158,8 @@ def build_unscheduled(module: IRModule, target: Target) -> Executable:
     provide_torch_calls(module)
     pipeline = relax.get_pipeline("default")
     legal = module_passing_nan(_drop_scopes()(legalize_operators()(call_blas(module))))
-    device = tvm.target.Target(json.loads(target.tvm_json) | _PLAIN_CODE)
+    attributes = json.loads(target.tvm_json)
+    device = tvm.target.Target(attributes | code_options(attributes) | _PLAIN_CODE)
     with _without_assertions():
         return tvm.compile(legal, target=device, relax_pipeline=pipeline)
 

@@ -35,8 +35,8 @@ HALF_LOWERED = {"packed_matmul": ("3", "71667226a5e9bac2")}
 """The version of backends with kernels of bfloat16, and the digest of these."""
 
 LOWERED = {
-    "tvm": ("10", "c750a898fd4b625b", "36da1ae94dd7c38d"),
-    "blas": ("10", "afc311a178fec2dc", "afc311a178fec2dc"),
+    "tvm": ("11", "c750a898fd4b625b", "36da1ae94dd7c38d"),
+    "blas": ("11", "afc311a178fec2dc", "afc311a178fec2dc"),
     "packed_matmul": ("3", "8667dcf0c2384f61", "a295d9cf96891db9"),
     "attention": ("3", "f5ebacf99ce2880b", "783fb4cf0a50d1a1"),
     "nhwc": ("6", "ab6434420f158669", "d1cfc41af11a659a"),
