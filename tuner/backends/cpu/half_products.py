@@ -16,12 +16,8 @@ from typing import Any
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.cpu.kernels.half_product import (
-    HALF,
-    half_product_kernel,
-    pack_pairs_kernel,
-    pairs_shape,
-)
+from tuner.backends.bfloat16_patterns import HALF, converted, is_half
+from tuner.backends.cpu.kernels.half_product import half_product_kernel, pack_pairs_kernel, pairs_shape
 from tuner.backends.cpu.kernels.packed_product import LANES, ProductShape
 from tuner.backends.library_call import (
     ACTIVATIONS,
@@ -35,7 +31,7 @@ from tuner.backends.library_call import (
 )
 from tuner.backends.tvm.schedule import as_finished
 from tuner.graph.relax_types import IRModule, RelaxFunction
-from tuner.rules.pattern import LabelledPattern, Match
+from tuner.rules.pattern import LabelledPattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,41 +120,25 @@ def half_patterns() -> Iterator[LabelledPattern]:
                 name = activation.removeprefix("relax.").removeprefix("nn.")
                 label = "_".join(part for part in ("half_product", "bias" * has_bias, name) if part)
                 product, matrix = _pattern(turns=turns, has_bias=has_bias, activation=activation)
-                yield LabelledPattern(label, product, _is_half, given=matrix)
+                yield LabelledPattern(label, product, is_half, given=matrix)
                 for join in ("add", "multiply") if not activation else ("multiply",):
                     for on_left in (True, False):
                         product, matrix = _pattern(turns=turns, has_bias=has_bias, activation=activation)
-                        operands = (_wide(product), _wide(wildcard()))
+                        operands = (converted(product), converted(wildcard()))
                         joined = is_op(f"relax.{join}")(*(operands if on_left else reversed(operands)))
-                        yield LabelledPattern(
-                            f"{label}_{join}", is_op("relax.astype")(joined), _is_half, given=matrix
-                        )
+                        yield LabelledPattern(f"{label}_{join}", converted(joined), is_half, given=matrix)
 
 
 def _pattern(*, turns: bool, has_bias: bool, activation: str) -> tuple[Any, Any]:
     """Return the pattern of a product with what follows it, and that of its matrix."""
     matrix = wildcard()
-    right = is_op("relax.permute_dims")(_wide(matrix)) if turns else _wide(matrix)
-    product = is_op("relax.matmul")(_wide(wildcard()), right)
-    product = is_op("relax.add")(product, _wide(wildcard())) if has_bias else product
-    rounded = is_op("relax.astype")(product)
+    right = is_op("relax.permute_dims")(converted(matrix)) if turns else converted(matrix)
+    product = is_op("relax.matmul")(converted(wildcard()), right)
+    product = is_op("relax.add")(product, converted(wildcard())) if has_bias else product
+    rounded = converted(product)
     if activation:
-        rounded = is_op("relax.astype")(is_op(activation)(_wide(rounded)))
+        rounded = converted(is_op(activation)(converted(rounded)))
     return rounded, matrix
-
-
-def _wide(pattern: Any) -> Any:
-    return is_op("relax.astype")(pattern)
-
-
-def _is_half(match: Match) -> bool:
-    """Say whether all conversions that a pattern matched are from and to bfloat16."""
-    conversions = [
-        each
-        for each in match.values()
-        if isinstance(each, relax.Call) and getattr(each.op, "name", "") == "relax.astype"
-    ]
-    return all(HALF in (str(each.ty.dtype), str(each.args[0].ty.dtype)) for each in conversions)
 
 
 def _product(reader: CallReader, result: Any) -> HalfProduct | None:

@@ -10,9 +10,9 @@ tests/tuner/backends/torch/test_half_calls.py.
 
 from __future__ import annotations
 
-from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
+from tuner.backends.bfloat16_patterns import HALF, converted, is_half
 from tuner.backends.library_call import (
     Attention,
     CallReader,
@@ -27,9 +27,7 @@ from tuner.backends.library_call import (
 )
 from tuner.backends.torch.attention_patterns import attention_patterns
 from tuner.graph.relax_types import RelaxFunction
-from tuner.rules.pattern import DFPattern, LabelledPattern, Match
-
-HALF = "bfloat16"
+from tuner.rules.pattern import DFPattern, LabelledPattern
 
 
 def recognise_half_call(function: RelaxFunction) -> LibraryCall | None:
@@ -61,15 +59,13 @@ def half_patterns() -> tuple[LabelledPattern, ...]:
     whole = [("attention", core) for core in attention_patterns(_widened)]
     whole.append(("layer_norm", is_op("relax.nn.layer_norm")(_widened(), _widened(), _widened())))
     whole += [(name, is_op(f"relax.nn.{name}")(_widened())) for name in ("softmax", "log_softmax")]
-    patterns = [
-        LabelledPattern(f"half_{label}", is_op("relax.astype")(core), _is_half) for label, core in whole
-    ]
+    patterns = [LabelledPattern(f"half_{label}", converted(core), is_half) for label, core in whole]
     for label, cores in (("linear", _products()), ("convolution", [_convolution()])):
         for core in cores:
             for with_bias in (False, True):
                 summed = is_op("relax.add")(core, _widened()) if with_bias else core
                 name = f"half_{label}{'_bias' * with_bias}"
-                patterns.append(LabelledPattern(name, is_op("relax.astype")(summed), _is_half))
+                patterns.append(LabelledPattern(name, converted(summed), is_half))
     return tuple(patterns)
 
 
@@ -86,18 +82,8 @@ def _convolution() -> DFPattern:
 
 
 def _widened() -> DFPattern:
-    return is_op("relax.astype")(wildcard())
+    return converted(wildcard())
 
 
 def _transposed() -> DFPattern:
     return is_op("relax.permute_dims")(_widened())
-
-
-def _is_half(match: Match) -> bool:
-    """Say whether all conversions that a pattern matched are from and to bfloat16."""
-    conversions = [
-        each
-        for each in match.values()
-        if isinstance(each, relax.Call) and getattr(each.op, "name", "") == "relax.astype"
-    ]
-    return all(HALF in (str(each.ty.dtype), str(each.args[0].ty.dtype)) for each in conversions)
