@@ -8,9 +8,11 @@ tests/tuner/backends/cpu/test_half_matmul.py.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -114,19 +116,20 @@ def half_kernels(function: RelaxFunction, found: HalfProduct, registers: int) ->
 
 def half_patterns() -> Iterator[LabelledPattern]:
     """Yield the patterns of products between conversions, with and without what follows."""
-    for turns in (True, False):
-        for has_bias in (False, True):
-            for activation in ("", *ACTIVATIONS):
-                name = activation.removeprefix("relax.").removeprefix("nn.")
-                label = "_".join(part for part in ("half_product", "bias" * has_bias, name) if part)
-                product, matrix = _pattern(turns=turns, has_bias=has_bias, activation=activation)
-                yield LabelledPattern(label, product, is_half, given=matrix)
-                for join in ("add", "multiply") if not activation else ("multiply",):
-                    for on_left in (True, False):
-                        product, matrix = _pattern(turns=turns, has_bias=has_bias, activation=activation)
-                        operands = (converted(product), converted(wildcard()))
-                        joined = is_op(f"relax.{join}")(*(operands if on_left else reversed(operands)))
-                        yield LabelledPattern(f"{label}_{join}", converted(joined), is_half, given=matrix)
+    variants = itertools.product((True, False), (False, True), ("", *ACTIVATIONS))
+    for turns, has_bias, activation in variants:
+        make = partial(_pattern, turns=turns, has_bias=has_bias, activation=activation)
+        name = activation.removeprefix("relax.").removeprefix("nn.")
+        label = "_".join(part for part in ("half_product", "bias" * has_bias, name) if part)
+        product, matrix = make()
+        yield LabelledPattern(label, product, is_half, given=matrix)
+        for join, on_left in itertools.product(
+            ("multiply",) if activation else ("add", "multiply"), (True, False)
+        ):
+            product, matrix = make()
+            operands = (converted(product), converted(wildcard()))
+            joined = is_op(f"relax.{join}")(*(operands if on_left else reversed(operands)))
+            yield LabelledPattern(f"{label}_{join}", converted(joined), is_half, given=matrix)
 
 
 def _pattern(*, turns: bool, has_bias: bool, activation: str) -> tuple[Any, Any]:
