@@ -4,7 +4,9 @@ import os
 
 from tuner.cuda_libraries import load_cuda_runtime
 
-# Before anything here imports TVM, whose threads would wait in a loop for a third of a second after each
-# kernel, and keep those of torch, BLAS and onnxruntime from the processor that run the program's next part.
+# Before anything here imports TVM or torch, whose threads would wait in a loop after each kernel, TVM's for a
+# third of a second and OpenMP's for some milliseconds, and keep from the processor those of the library that
+# runs the program's next part.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 load_cuda_runtime()

@@ -33,6 +33,9 @@ from benchmarks.mixing.row import SETS, Row
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
 """Variables that libraries read when they are loaded."""
 
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""What importing the tuner sets for OpenMP, which reads it when torch is loaded: here that is before."""
+
 
 def main() -> None:
     arguments = _parser().parse_args()
@@ -73,7 +76,7 @@ def main() -> None:
 def _measure_apart(row: Row, given: Sequence[str], arguments: argparse.Namespace) -> dict[str, Any] | None:
     """Return a row's figures, measured in a process with its number of threads; None where that fails."""
     options = [text for text in given if text not in arguments.rows and text not in ("--again", "--report")]
-    environment = os.environ | dict.fromkeys(THREADS, str(row.threads))
+    environment = os.environ | WAITING | dict.fromkeys(THREADS, str(row.threads))
     started = time.perf_counter()
     print(f"{row.name}: begins", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "benchmarks.mixing", *options, "--one", row.name]

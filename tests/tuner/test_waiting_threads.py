@@ -1,7 +1,7 @@
 """Threads that wait for a program's next part leave the processor to the part that runs.
 
-TVM's would wait in a loop for a third of a second after each kernel. What they use is processor time, which
-does not depend on what else the machine does.
+TVM's would wait in a loop for a third of a second after each kernel, torch's of OpenMP for some milliseconds.
+What they use is processor time, which does not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.tvm
 
-_PROGRAM = """
+_TVM = """
 import time
 import tuner
 import numpy as np
@@ -39,18 +39,43 @@ time.sleep(0.25)
 print(time.process_time() - before)
 """
 
+_TORCH = """
+import time
+import tuner
+import torch
 
-def seconds_used_while_waiting(**variables: str) -> float:
-    environment = {name: text for name, text in os.environ.items() if name != "TVM_THREAD_POOL_SPIN_COUNT"}
+torch.set_num_threads(2)
+tensor = torch.ones(64, 4096)
+used = 0.0
+for _ in range(100):
+    tensor.exp()
+    before = time.process_time()
+    time.sleep(0.01)
+    used += time.process_time() - before
+print(used)
+"""
+
+_VARIABLES = ("TVM_THREAD_POOL_SPIN_COUNT", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+
+
+def seconds_used_while_waiting(program: str, **variables: str) -> float:
+    environment = {name: text for name, text in os.environ.items() if name not in _VARIABLES}
     environment |= {"TVM_NUM_THREADS": "2"} | variables
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     return float(done.stdout.split()[-1])
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="TVM has one thread for one processor")
-def test_threads_of_tvm_wait_without_the_processor() -> None:
-    assert seconds_used_while_waiting() < 0.02
-    # As TVM does by itself, and as a user may still ask for.
-    assert seconds_used_while_waiting(TVM_THREAD_POOL_SPIN_COUNT="3000000") > 0.1
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one processor has one thread")
+@pytest.mark.parametrize(
+    ("program", "spinning"),
+    [
+        pytest.param(_TVM, {"TVM_THREAD_POOL_SPIN_COUNT": "3000000"}, id="tvm"),
+        pytest.param(_TORCH, {"OMP_WAIT_POLICY": "ACTIVE"}, id="torch"),
+    ],
+)
+def test_threads_wait_without_the_processor(program: str, spinning: dict[str, str]) -> None:
+    assert seconds_used_while_waiting(program) < 0.02
+    # As the user may still ask for.
+    assert seconds_used_while_waiting(program, **spinning) > 0.1
