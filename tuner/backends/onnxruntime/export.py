@@ -159,9 +159,14 @@ def _plain(operator: str, **attributes: Any) -> _Converter:
     return lambda writer, call: writer.node(operator, writer.arguments(call), **attributes)
 
 
+_CONVOLUTION_LAYOUTS = {("NCW", "OIW"), ("NCHW", "OIHW")}
+
+_POOLING_LAYOUTS = {"NCW", "NCHW"}
+
+
 def _convolution(writer: _Writer, call: Any) -> str:
     attributes = call.attrs
-    if attributes.data_layout != "NCHW" or attributes.kernel_layout != "OIHW":
+    if (attributes.data_layout, attributes.kernel_layout) not in _CONVOLUTION_LAYOUTS:
         raise _Refused(f"convolutions of {attributes.data_layout} have no conversion to ONNX")
     return writer.node(
         "Conv",
@@ -176,7 +181,7 @@ def _convolution(writer: _Writer, call: Any) -> str:
 def _pool(operator: str) -> _Converter:
     def convert(writer: _Writer, call: Any) -> str:
         attributes = call.attrs
-        if attributes.layout != "NCHW":
+        if attributes.layout not in _POOLING_LAYOUTS:
             raise _Refused(f"pooling of {attributes.layout} has no conversion to ONNX")
         extra = {"count_include_pad": int(attributes.count_include_pad)} if operator == "AveragePool" else {}
         return writer.node(
@@ -194,7 +199,7 @@ def _pool(operator: str) -> _Converter:
 
 
 def _adaptive_average(writer: _Writer, call: Any) -> str:
-    if call.attrs.layout != "NCHW" or shape_of(call)[2:] != (1, 1):
+    if call.attrs.layout not in _POOLING_LAYOUTS or set(shape_of(call)[2:]) != {1}:
         raise _Refused("adaptive pooling to more than one element has no conversion to ONNX")
     return writer.node("GlobalAveragePool", writer.arguments(call))
 
@@ -308,6 +313,27 @@ def _reduction(name: str) -> _Converter:
     return convert
 
 
+def _place(name: str) -> _Converter:
+    """Return the converter of the place of an extremum along one axis, the first of equals."""
+
+    def convert(writer: _Writer, call: Any) -> str:
+        axis = call.attrs.axis
+        if axis is None or str(call.ty.dtype) != "int64":
+            raise _Refused("the place of an extremum of all elements has no conversion to ONNX")
+        return writer.node(name, writer.arguments(call), axis=int(axis), keepdims=int(call.attrs.keepdims))
+
+    return convert
+
+
+def _not_equal(writer: _Writer, call: Any) -> str:
+    return writer.node("Not", [writer.node("Equal", writer.arguments(call))])
+
+
+def _square(writer: _Writer, call: Any) -> str:
+    (x,) = writer.arguments(call)
+    return writer.node("Mul", [x, x])
+
+
 def _reciprocal_root(writer: _Writer, call: Any) -> str:
     return writer.node("Reciprocal", [writer.node("Sqrt", writer.arguments(call))])
 
@@ -333,7 +359,14 @@ _CONVERTERS: Mapping[str, _Converter] = {
         "minimum": _plain("Min"),
         "matmul": _plain("MatMul"),
         "less": _plain("Less"),
+        "less_equal": _plain("LessOrEqual"),
         "greater": _plain("Greater"),
+        "greater_equal": _plain("GreaterOrEqual"),
+        "equal": _plain("Equal"),
+        "not_equal": _not_equal,
+        "logical_and": _plain("And"),
+        "logical_or": _plain("Or"),
+        "logical_not": _plain("Not"),
         "where": _plain("Where"),
         "exp": _plain("Exp"),
         "log": _plain("Log"),
@@ -342,6 +375,12 @@ _CONVERTERS: Mapping[str, _Converter] = {
         "sigmoid": _plain("Sigmoid"),
         "sqrt": _plain("Sqrt"),
         "negative": _plain("Neg"),
+        "abs": _plain("Abs"),
+        "floor": _plain("Floor"),
+        "ceil": _plain("Ceil"),
+        "sin": _plain("Sin"),
+        "cos": _plain("Cos"),
+        "square": _square,
         "rsqrt": _reciprocal_root,
         "nn.relu": _plain("Relu"),
         "nn.gelu": _plain("Gelu"),
@@ -349,9 +388,13 @@ _CONVERTERS: Mapping[str, _Converter] = {
         "nn.silu": _silu,
         "nn.softmax": _axis_attribute("Softmax"),
         "nn.log_softmax": _axis_attribute("LogSoftmax"),
+        "nn.conv1d": _convolution,
         "nn.conv2d": _convolution,
+        "nn.max_pool1d": _pool("MaxPool"),
         "nn.max_pool2d": _pool("MaxPool"),
+        "nn.avg_pool1d": _pool("AveragePool"),
         "nn.avg_pool2d": _pool("AveragePool"),
+        "nn.adaptive_avg_pool1d": _adaptive_average,
         "nn.adaptive_avg_pool2d": _adaptive_average,
         "nn.batch_norm": _batch_norm,
         "nn.layer_norm": _layer_norm,
@@ -370,6 +413,8 @@ _CONVERTERS: Mapping[str, _Converter] = {
         "sum": _reduction("ReduceSum"),
         "max": _reduction("ReduceMax"),
         "min": _reduction("ReduceMin"),
+        "argmax": _place("ArgMax"),
+        "argmin": _place("ArgMin"),
         "astype": _cast,
     }.items()
 }

@@ -90,6 +90,31 @@ PROGRAMS = {
             )
         ),
     ),
+    "comparisons": (
+        [(4, 5), (4, 5)],
+        lambda x, y: op.where(
+            op.logical_or(
+                op.logical_and(op.less_equal(x, y), op.not_equal(op.floor(x), op.ceil(y))),
+                op.logical_not(op.greater_equal(op.abs(x), op.square(y))),
+            ),
+            op.sin(x),
+            op.cos(y),
+        ),
+    ),
+    "equal to the largest": (
+        ROWS,
+        lambda x: op.where(
+            op.equal(x, op.max(x, [-1], keepdims=True)),
+            x,
+            op.astype(op.expand_dims(op.subtract(op.argmax(x, 1), op.argmin(x, 1)), 1), "float32"),
+        ),
+    ),
+    "one dimension": (
+        [(2, 8, 9), (6, 8, 3)],
+        lambda x, w: op.nn.adaptive_avg_pool1d(
+            op.concat([op.nn.max_pool1d(op.nn.conv1d(x, w), 3, 2), op.nn.avg_pool1d(x, 5, 2)], axis=1), 1
+        ),
+    ),
     "look-up": (
         [(5, 4)],
         lambda table: op.take(table, relax.const(np.array([7, 0, 3], dtype="int64")), axis=0, mode="clip"),
