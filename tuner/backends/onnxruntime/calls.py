@@ -73,8 +73,9 @@ class _Session:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = call.num_threads
         options.inter_op_num_threads = 1
-        # Each session has threads of its own, and those that spin keep the others' from the processor.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Each session has threads of its own. Between a run's operators they may wait in a loop; after it
+        # that would keep the others' from the processor.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         options.log_severity_level = 3
         copies = [np.array(np.from_dlpack(weight)) for weight in weights]
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(copy) for copy in copies]
