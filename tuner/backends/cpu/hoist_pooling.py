@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import relax
 
+from tuner.backends.cpu.rewriting import Renamed, Write, rewritten, values_of
 from tuner.backends.library_call import shape_of
-from tuner.graph.relax_source import replace_variables
 from tuner.graph.relax_types import Expression, RelaxFunction
 
 
@@ -34,42 +35,32 @@ class _Swap:
 
 def with_pooling_hoisted(function: RelaxFunction) -> RelaxFunction:
     """Return the function with average pools before 1 x 1 convolutions; itself where there are none."""
-    swaps = _find_swaps(function)
+    values = values_of(function)
+    swaps = _find_swaps(function, values)
     if not swaps:
         return function
-    gone = {variable for swap in swaps.values() for variable in (swap.convolved, swap.biased)}
-    builder = relax.BlockBuilder()
-    parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
-    values: dict[Expression, Expression] = dict(zip(function.params, parameters, strict=True))
-
-    def written(expression: Expression) -> Expression:
-        return replace_variables(expression, lambda read: values[read])
-
-    with builder.function("main", parameters):
-        with builder.dataflow():
-            for variable, value in _values(function).items():
-                if variable in swaps:
-                    values[variable] = _emit_swapped(builder, swaps[variable], value, written)
-                elif variable not in gone:
-                    values[variable] = builder.emit(written(value))
-            result = builder.emit_output(written(function.body.body))
-        builder.emit_func_output(result)
-    return builder.get()["main"]
+    writers: dict[Expression, Write | None] = {}
+    for pooled, swap in swaps.items():
+        writers |= dict.fromkeys((swap.convolved, swap.biased)) | {pooled: _swapped(swap, values[pooled])}
+    return rewritten(function, writers)
 
 
-def _emit_swapped(builder: Any, swap: _Swap, pool: Expression, written: Any) -> Expression:
-    data, weights = swap.convolution.args
-    pooled = builder.emit(relax.Call(pool.op, [written(data)], pool.attrs))
-    found = builder.emit(relax.Call(swap.convolution.op, [pooled, written(weights)], swap.convolution.attrs))
-    if swap.sum is None:
-        return found
-    (bias,) = (argument for argument in swap.sum.args if argument != swap.convolved)
-    return builder.emit(relax.op.add(found, written(bias)))
+def _swapped(swap: _Swap, pool: Expression) -> Write:
+    def write(builder: Any, renamed: Renamed) -> Expression:
+        data, weights = swap.convolution.args
+        pooled = builder.emit(relax.Call(pool.op, [renamed(data)], pool.attrs))
+        convolution = relax.Call(swap.convolution.op, [pooled, renamed(weights)], swap.convolution.attrs)
+        found = builder.emit(convolution)
+        if swap.sum is None:
+            return found
+        (bias,) = (argument for argument in swap.sum.args if argument != swap.convolved)
+        return builder.emit(relax.op.add(found, renamed(bias)))
+
+    return write
 
 
-def _find_swaps(function: RelaxFunction) -> dict[Expression, _Swap]:
+def _find_swaps(function: RelaxFunction, values: Mapping[Expression, Expression]) -> dict[Expression, _Swap]:
     """Return what can be swapped by the variable of the pool."""
-    values = _values(function)
     readers = Counter(read for value in values.values() for read in relax.analysis.free_vars(value))
     readers.update(relax.analysis.free_vars(function.body.body))
     swaps = {}
@@ -88,10 +79,6 @@ def _find_swaps(function: RelaxFunction) -> dict[Expression, _Swap]:
         if readers[before] == 1 and _is_product(values.get(before)):
             swaps[variable] = _Swap(before, values[before], biased, total)
     return swaps
-
-
-def _values(function: RelaxFunction) -> dict[Expression, Expression]:
-    return {binding.var: binding.value for block in function.body.blocks for binding in block.bindings}
 
 
 def _is(value: Expression, name: str) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from tuner.graph.relax_source import replace_variables
+from tuner.backends.cpu.rewriting import Write, rewritten, values_of
 from tuner.graph.relax_types import Expression, RelaxFunction
 
 
@@ -20,30 +20,17 @@ def without_roundings(function: RelaxFunction) -> RelaxFunction:
 
     Results that are rounded stay so; the function itself where nothing is widened again.
     """
-    values = {binding.var: binding.value for block in function.body.blocks for binding in block.bindings}
-    wide = {
-        variable: source
+    values = values_of(function)
+    writers = {
+        variable: _as(source)
         for variable, value in values.items()
         if _converts(value, "float32") and (source := _before_rounding(values, value.args[0])) is not None
     }
-    if not wide:
-        return function
-    builder = relax.BlockBuilder()
-    parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
-    written: dict[Expression, Expression] = dict(zip(function.params, parameters, strict=True))
+    return relax.analysis.remove_all_unused(rewritten(function, writers)) if writers else function
 
-    def again(expression: Expression) -> Expression:
-        return replace_variables(expression, lambda read: written[read])
 
-    with builder.function("main", parameters):
-        with builder.dataflow():
-            for variable, value in values.items():
-                source = wide.get(variable)
-                written[variable] = builder.emit(again(value)) if source is None else written[source]
-            result = builder.emit_output(again(function.body.body))
-        builder.emit_func_output(result)
-    main = builder.get()["main"].with_attrs(dict(function.attrs)) if function.attrs else builder.get()["main"]
-    return relax.analysis.remove_all_unused(main)
+def _as(source: Expression) -> Write:
+    return lambda _builder, renamed: renamed(source)
 
 
 def _before_rounding(values: dict[Expression, Expression], expression: Expression) -> Expression | None:
