@@ -69,7 +69,7 @@ def onnxruntime_alone(module: torch.nn.Module, inputs: Sequence[torch.Tensor], t
 
 def program_arguments(model: Model, inputs: Sequence[torch.Tensor]) -> list[Any]:
     """Return a program's arguments: inputs, then weights."""
-    weights = [np.ascontiguousarray(model.parameters[name]) for name in model.parameter_names]
+    weights = [np.asarray(model.parameters[name], order="C") for name in model.parameter_names]
     # Copies, for the virtual machine wants memory that is aligned to its vectors.
     return [tvm.runtime.tensor(array) for array in (*map(as_array, inputs), *weights)]
 

@@ -30,6 +30,7 @@ _DTYPES = {
     "float16": TensorProto.FLOAT16,
     "int64": TensorProto.INT64,
     "int32": TensorProto.INT32,
+    "int8": TensorProto.INT8,
     "bool": TensorProto.BOOL,
 }
 
@@ -139,7 +140,7 @@ class _Writer:
 
     def constant(self, array: np.ndarray) -> str:
         name = f"constant{len(self.initializers)}"
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def node(self, operator: str, inputs: Sequence[str], num_outputs: int = 1, **attributes: Any) -> Any:
@@ -381,6 +382,8 @@ _CONVERTERS: Mapping[str, _Converter] = {
         "sin": _plain("Sin"),
         "cos": _plain("Cos"),
         "square": _square,
+        "isnan": _plain("IsNaN"),
+        "isinf": _plain("IsInf"),
         "rsqrt": _reciprocal_root,
         "nn.relu": _plain("Relu"),
         "nn.gelu": _plain("Gelu"),

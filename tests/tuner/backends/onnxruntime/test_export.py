@@ -109,6 +109,22 @@ PROGRAMS = {
             op.astype(op.expand_dims(op.subtract(op.argmax(x, 1), op.argmin(x, 1)), 1), "float32"),
         ),
     ),
+    "no numbers": (
+        ROWS,
+        lambda x: op.where(
+            op.isinf(op.log(op.nn.relu(op.subtract(x, relax.const(0.7))))),
+            x,
+            op.where(op.isnan(op.sqrt(op.subtract(x, relax.const(0.8)))), relax.const(3.0), relax.const(4.0)),
+        ),
+    ),
+    "a row of each": (
+        [*ROWS, (8, 4)],
+        lambda x, w: op.matmul(op.take(x, relax.const(1, "int64"), axis=1, mode="clip"), w),
+    ),
+    "any": (
+        ROWS,
+        lambda x: op.astype(op.max(op.astype(op.less(x, relax.const(0.3)), "int8"), [-1]), "float32"),
+    ),
     "one dimension": (
         [(2, 8, 9), (6, 8, 3)],
         lambda x, w: op.nn.adaptive_avg_pool1d(
