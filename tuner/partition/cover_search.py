@@ -31,6 +31,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tuner.partition.cover_program import solve_cover_program
+
 OrderConstraints = tuple[tuple[int, int], ...]
 """For each order-constraining option, bits of uncovered nodes that run before it and after it; sorted."""
 
@@ -39,6 +41,9 @@ Producers = tuple[tuple[int, int, int], ...]
 many there are. Values with the same users are alike, so branches that meet in one node make few states."""
 
 PROGRESS_EVERY_STATES = 1000
+
+_MAX_FORBIDDEN = 50
+"""Covers of the integer program that cannot run, each forbidden, before it is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +189,8 @@ class _Search:
             self._leaders = {}
             goal, bound = self._expand_by_bound(state, end, max_states)
             if goal is None:
-                goal = self._expand_by_position(state, end, beam_width)
+                goal, found_bound = self._expand_without_proof(state, end, beam_width)
+                bound = max(bound, found_bound)
             lower_bound += bound - cost
             cost = self._visits[goal].bound
             chosen += self._path(goal)
@@ -226,8 +232,8 @@ class _Search:
                 heapq.heappush(heap, (visit.bound, -successor.covered.bit_count(), sequence, successor))
         raise StuckError(self._furthest)
 
-    def _expand_by_position(self, start: _State, end: int, beam_width: int) -> _State:
-        """Return a goal, keeping for each first uncovered node only the most promising states."""
+    def _expand_by_position(self, start: _State, end: int, beam_width: int) -> None:
+        """Reach the goal, keeping for each first uncovered node only the most promising states."""
         self._visits = {start: self._visits[start]}
         self._leaders = {}
         first, last = _first(~start.covered), end.bit_length()
@@ -242,7 +248,67 @@ class _Search:
                     order_constraints[_first(~successor.covered)][successor] = None
         if not order_constraints[last]:
             raise StuckError(self._furthest)
-        return min(order_constraints[last], key=lambda state: self._visits[state].bound)
+
+    def _expand_without_proof(self, start: _State, end: int, beam_width: int) -> tuple[_State, int]:
+        """Return the goal as cheaply as a beam and an integer program reach it, and a lower bound."""
+        stuck = None
+        try:
+            self._expand_by_position(start, end, beam_width)
+        except StuckError as error:  # of the beam: there may be a cover
+            stuck = error
+        bound = self._expand_by_program(start, end)
+        goal = _State(end)
+        if goal not in self._visits:
+            raise stuck or StuckError(self._furthest)
+        return goal, min(bound, self._visits[goal].bound)
+
+    def _expand_by_program(self, start: _State, end: int) -> int:
+        """Reach the goal as an integer program does, where that is cheaper; return a lower bound on its cost.
+
+        What transitions cost is no sum over options, so that the program's cover is not the cheapest then.
+        """
+        first, last = _first(~start.covered), end.bit_length()
+        reached, known = self._visits[start].bound, self._visits.get(_State(end))
+        # Costing more than a whole cover does, an option is in no cheaper one.
+        numbers = [
+            number
+            for position in range(first, last)
+            for number in self._by_first[position]
+            if known is None or reached + self._slack[number] <= known.bound
+        ]
+        insides = [
+            [index - first for index in _indices(self._problem.options[number].inside)] for number in numbers
+        ]
+        forbidden: list[tuple[int, ...]] = []
+        while len(forbidden) <= _MAX_FORBIDDEN:
+            found = solve_cover_program(
+                insides,
+                [self._slack[number] for number in numbers],
+                num_nodes=last - first,
+                forbidden=forbidden,
+            )
+            if found is None:
+                break
+            num_taken = self._take(start, [numbers[position] for position in found.chosen])
+            if num_taken == len(found.chosen):
+                return reached + found.lower_bound
+            forbidden.append(found.chosen[: num_taken + 1])
+        return reached
+
+    def _take(self, start: _State, chosen: Sequence[int]) -> int:
+        """Reach what options, in order of their first nodes, lead to; return how many can be taken."""
+        state = start
+        for count, number in enumerate(chosen):
+            step = self._step(state, number)
+            if step is None:
+                return count
+            successor, transitions = step
+            reached = self._visits[state].bound + self._slack[number] + transitions
+            known = self._visits.get(successor)
+            if known is None or reached < known.bound:
+                self._visits[successor] = _Visit(reached, state, number)
+            state = successor
+        return len(chosen)
 
     def _expand(self, state: _State) -> list[_State]:
         """Return the states one option further that are now reached more cheaply than before."""

@@ -143,10 +143,47 @@ def moved(bits: int, number: dict[int, int]) -> int:
 @given(problems())
 def test_search_without_proof_still_covers_and_bounds(case: tuple[DataflowGraph, CoverProblem]) -> None:
     graph, problem = case
-    cover = search_cover(problem, max_states=1, beam_width=2)
+    cover = search_cover(problem, max_states=1, beam_width=1)
     assert can_run(graph, problem, cover.chosen)
     assert cover.cost == cost_of(graph, problem, cover.chosen)
     assert cover.lower_bound <= cheapest(graph, problem) <= cover.cost
+    if not problem.transition_cost:
+        assert cover.cost == cheapest(graph, problem)
+
+
+def test_a_cover_that_the_beam_misses_is_found() -> None:
+    # The beam keeps {0, 2}, which is cheaper than {0}, and then has nothing for 1, which only {1, 2} holds.
+    graph = graph_of([(), (0,), (0,), (1, 2)])
+    options = [
+        Option(inside=0b0101, reads=0, cost=1, backend=0),
+        Option(inside=0b0001, reads=0, cost=9, backend=0),
+        Option(inside=0b0110, reads=0b0001, cost=9, backend=0),
+        Option(inside=0b1000, reads=0b0110, cost=1, backend=0),
+    ]
+    problem = replace(problem_of(graph, options), prices=[0] * 4)
+    assert search_cover(problem, max_states=1, beam_width=1).chosen == (1, 2, 3)
+
+
+def test_an_integer_program_never_takes_options_that_wait_for_each_other() -> None:
+    # Three pairs of chains; in each the two crossing options are the cheapest and cannot both run.
+    chains = 3
+    reads: list[tuple[int, ...]] = []
+    options = []
+    for chain in range(chains):
+        first = 4 * chain
+        reads += [(), (), (first, first + 1), (first, first + 1)]
+        options += [
+            Option(inside=1 << first + index, reads=inputs << first, cost=10, backend=0)
+            for index, inputs in enumerate((0, 0, 3, 3))
+        ]
+        options += [
+            Option(inside=0b0101 << first, reads=0b0010 << first, cost=1, backend=0),
+            Option(inside=0b1010 << first, reads=0b0001 << first, cost=1, backend=0),
+        ]
+    graph = graph_of(reads)
+    problem = replace(problem_of(graph, options), prices=[0] * len(graph))
+    cover = search_cover(problem, max_states=1, beam_width=1)
+    assert cover.cost == chains * 21
 
 
 @settings(max_examples=30, deadline=None)
