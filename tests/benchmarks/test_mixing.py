@@ -77,6 +77,9 @@ def test_a_gain_a_proof_and_a_loss_are_told_apart() -> None:
     assert "by the search's proof: 1" in report([excused])
     for without_proof in (row(single=1.02, bound_ms=9.0), row(single=1.02, bound_ms=10.5, proven=False)):
         assert "by the search's proof: 0" in report([without_proof])
+    near = report([row(single=1.02, bound_ms=10.0 - 2e-7, proven=False)])
+    assert "| no, within 0.0001 % |" in near
+    assert "by the search's proof: 0" in near
     slower = row(single=1.2, bound_ms=9.0, other=(0.9, 0.88, 0.95))
     assert "beyond the interval: 1" in report([slower])
     noise = row(single=1.2, bound_ms=9.0, other=(0.99, 0.97, 1.01))
