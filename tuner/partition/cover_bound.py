@@ -39,6 +39,31 @@ def node_prices(num_nodes: int, insides: Sequence[Sequence[int]], costs: Sequenc
     return prices
 
 
+def raised_prices(prices: Sequence[int], insides: Sequence[Sequence[int]], costs: Sequence[int]) -> list[int]:
+    """Return prices of which none can be raised further, so that what rounding down took is given back.
+
+    Args:
+        prices: as `node_prices` returns them.
+        insides: for each option the nodes it covers.
+        costs: for each option its cost, at least the sum over its nodes.
+    """
+    slack = [
+        cost - sum(prices[index] for index in inside) for inside, cost in zip(insides, costs, strict=True)
+    ]
+    holders: list[list[int]] = [[] for _ in prices]
+    for number, inside in enumerate(insides):
+        for index in inside:
+            holders[index].append(number)
+    raised = list(prices)
+    for index, numbers in enumerate(holders):
+        more = min((slack[number] for number in numbers), default=0)
+        if more > 0:
+            raised[index] += more
+            for number in numbers:
+                slack[number] -= more
+    return raised
+
+
 def _relaxed_prices(
     num_nodes: int, insides: Sequence[Sequence[int]], costs: Sequence[int]
 ) -> Sequence[float] | None:

@@ -20,7 +20,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 MAX_NODES = 1000
-"""Of branch and bound; Swin-T's covers in bfloat16 take one."""
+"""Of branch and bound; covers of networks take one."""
 
 _TOLERANCE = 1e-6
 """HiGHS calls constraints and reduced costs met within this, in units of the largest slack."""

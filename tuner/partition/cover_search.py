@@ -31,6 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tuner.partition.cover_bound import raised_prices
 from tuner.partition.cover_program import solve_cover_program
 
 OrderConstraints = tuple[tuple[int, int], ...]
@@ -41,6 +42,12 @@ Producers = tuple[tuple[int, int, int], ...]
 many there are. Values with the same users are alike, so branches that meet in one node make few states."""
 
 PROGRESS_EVERY_STATES = 1000
+
+_ROUNDED_STATES = 5000
+"""States to expand, of a segment, before prices are raised and it is searched anew."""
+
+BEAM_WIDTH = 64
+"""States kept for each first uncovered node, where the proof is given up."""
 
 _MAX_FORBIDDEN = 50
 """Covers of the integer program that cannot run, each forbidden, before it is given up."""
@@ -113,7 +120,7 @@ def search_cover(
     problem: CoverProblem,
     *,
     max_states: int | None = None,
-    beam_width: int = 64,
+    beam_width: int | None = None,
     on_progress: Callable[[int, int], None] = lambda states, covered: None,
 ) -> Cover:
     """Return the cheapest exact cover, or a good one where more than `max_states` states would be needed.
@@ -121,13 +128,13 @@ def search_cover(
     Args:
         problem: what to cover and with what.
         max_states: states to expand before the proof is given up; no limit if None.
-        beam_width: states kept for each first uncovered node once it is.
+        beam_width: states kept for each first uncovered node once it is; `BEAM_WIDTH` if None.
         on_progress: told, now and then, the states expanded and the most nodes covered in one.
 
     Raises:
         StuckError: there is no exact cover whose options can run in some order.
     """
-    return _Search(problem, on_progress).run(max_states, beam_width)
+    return _Search(problem, on_progress).run(max_states, beam_width or BEAM_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +168,11 @@ class _Search:
         self._problem = problem
         self._on_progress = on_progress
         self._everything = (1 << len(problem.prices)) - 1
-        self._slack = [option.cost - _price(problem, option.inside) for option in problem.options]
+        self._prices = list(problem.prices)
+        self._slack = [
+            option.cost - sum(problem.prices[index] for index in _indices(option.inside))
+            for option in problem.options
+        ]
         self._before = [
             _union(problem.ancestors, option.inside) & ~option.inside for option in problem.options
         ]
@@ -187,7 +198,17 @@ class _Search:
         for end in self._segment_ends():
             self._visits = {state: _Visit(cost, None, -1)}
             self._leaders = {}
-            goal, bound = self._expand_by_bound(state, end, max_states)
+            soon = self._states + _ROUNDED_STATES
+            goal, bound = self._expand_by_bound(
+                state, end, soon if max_states is None else min(soon, max_states)
+            )
+            if goal is None and (max_states is None or self._states < max_states):
+                # Covers may differ by less than rounding took from the prices.
+                raised = self._raise_prices(state)
+                cost, lower_bound = cost + raised, lower_bound + raised
+                self._visits = {state: _Visit(cost, None, -1)}
+                self._leaders = {}
+                goal, bound = self._expand_by_bound(state, end, max_states)
             if goal is None:
                 goal, found_bound = self._expand_without_proof(state, end, beam_width)
                 bound = max(bound, found_bound)
@@ -196,6 +217,19 @@ class _Search:
             chosen += self._path(goal)
             state = goal
         return Cover(chosen=tuple(chosen), cost=cost, lower_bound=lower_bound, states=self._states)
+
+    def _raise_prices(self, state: _State) -> int:
+        """Raise all prices as far as they go; return by how much those of a state's uncovered nodes."""
+        insides = [_indices(option.inside) for option in self._problem.options]
+        raised = raised_prices(self._prices, insides, [option.cost for option in self._problem.options])
+        uncovered = _indices(self._everything & ~state.covered)
+        more = sum(raised[index] - self._prices[index] for index in uncovered)
+        self._prices = raised
+        self._slack = [
+            option.cost - sum(raised[index] for index in inside)
+            for option, inside in zip(self._problem.options, insides, strict=True)
+        ]
+        return more
 
     def _segment_ends(self) -> list[int]:
         """Return covered sets that every cover passes through: prefixes that no option crosses.
@@ -444,10 +478,6 @@ class _Search:
                 chosen.append(visit.option)
             state = visit.parent
         return tuple(reversed(chosen))
-
-
-def _price(problem: CoverProblem, inside: int) -> int:
-    return sum(problem.prices[index] for index in _indices(inside))
 
 
 def _union(neighbours: Sequence[int], inside: int) -> int:

@@ -40,8 +40,8 @@ from tuner.tuning.session import Session, TuningProgress
 REFERENCE_BACKEND = "tvm"
 """Runs what a single other backend cannot, in the variant that uses that backend wherever it can."""
 
-_LAST_RESORT_US = 1e8
-"""Added for each operator that a single backend could have run itself; more than any function takes."""
+Offer = tuple[CandidatePartition, Price]
+"""A candidate, and its price or why there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,15 +172,8 @@ def choose_partition(
         if candidate.backend not in without or candidate.sub_graph.label == TORCH_CALL
     ]
     if only is not None:
-        chosen_from = _prefer(chosen_from, only)
-    partition = find_partition(
-        priced.graph,
-        [candidate for candidate, _ in chosen_from],
-        [price for _, price in chosen_from],
-        launch_penalty_us=priced.launch_penalty_us,
-        refused=priced.refused,
-    )
-    return of_parts(priced, partition.chosen) if only is not None else of_partition(priced, partition)
+        return of_parts(priced, _preferring(priced, chosen_from, only).chosen)
+    return of_partition(priced, _cheapest(priced, chosen_from))
 
 
 def of_partition(priced: PricedFunction, partition: Partition) -> PartitionedFunction:
@@ -202,15 +195,12 @@ def of_parts(priced: PricedFunction, parts: Sequence[CandidatePartition]) -> Par
         priced: the function; every part is one of its candidates, with a latency.
         parts: they hold every node exactly once.
     """
-    price_by_candidate = dict(zip(priced.candidates, priced.prices, strict=True))
-    figures = tuple(price for part in parts if isinstance(price := price_by_candidate[part], Figure))
-    penalty_us = priced.launch_penalty_us * sum(part.backend != FREE for part in parts)
-    cost_us = penalty_us + sum(figure.latency_us for figure in figures)
+    figures, penalty_us = _figures_and_penalty(priced, parts)
     partition = Partition(
         chosen=tuple(parts),
         figures=figures,
         runner_ups=(None,) * len(figures),
-        cost_us=cost_us,
+        cost_us=penalty_us + sum(figure.latency_us for figure in figures),
         penalty_us=penalty_us,
         lower_bound_us=0.0,
         states=0,
@@ -299,29 +289,67 @@ def refusals(functions: Iterable[PricedFunction]) -> dict[str, int]:
     return counts
 
 
-def _prefer(
-    priced: Sequence[tuple[CandidatePartition, Price]], backend: str
-) -> list[tuple[CandidatePartition, Price]]:
-    """Return prices by which a backend runs whatever it can, and the reference backend only what is left.
+def _preferring(priced: PricedFunction, offers: Sequence[Offer], backend: str) -> Partition:
+    """Return the cheapest partition in which a backend runs whatever it can, and the reference what is left.
 
-    Where the backend reaches, the reference costs more than any whole function, so that it is used there only
-    where the backend's candidates overlap and cannot all be taken.
+    Where the backend reaches, the reference is its last resort: used only where the backend's candidates
+    overlap and cannot all be taken. A partition with the fewest operators left to it is found first. Its
+    whole cost is added then for each of them, so that one more is never worth it; much larger numbers would
+    hide differences of microseconds from the search's linear program.
     """
+    allowed = [
+        (candidate, price)
+        for candidate, price in offers
+        if candidate.backend in (backend, REFERENCE_BACKEND, FREE) or candidate.sub_graph.label == TORCH_CALL
+    ]
     reachable = NodeSet()
-    for candidate, price in priced:
+    for candidate, price in allowed:
         if candidate.backend == backend and isinstance(price, Figure):
             reachable = reachable | candidate.sub_graph.inside
-    preferred: list[tuple[CandidatePartition, Price]] = []
-    for candidate, price in priced:
-        is_torch_call = candidate.sub_graph.label == TORCH_CALL
-        if candidate.backend not in (backend, REFERENCE_BACKEND, FREE) and not is_torch_call:
-            continue
-        in_reach = len(candidate.sub_graph.inside & reachable)
-        if candidate.backend == REFERENCE_BACKEND != backend and in_reach and isinstance(price, Figure):
-            dear_us = price.latency_us + in_reach * _LAST_RESORT_US
-            price = msgspec.structs.replace(price, latency_us=dear_us, source="derived", interval_us=None)
-        preferred.append((candidate, price))
-    return preferred
+    resorts = {
+        candidate: len(candidate.sub_graph.inside & reachable)
+        for candidate, _ in allowed
+        if candidate.backend == REFERENCE_BACKEND != backend
+    }
+    counted = [(candidate, _costing(price, float(resorts.get(candidate, 0)))) for candidate, price in allowed]
+    fewest = _cheapest(replace(priced, launch_penalty_us=0.0), counted).chosen
+    if not any(resorts.get(part) for part in fewest):
+        allowed = [(candidate, price) for candidate, price in allowed if not resorts.get(candidate)]
+    figures, penalty_us = _figures_and_penalty(priced, fewest)
+    resort_us = penalty_us + sum(figure.latency_us for figure in figures)
+    return _cheapest(
+        priced,
+        [
+            (candidate, _costing(price, resorts.get(candidate, 0) * resort_us, more=True))
+            for candidate, price in allowed
+        ],
+    )
+
+
+def _figures_and_penalty(
+    priced: PricedFunction, parts: Sequence[CandidatePartition]
+) -> tuple[tuple[Figure, ...], float]:
+    price_by_candidate = dict(zip(priced.candidates, priced.prices, strict=True))
+    figures = tuple(price for part in parts if isinstance(price := price_by_candidate[part], Figure))
+    return figures, priced.launch_penalty_us * sum(part.backend != FREE for part in parts)
+
+
+def _costing(price: Price, latency_us: float, *, more: bool = False) -> Price:
+    """Return a price with another latency, or with so much more; what has none stays without."""
+    if not isinstance(price, Figure):
+        return price
+    latency_us += price.latency_us if more else 0.0
+    return msgspec.structs.replace(price, latency_us=latency_us, source="derived", interval_us=None)
+
+
+def _cheapest(priced: PricedFunction, offers: Sequence[Offer]) -> Partition:
+    return find_partition(
+        priced.graph,
+        [candidate for candidate, _ in offers],
+        [price for _, price in offers],
+        launch_penalty_us=priced.launch_penalty_us,
+        refused=priced.refused,
+    )
 
 
 def _fingerprint(graph: DataflowGraph, chosen: Sequence[CandidatePartition]) -> str:

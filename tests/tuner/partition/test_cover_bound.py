@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.partition.cover_bound import node_prices
+from tuner.partition.cover_bound import node_prices, raised_prices
 
 Case = tuple[int, list[tuple[int, ...]], list[int]]
 
@@ -25,8 +25,24 @@ def test_no_option_costs_less_than_its_nodes(case: Case) -> None:
     count, insides, costs = case
     prices = node_prices(count, insides, costs)
     assert all(isinstance(price, int) for price in prices)
-    for inside, cost in zip(insides, costs, strict=True):
-        assert sum(prices[index] for index in inside) <= cost
+    slack = [
+        cost - sum(prices[index] for index in inside) for inside, cost in zip(insides, costs, strict=True)
+    ]
+    assert min(slack) >= 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(cases())
+def test_of_raised_prices_none_could_be_higher(case: Case) -> None:
+    count, insides, costs = case
+    prices = node_prices(count, insides, costs)
+    raised = raised_prices(prices, insides, costs)
+    assert all(high >= low for high, low in zip(raised, prices, strict=True))
+    slack = [
+        cost - sum(raised[index] for index in inside) for inside, cost in zip(insides, costs, strict=True)
+    ]
+    for index in range(count):
+        assert min(each for each, inside in zip(slack, insides, strict=True) if index in inside) == 0
 
 
 def test_the_bound_of_a_chain_is_the_cheapest_cover() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.graph import DataflowGraph, NodeSet, SubGraph
+from tuner.partition import cover_search
 from tuner.partition.cover_bound import node_prices
 from tuner.partition.cover_search import Cover, CoverProblem, Option, StuckError, search_cover
 
@@ -100,6 +101,45 @@ def test_search_equals_exhaustive_search(case: tuple[DataflowGraph, CoverProblem
     assert can_run(graph, problem, cover.chosen)
     assert cover.cost == cost_of(graph, problem, cover.chosen) == cheapest(graph, problem)
     assert cover.lower_bound == cover.cost
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.integers(0, 3))
+def test_search_with_raised_prices_equals_exhaustive_search(
+    case: tuple[DataflowGraph, CoverProblem], rounded_states: int
+) -> None:
+    graph, problem = case
+    lowered = replace(problem, prices=[price - 1 for price in problem.prices])  # as if rounded
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cover_search, "_ROUNDED_STATES", rounded_states)
+        cover = search_cover(lowered)
+    assert can_run(graph, problem, cover.chosen)
+    assert cover.cost == cost_of(graph, problem, cover.chosen) == cheapest(graph, problem)
+    assert cover.lower_bound == cover.cost
+
+
+def test_what_rounding_took_from_prices_costs_no_proof() -> None:
+    # Every product of six chains side by side is within what rounding took: each choice is equally good.
+    chains, length = 6, 6
+    reads = [(node - 1,) if node % length else () for node in range(chains * length)]
+    graph = graph_of(reads)
+    options = [
+        Option(inside=1 << node, reads=sum(1 << each for each in reads[node]), cost=10, backend=0)
+        for node in range(len(graph))
+    ]
+    for chain in range(chains - 1):
+        for step in range(length):
+            first = chain * length + step
+            inside = 1 << first | 1 << first + length
+            before = sum(1 << each for node in (first, first + length) for each in reads[node])
+            options.append(Option(inside=inside, reads=before, cost=20, backend=0))
+    lowered = replace(problem_of(graph, options), prices=[9] * len(graph))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cover_search, "_ROUNDED_STATES", 100)
+        cover = search_cover(lowered, max_states=200)
+        assert cover.cost == cover.lower_bound == 10 * len(graph)
+        patch.setattr(cover_search, "_ROUNDED_STATES", 200)
+        assert search_cover(lowered, max_states=200).states > 200
 
 
 @settings(max_examples=40, deadline=None)
