@@ -4,8 +4,7 @@ A state is the set of covered nodes; a step adds an option that holds the first 
 disjoint from what is covered, so that each cover is reached in exactly one order. Two things reach beyond the
 covered set and are part of the state where they matter:
 
-*OrderConstraints.* Options may be chosen before what they read is covered, and two convex options can wait
-for each
+*Order.* Options may be chosen before what they read is covered, and two convex options can wait for each
 other: with a1 → b2 and b1 → a2, {a1, a2} and {b1, b2} each are convex, yet neither can run first. A chosen
 option with something before it and something after it that could yet be chosen together is
 *order-constraining*; the state keeps what must run before and after it, and a step that would close a circle
@@ -18,7 +17,8 @@ that uncovered nodes read, and which backends read values that are not yet made.
 The order of expansion is A*: with prices p from `tuner.partition.cover_bound`, a step costs cost − Σ p over
 its nodes, which is >= 0, so that this is Dijkstra's algorithm on reduced costs. Ties go to the state that
 covers more, then to the one found first. Where no option crosses from a prefix of the nodes to the rest, the
-two are searched one after the other, so that a loose bound here does not reopen what was settled there.
+two are searched one after the other, so that a loose bound here does not reopen what was settled there. Where
+the limit of states ends the proof, the cheaper of a beam's cover and an integer program's is the answer.
 Checked against exhaustive search in tests/tuner/partition/test_cover_search.py.
 
 Source: TVM RFC 62 ("Partitioner", Dijkstra over covered index sets); A* on dual prices is ours.
@@ -43,8 +43,8 @@ many there are. Values with the same users are alike, so branches that meet in o
 
 PROGRESS_EVERY_STATES = 1000
 
-_ROUNDED_STATES = 5000
-"""States to expand, of a segment, before prices are raised and it is searched anew."""
+_ROUNDED_STATES, _ROUNDED_STATES_A_NODE = 5000, 4
+"""States to expand, of a segment, before prices are raised and it is searched anew: the larger of both."""
 
 BEAM_WIDTH = 64
 """States kept for each first uncovered node, where the proof is given up."""
@@ -198,7 +198,7 @@ class _Search:
         for end in self._segment_ends():
             self._visits = {state: _Visit(cost, None, -1)}
             self._leaders = {}
-            soon = self._states + _ROUNDED_STATES
+            soon = self._states + max(_ROUNDED_STATES, _ROUNDED_STATES_A_NODE * len(self._prices))
             goal, bound = self._expand_by_bound(
                 state, end, soon if max_states is None else min(soon, max_states)
             )

@@ -112,6 +112,7 @@ def test_search_with_raised_prices_equals_exhaustive_search(
     lowered = replace(problem, prices=[price - 1 for price in problem.prices])  # as if rounded
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cover_search, "_ROUNDED_STATES", rounded_states)
+        patch.setattr(cover_search, "_ROUNDED_STATES_A_NODE", 0)
         cover = search_cover(lowered)
     assert can_run(graph, problem, cover.chosen)
     assert cover.cost == cost_of(graph, problem, cover.chosen) == cheapest(graph, problem)
@@ -135,6 +136,7 @@ def test_what_rounding_took_from_prices_costs_no_proof() -> None:
             options.append(Option(inside=inside, reads=before, cost=20, backend=0))
     lowered = replace(problem_of(graph, options), prices=[9] * len(graph))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cover_search, "_ROUNDED_STATES_A_NODE", 0)
         patch.setattr(cover_search, "_ROUNDED_STATES", 100)
         cover = search_cover(lowered, max_states=200)
         assert cover.cost == cover.lower_bound == 10 * len(graph)
