@@ -169,6 +169,24 @@ def find_partition(
     return problem.partition(cover)
 
 
+def check_coverable(
+    graph: DataflowGraph, candidates: Sequence[CandidatePartition], refused: Sequence[RefusedCandidate]
+) -> None:
+    """Say, before anything is priced, whether each operator is in a candidate.
+
+    Raises:
+        UnpriceableError: one is not; says why for each backend.
+    """
+    covered = NodeSet()
+    for candidate in candidates:
+        covered = covered | candidate.sub_graph.inside
+    missing = graph.all_indices - covered
+    if missing:
+        raise UnpriceableError(
+            _missing_message(graph, missing.first, _reasons(missing.first, (), (), refused))
+        )
+
+
 def usable_offers(candidates: Sequence[CandidatePartition], prices: Sequence[Price]) -> list[PricedCandidate]:
     """Return the candidates that can run; the host's cost nothing. Of those alike the cheapest stays."""
     best: dict[tuple[NodeSet, str], PricedCandidate] = {}

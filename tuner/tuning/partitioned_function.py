@@ -27,6 +27,7 @@ from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.find_partition import (
     Partition,
     RefusedCandidate,
+    check_coverable,
     find_candidates,
     find_partition,
     usable_offers,
@@ -123,11 +124,13 @@ def price_function(
 
     Raises:
         UnsupportedOperatorError: the function cannot be read as one data-flow graph.
+        UnpriceableError: an operator is in no backend's candidates; said before anything is measured.
         TunerError: the measuring process cannot be started.
     """
     graph = DataflowGraph.from_function(module, layers=layers)
     session.on_progress(TuningProgress(text=f"{name}: finding candidates"))
     found = find_candidates(graph, gather_specs(session.backends, session.target, session.assignments))
+    check_coverable(graph, found.candidates, found.report.refused)
     if session.pricing.prune:
         found = prune_candidates(found)
     prices = price_candidates(

@@ -1,5 +1,8 @@
 """Torch calls in whole programs: every variant leaves them to the backend torch, whatever else it does."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from tvm import relax
 
@@ -8,19 +11,21 @@ pytest.importorskip("torch")
 from tuner.backends.registry import make_backend
 from tuner.errors import UnpriceableError
 from tuner.graph.dataflow import DataflowGraph
+from tuner.graph.relax_types import IRModule
 from tuner.graph.torch_call import OperatorCall, write_torch_call
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.workload_of import describe_graph
 from tuner.partition.find_partition import find_candidates
 from tuner.plan import Figure
+from tuner.pricing.protocol import Pricing
 from tuner.targets.resolution import resolve_target
-from tuner.tuning.partitioned_function import PricedFunction, choose_partition
+from tuner.tuning.partitioned_function import PricedFunction, choose_partition, price_function
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
 
-def priced_with(*backends: str) -> PricedFunction:
-    """Return softmax, then a torch call, then relu, with the same price for every candidate."""
+def with_torch_call() -> IRModule:
+    """Return softmax, then a torch call, then relu."""
     x = relax.Var("x", relax.TensorType([2, 3], "float32"))
     call = OperatorCall(operator="logcumsumexp.default", arguments=({"tensor": 0}, 1))
     builder = relax.BlockBuilder()
@@ -30,7 +35,12 @@ def priced_with(*backends: str) -> PricedFunction:
             made = builder.emit(write_torch_call(call, [shares], [x.ty]))
             result = builder.emit_output(relax.op.nn.relu(made))
         builder.emit_func_output(result)
-    graph = DataflowGraph.from_function(builder.get())
+    return builder.get()
+
+
+def priced_with(*backends: str) -> PricedFunction:
+    """Return the function with the same price for every candidate."""
+    graph = DataflowGraph.from_function(with_torch_call())
     target = resolve_target("cpu", num_threads=1)
     found = find_candidates(graph, gather_specs([make_backend(name) for name in backends], target))
     return PricedFunction(
@@ -69,3 +79,19 @@ def test_without_the_backend_torch_the_operator_is_named() -> None:
         match=r"aten\.logcumsumexp .*\(tvm: it holds a torch call, which only the backend torch runs\)",
     ):
         choose_partition(priced_with("tvm"))
+
+
+def test_it_is_named_before_anything_is_measured() -> None:
+    told: list[str] = []
+    session: Any = SimpleNamespace(
+        backends=[make_backend("tvm")],
+        target=resolve_target("cpu", num_threads=1),
+        assignments=(),
+        on_progress=lambda progress: told.append(progress.text),
+        measurer=None,  # whoever measured would fail by its lack
+        pricing=Pricing(),
+        seed=0,
+    )
+    with pytest.raises(UnpriceableError, match=r"aten\.logcumsumexp .*which only the backend torch runs"):
+        price_function(session, with_torch_call(), name="model", launch_penalty_us=0.1)
+    assert told == ["model: finding candidates"]
