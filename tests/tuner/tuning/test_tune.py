@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from tuner.numerical_error import TOLERANCES
 from tuner.plan import ModelPlan
 from tuner.stages.placed_stages import PlacedStages
 from tuner.targets import device_probe
+from tuner.tuning.end_to_end import finalists
 from tuner.tuning.partition_model import PartitionedModel, partition_model, prepared_module
 from tuner.tuning.partitioned_function import choose_partition, price_function, with_runner_ups
 from tuner.tuning.session import Session, SessionSettings, start_session
@@ -147,6 +149,7 @@ def test_where_a_race_cannot_be_run_measurements_apart_decide(
 
     session = open_session()
     monkeypatch.setattr(session.measurer, "race", fail)
+    monkeypatch.setattr(finalists, "_HOPELESS", math.inf)  # however far apart they were measured
     found = partition_model(load_model("mlp", training=True), session)
     assert "could not run in turn; they are compared by measurements apart" in caplog.text
     assert found.end_to_end["mix"].latency_us == min(each.latency_us for each in found.end_to_end.values())
