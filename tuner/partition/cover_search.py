@@ -168,11 +168,8 @@ class _Search:
         self._problem = problem
         self._on_progress = on_progress
         self._everything = (1 << len(problem.prices)) - 1
-        self._prices = list(problem.prices)
-        self._slack = [
-            option.cost - sum(problem.prices[index] for index in _indices(option.inside))
-            for option in problem.options
-        ]
+        self._insides = [_indices(option.inside) for option in problem.options]
+        self._set_prices(problem.prices)
         self._before = [
             _union(problem.ancestors, option.inside) & ~option.inside for option in problem.options
         ]
@@ -220,16 +217,19 @@ class _Search:
 
     def _raise_prices(self, state: _State) -> int:
         """Raise all prices as far as they go; return by how much those of a state's uncovered nodes."""
-        insides = [_indices(option.inside) for option in self._problem.options]
-        raised = raised_prices(self._prices, insides, [option.cost for option in self._problem.options])
+        costs = [option.cost for option in self._problem.options]
+        raised = raised_prices(self._prices, self._insides, costs)
         uncovered = _indices(self._everything & ~state.covered)
         more = sum(raised[index] - self._prices[index] for index in uncovered)
-        self._prices = raised
-        self._slack = [
-            option.cost - sum(raised[index] for index in inside)
-            for option, inside in zip(self._problem.options, insides, strict=True)
-        ]
+        self._set_prices(raised)
         return more
+
+    def _set_prices(self, prices: Sequence[int]) -> None:
+        self._prices = prices
+        self._slack = [
+            option.cost - sum(prices[index] for index in inside)
+            for option, inside in zip(self._problem.options, self._insides, strict=True)
+        ]
 
     def _segment_ends(self) -> list[int]:
         """Return covered sets that every cover passes through: prefixes that no option crosses.
@@ -310,9 +310,7 @@ class _Search:
             for number in self._by_first[position]
             if known is None or reached + self._slack[number] <= known.bound
         ]
-        insides = [
-            [index - first for index in _indices(self._problem.options[number].inside)] for number in numbers
-        ]
+        insides = [[index - first for index in self._insides[number]] for number in numbers]
         forbidden: list[tuple[int, ...]] = []
         while len(forbidden) <= _MAX_FORBIDDEN:
             found = solve_cover_program(

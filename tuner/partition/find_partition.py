@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.errors import UnpriceableError
@@ -160,7 +160,8 @@ def find_partition(
             "would reward needless parts; measure them again"
         )
     offers = usable_offers(candidates, prices)
-    _check_coverable(graph, offers, candidates, prices, refused)
+    usable = [offer.candidate for offer in offers]
+    _refuse_uncovered(graph, usable, candidates, prices, refused)
     problem = _Problem(graph, offers, launch_penalty_us, transition_penalty_us)
     try:
         cover = problem.solve(max_states, on_progress)
@@ -177,14 +178,7 @@ def check_coverable(
     Raises:
         UnpriceableError: one is not; says why for each backend.
     """
-    covered = NodeSet()
-    for candidate in candidates:
-        covered = covered | candidate.sub_graph.inside
-    missing = graph.all_indices - covered
-    if missing:
-        raise UnpriceableError(
-            _missing_message(graph, missing.first, _reasons(missing.first, (), (), refused))
-        )
+    _refuse_uncovered(graph, candidates, (), (), refused)
 
 
 def usable_offers(candidates: Sequence[CandidatePartition], prices: Sequence[Price]) -> list[PricedCandidate]:
@@ -200,16 +194,16 @@ def usable_offers(candidates: Sequence[CandidatePartition], prices: Sequence[Pri
     return list(best.values())
 
 
-def _check_coverable(
+def _refuse_uncovered(
     graph: DataflowGraph,
-    offers: Sequence[PricedCandidate],
+    usable: Iterable[CandidatePartition],
     candidates: Sequence[CandidatePartition],
     prices: Sequence[Price],
     refused: Sequence[RefusedCandidate],
 ) -> None:
     covered = 0
-    for offer in offers:
-        covered |= offer.candidate.sub_graph.inside.bits
+    for candidate in usable:
+        covered |= candidate.sub_graph.inside.bits
     missing = graph.all_indices - NodeSet(covered)
     if missing:
         reasons = _reasons(missing.first, candidates, prices, refused)
