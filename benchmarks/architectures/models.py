@@ -6,15 +6,19 @@ from collections.abc import Callable
 
 from benchmarks.architectures.language import LANGUAGE, Built
 from benchmarks.architectures.other import OTHER
+from benchmarks.architectures.packaged import PACKAGED
 from benchmarks.architectures.vision import VISION
 
 ARCHITECTURES: dict[str, Callable[[], Built]] = {**LANGUAGE, **VISION, **OTHER}
 """Builder by name; each returns a module and example inputs."""
 
+MODELS: dict[str, Callable[[], Built]] = {**ARCHITECTURES, **PACKAGED}
+"""Those of packages as they are published as well."""
+
 
 def __getattr__(name: str) -> Callable[[], Built]:
     """Return a builder by its name with underscores, as an argument of a command has it."""
-    builder = ARCHITECTURES.get(name.replace("_", "-"))
+    builder = MODELS.get(name.replace("_", "-"))
     if builder is None:
         raise AttributeError(f"there is no architecture {name!r}")
     return builder

@@ -19,7 +19,7 @@ import msgspec
 
 from benchmarks.architectures.check import STEPS, check
 from benchmarks.architectures.finding import Finding
-from benchmarks.architectures.models import ARCHITECTURES
+from benchmarks.architectures.models import MODELS
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,7 +55,7 @@ def load_results(path: Path) -> dict[str, Row]:
 
 def save_results(path: Path, rows: dict[str, Row]) -> None:
     """Write rows to a file, in the order of the list of architectures."""
-    ordered = {name: rows[name] for name in ARCHITECTURES if name in rows}
+    ordered = {name: rows[name] for name in MODELS if name in rows}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(ordered)) + b"\n")
 
 
@@ -116,6 +116,6 @@ def _messages(receiver: Connection, limit_s: float) -> Iterator[_Message]:
 
 
 def _work(sender: Connection, name: str, steps: Sequence[str]) -> None:
-    for step, size, finding in check(name, ARCHITECTURES[name], steps):
+    for step, size, finding in check(name, MODELS[name], steps):
         sender.send_bytes(msgspec.json.encode(_Message(step=step, size=asdict(size), finding=finding)))
     sender.close()

@@ -7,11 +7,14 @@ pytest.importorskip("transformers")
 
 from pathlib import Path
 
+import torch
+
 from benchmarks.architectures.check import STEPS, Size, check
 from benchmarks.architectures.finding import Finding
 from benchmarks.architectures.models import ARCHITECTURES
+from benchmarks.architectures.packaged import PACKAGED, with_drawn_weights
 from benchmarks.architectures.results import Row, check_all, load_results, save_results
-from benchmarks.architectures.table import BEGIN, END, as_table, with_table
+from benchmarks.architectures.table import ARCHITECTURES_TABLE, PACKAGED_TABLE, as_table, marks_of, with_table
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -32,6 +35,27 @@ WHOLE = ("graph-network",)
 )
 def test_an_architecture_is_torchs(name: str) -> None:
     ((_, _, finding),) = check(name, ARCHITECTURES[name])
+    assert finding.outcome == "equal", f"{name}: {finding.reason}"
+
+
+def test_no_weight_of_a_published_model_hides_what_stands_before_it() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
+    drawn = module[0].weight.clone()
+    torch.nn.init.zeros_(module[2].weight)
+    torch.nn.init.constant_(module[1].bias, 1e-6)
+    with_drawn_weights(module)
+    assert torch.equal(module[0].weight, drawn)
+    assert all(weight.std() > 0.02 for weight in module.parameters())
+    assert module[1].bias.min() >= 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", PACKAGED or [pytest.param("", marks=pytest.mark.skip("torchvision and timm are not installed"))]
+)
+def test_a_published_model_is_torchs(name: str) -> None:
+    ((_, _, finding),) = check(name, PACKAGED[name])
     assert finding.outcome == "equal", f"{name}: {finding.reason}"
 
 
@@ -75,11 +99,15 @@ def test_the_table_tells_errors_and_refusals(tmp_path: Path) -> None:
     save_results(tmp_path / "results.json", rows)
     assert load_results(tmp_path / "results.json") == rows
     table = as_table(rows)
-    assert "import equal to torch 1, pt2 equal to torch 0" in table
+    assert "Equal to torch, of those compared: import 1 of 2.\n" in table
     assert "| gpt2 | 1,234 | 56 |  | 1e-06 |  |  |  | – |  |  | 2026-01-02 |" in table
     assert "- opt, import: a / b" in table
-    page = with_table(f"before\n{BEGIN}old\n{END}after\n", table)
-    assert page == f"before\n{BEGIN}{table}{END}after\n"
+    begin, end = marks_of(ARCHITECTURES_TABLE)
+    other = "".join(marks_of(PACKAGED_TABLE))
+    page = with_table(f"before\n{other}{begin}old\n{end}after\n", table)
+    assert page == f"before\n{other}{begin}{table}{end}after\n"
+    with pytest.raises(ValueError, match="no place for the table"):
+        with_table("before\nafter\n", table)
 
 
 def test_what_is_known_is_not_found_again() -> None:
