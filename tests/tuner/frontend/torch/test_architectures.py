@@ -7,14 +7,16 @@ pytest.importorskip("transformers")
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from benchmarks.architectures.check import STEPS, Size, check
+from benchmarks.architectures.check import STEPS, Size, _beside_float64, check
 from benchmarks.architectures.finding import Finding
 from benchmarks.architectures.models import ARCHITECTURES
 from benchmarks.architectures.packaged import PACKAGED, with_drawn_weights
 from benchmarks.architectures.results import Row, check_all, load_results, save_results
 from benchmarks.architectures.table import ARCHITECTURES_TABLE, PACKAGED_TABLE, as_table, marks_of, with_table
+from tuner.frontend.torch.program import import_module
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -48,6 +50,21 @@ def test_no_weight_of_a_published_model_hides_what_stands_before_it() -> None:
     assert torch.equal(module[0].weight, drawn)
     assert all(weight.std() > 0.02 for weight in module.parameters())
     assert module[1].bias.min() >= 0.3
+
+
+def test_where_torch_itself_is_off_float64_decides() -> None:
+    module = torch.nn.Linear(8, 4).eval()
+    inputs = (torch.randn(2, 8),)
+    model = import_module(module, inputs, "linear")
+    off = [module(*inputs).detach().numpy() * np.float32(1.0001)]
+    found = _beside_float64(module, inputs, model, off)
+    assert found is not None
+    assert found.outcome == "equal"
+    assert found.reason == "beside the module in float64, from which torch's float32 is 1.0e-04 off"
+    other = torch.nn.Linear(8, 4)
+    other.weight.data = module.weight.detach() * 1.001
+    other.bias.data = module.bias.detach()
+    assert _beside_float64(other, inputs, model, off) is None
 
 
 @pytest.mark.slow
