@@ -61,6 +61,11 @@ def test_where_torch_itself_is_off_float64_decides() -> None:
     assert found is not None
     assert found.outcome == "equal"
     assert found.reason == "beside the module in float64, from which torch's float32 is 1.0e-04 off"
+    assert _beside_float64(module, inputs, model, [off[0] * np.float32("nan")]) is None
+    half = module.to(torch.bfloat16)
+    narrow = (inputs[0].to(torch.bfloat16),)
+    assert _beside_float64(half, narrow, import_module(half, narrow, "half"), off) is None
+    module.to(torch.float32)
     other = torch.nn.Linear(8, 4)
     other.weight.data = module.weight.detach() * 1.001
     other.bias.data = module.bias.detach()
