@@ -52,6 +52,12 @@ def test_no_weight_of_a_published_model_hides_what_stands_before_it() -> None:
     assert module[1].bias.min() >= 0.3
 
 
+class _InBfloat16(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        coarse = x.to(torch.bfloat16) * 2
+        return super().forward((coarse / 2).to(self.weight.dtype)).float()
+
+
 def test_where_torch_itself_is_off_float64_decides() -> None:
     module = torch.nn.Linear(8, 4).eval()
     inputs = (torch.randn(2, 8),)
@@ -62,10 +68,8 @@ def test_where_torch_itself_is_off_float64_decides() -> None:
     assert found.outcome == "equal"
     assert found.reason == "beside the module in float64, from which torch's float32 is 1.0e-04 off"
     assert _beside_float64(module, inputs, model, [off[0] * np.float32("nan")]) is None
-    half = module.to(torch.bfloat16)
-    narrow = (inputs[0].to(torch.bfloat16),)
-    assert _beside_float64(half, narrow, import_module(half, narrow, "half"), off) is None
-    module.to(torch.float32)
+    narrow = _InBfloat16(8, 4).eval()
+    assert _beside_float64(narrow, inputs, import_module(narrow, inputs, "narrow"), off) is None
     other = torch.nn.Linear(8, 4)
     other.weight.data = module.weight.detach() * 1.001
     other.bias.data = module.bias.detach()
