@@ -247,15 +247,18 @@ def _edges(tuned: ModelPlan, names: set[str], lags: Sequence[int]) -> list[Edge]
 def _static_bytes_by_device(tuned: ModelPlan, optimizer: str) -> tuple[int, ...]:
     """Sum what each device holds throughout, of all its stages.
 
-    With what the one recomputing backward that holds most has beyond what its stage keeps.
+    With what the one recomputing backward that holds most has beyond what its stage keeps, and what is made
+    of weights that stay as they are.
     """
     copies = 2 + OPTIMIZER_STATES[optimizer] if tuned.training else 1
     weights = weight_bytes_by_device(tuned)
-    recomputed = [0] * len(weights)
+    recomputed, bound = [0] * len(weights), [0] * len(weights)
     for stage, own in zip(tuned.stages, devices_of(tuned), strict=True):
-        for device in own if stage.recomputes else ():
-            recomputed[device] = max(recomputed[device], stage.saved_bytes - stage.kept_bytes)
-    return tuple(copies * own + again for own, again in zip(weights, recomputed, strict=True))
+        for device in own:
+            bound[device] += stage.bound_bytes
+            if stage.recomputes:
+                recomputed[device] = max(recomputed[device], stage.saved_bytes - stage.kept_bytes)
+    return tuple(copies * own + sum(more) for own, *more in zip(weights, recomputed, bound, strict=True))
 
 
 def weight_bytes_by_device(tuned: ModelPlan) -> tuple[int, ...]:

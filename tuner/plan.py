@@ -151,6 +151,8 @@ class StagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         relayed: names of the tensors that it only passes on.
         parameters: names of its weights.
         weight_bytes: bytes of its weights.
+        bound_bytes: bytes of what it makes of its weights once, folded and packed, and keeps beside them;
+            what a library packs is not known and not counted. 0 where it trains.
         saved_bytes: bytes kept from its forward to its joint backward, weights excluded, each micro-batch.
         saved_for_weight_bytes: bytes kept from the input half to the weight half of a split backward.
         boundary_bytes: bytes sent to the next stage each micro-batch (the gradient coming back is as large).
@@ -176,6 +178,7 @@ class StagePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     boundary_bytes: int
     shards: ShardsPlan | None = None
     recomputes: bool = False
+    bound_bytes: int = 0
 
     @property
     def received_bytes(self) -> int:
@@ -296,6 +299,8 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             layers say so.
         tiles: decisions that tuned kernels of our own are built with, as text; empty where all take their
             rules'.
+        binds_weights: whether stages compute once what depends on weights alone, as they do where nothing
+            trains; false in plans of earlier versions.
     """
 
     model: str
@@ -331,6 +336,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     stages_before: tuple[tuple[int, ...], ...] = ()
     cut_positions: tuple[int, ...] = ()
     tiles: str = ""
+    binds_weights: bool = False
 
     def __post_init__(self) -> None:
         for field in ("end_to_end", "ratio_to_mix"):

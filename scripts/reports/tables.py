@@ -120,6 +120,12 @@ def print_stages(stages: Sequence[StagePlan]) -> None:
             console.print_line(
                 f"  {stage.name} runs its forward again in its backward, and keeps {kept} instead of {saved}"
             )
+    bound = [(stage.name, stage.bound_bytes) for stage in stages if stage.bound_bytes]
+    if bound:
+        console.print_line(
+            "kept beside the weights, which stay as they are: what is folded and packed of them, "
+            + ", ".join(f"{console.format_bytes(size)} in {name}" for name, size in bound)
+        )
     divided = [(stage.name, stage.shards) for stage in stages if stage.shards is not None]
     if divided:
         console.print_line("* on all devices: time and bytes of the largest shard, collectives included")

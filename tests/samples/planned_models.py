@@ -271,6 +271,29 @@ def dropping() -> tuple[nn.Module, tuple[torch.Tensor]]:
     return Dropping(), (torch.zeros(3, 8),)
 
 
+class Thumbnails(nn.Module):
+    """Convolutions with normalisations, which fold into their weights where nothing trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(16, 32, 3, stride=2, padding=1, bias=False)
+        self.third = nn.Conv2d(32, 32, 1, bias=False)
+        self.fourth = nn.Conv2d(32, 48, 3, stride=2, padding=1, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in (16, 32, 32, 48))
+        self.head = nn.Linear(48, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, norm in zip((self.first, self.second, self.third, self.fourth), self.norms, strict=True):
+            x = torch.relu(norm(layer(x)))
+        return self.head(x.mean((2, 3)))
+
+
+def thumbnails() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    torch.manual_seed(0)
+    return Thumbnails(), (torch.zeros(2, 3, 16, 16),)
+
+
 ANSWERING = "planned_models:answering"
 CALLS = "planned_models:calls"
 DROPPING = "planned_models:dropping"
@@ -279,6 +302,7 @@ CAPTIONS = "planned_models:captions"
 ECHO = "planned_models:echo"
 HALVES = "planned_models:halves"
 LANGUAGE_MODEL = "planned_models:language_model"
+THUMBNAILS = "planned_models:thumbnails"
 TWO_TOWERS = "planned_models:two_towers"
 UNEVEN_TOWERS = "planned_models:uneven_towers"
 

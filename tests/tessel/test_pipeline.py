@@ -80,6 +80,14 @@ def test_inference_has_forwards_alone() -> None:
     tuned = msgspec.structs.replace(tuned_model([(10.0, 1.0, 1.0, 1.0)] * 2), stages=stages, training=False)
     plan = build_plan(tuned, micro_batches=4, memory_limit_bytes=None, budget=SearchBudget(0.2))
     assert plan.schedule.makespan * plan.step_us == pytest.approx(5 * 10.0 + plan.hop_latency_us[0], rel=0.02)
+    assert plan.static_bytes == (4000,) * 2
+    # What is packed of weights that stay as they are is held beside them.
+    packed = [msgspec.structs.replace(stage, bound_bytes=number * 700) for number, stage in enumerate(stages)]
+    tuned = msgspec.structs.replace(tuned, stages=tuple(packed))
+    plan = build_plan(tuned, micro_batches=4, memory_limit_bytes=None, budget=SearchBudget(0.2))
+    assert plan.static_bytes == (4000, 4700)
+    with pytest.raises(InfeasibleError, match="device 1 needs"):
+        build_plan(tuned, micro_batches=4, memory_limit_bytes=4650, budget=SearchBudget(0.2))
 
 
 def m_shape(num_devices: int) -> ModelPlan:

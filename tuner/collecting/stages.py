@@ -108,4 +108,5 @@ def _functions(name: str, batch: int, seen: set[Structure]) -> Iterator[tuple[st
 def _stages(model: Model, num_layers: int) -> tuple[Stage, ...]:
     """Return the model as stages of so many layers each; the last may have fewer."""
     layers = layers_of(model)
-    return build_stages(model, cut_between(layers, range(num_layers, len(layers), num_layers)))
+    cuts = cut_between(layers, range(num_layers, len(layers), num_layers))
+    return build_stages(model, cuts, constant_weights=not model.training)

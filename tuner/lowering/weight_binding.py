@@ -12,9 +12,11 @@ Source: TVM's `LiftTransformParams`, which makes the cut.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from tuner.graph.relax_types import IRModule, RelaxFunction, num_inputs_of
@@ -64,6 +66,40 @@ def _returns_constant(main: RelaxFunction, num_inputs: int) -> bool:
     result = main.body.body
     returned = list(result.fields) if isinstance(result, relax.Tuple) else [result]
     return any(each not in varying for each in returned)
+
+
+def bound_bytes(module: IRModule) -> int:
+    """Return the bytes of the tensors that `bind_weights` makes, beside weights that it hands on as they are.
+
+    What a library makes of weights is an object of its own, whose bytes are not known and not counted.
+
+    Args:
+        module: what `lift_weights` returned.
+    """
+    lifted = next((each for name, each in module.functions_items() if name.name_hint == _LIFTED_NAME), None)
+    if lifted is None:
+        return 0
+    (weights,) = lifted.params
+    values = {binding.var: binding.value for block in lifted.body.blocks for binding in block.bindings}
+
+    def resolve(expression: Any) -> Any:
+        while isinstance(expression, relax.Var) and expression in values:
+            expression = values[expression]
+        return expression
+
+    def is_made(field: Any) -> bool:
+        source = resolve(field)
+        is_weight = isinstance(source, relax.TupleGetItem) and resolve(source.tuple_value).same_as(weights)
+        return isinstance(field.ty, relax.TensorType) and not is_weight
+
+    result = resolve(lifted.body.body)
+    # Where nothing is made, the weights are handed on as the tuple that they came in.
+    fields = result.fields if isinstance(result, relax.Tuple) else ()
+    return sum(_num_bytes(field.ty) for field in fields if is_made(field))
+
+
+def _num_bytes(ty: Any) -> int:
+    return math.prod(map(int, ty.shape)) * tvm.runtime.DataType(ty.dtype).bits // 8
 
 
 def bound_arguments(machine: Any, arguments: Sequence[Any]) -> list[Any]:

@@ -14,8 +14,9 @@ import tvm
 from torch.utils.dlpack import from_dlpack
 from tvm import relax
 
-from tuner.graph.relax_types import IRModule
+from tuner.graph.relax_types import IRModule, num_inputs_of
 from tuner.lowering.machine import load_machine
+from tuner.lowering.weight_binding import bound_arguments
 from tuner.plan import Routes, StageMemory, TensorInfo
 from tuner.programs.autograd_stage import StageAction
 from tuner.programs.step_results import ONLY_COPY, PipelineCopy, StepResults, Tensors, total_gradient
@@ -44,27 +45,53 @@ def with_release(module: IRModule) -> IRModule:
 class Machine:
     """A compiled function that takes and returns torch tensors by name.
 
+    What depends on weights alone is computed when it first runs, and again once one of them was changed.
+
     Attributes:
         storages: bytes of each storage that TVM planned for its results and intermediate tensors.
+        bound_bytes: of the tensors that it keeps of what depends on weights alone.
     """
 
     def __init__(
-        self, executable: Any, function: StageFunction, target: Target, *, storages: Sequence[int] = ()
+        self,
+        executable: Any,
+        function: StageFunction,
+        target: Target,
+        *,
+        storages: Sequence[int] = (),
+        bound_bytes: int = 0,
     ) -> None:
         self.storages = tuple(storages)
+        self.bound_bytes = bound_bytes
         self._machine = load_machine(executable, _device(target))
         is_released = self._machine.module.implements_function(_RELEASE)
         self._release = self._machine[_RELEASE] if is_released else None
-        self._inputs = [info.name for info in function.inputs]
+        names = [info.name for info in function.inputs]
+        num_inputs = num_inputs_of(function.module["main"])
+        self._inputs, self._weights = names[:num_inputs], names[num_inputs:] if num_inputs is not None else []
         self._outputs = [info.name for info in function.outputs]
+        self._bound: list[Any] = []
+        self._bound_of: list[tuple[int, int]] = []
 
     def __call__(self, known: Mapping[str, torch.Tensor]) -> Tensors:
         """Run on the inputs among the known tensors; return every output by name."""
-        arguments = [tvm.runtime.from_dlpack(known[name]) for name in self._inputs]
-        results = self._machine["main"](*arguments)
+        inputs = [tvm.runtime.from_dlpack(known[name]) for name in self._inputs]
+        results = self._machine["main"](*inputs, *self._bind_weights(inputs, known))
         if self._release is not None:
             self._release()
         return {name: from_dlpack(result) for name, result in zip(self._outputs, results, strict=True)}
+
+    def _bind_weights(self, inputs: Sequence[Any], known: Mapping[str, torch.Tensor]) -> Sequence[Any]:
+        """Return what `main` takes after its inputs, which is made anew where a weight is not as it was."""
+        weights = [known[name] for name in self._weights]
+        # Torch counts how often a tensor was changed in place.
+        states = [(weight.data_ptr(), weight._version) for weight in weights]
+        if states != self._bound_of:
+            self._bound = []  # before the new ones are made, not beside them
+            arguments = [*inputs, *map(tvm.runtime.from_dlpack, weights)]
+            self._bound = bound_arguments(self._machine, arguments)[len(inputs) :]
+            self._bound_of = states
+        return self._bound
 
 
 class StageMachine(Protocol):
@@ -73,9 +100,11 @@ class StageMachine(Protocol):
     Attributes:
         storages: bytes of each storage that it holds beside its arguments, results included; empty where
             nobody planned them.
+        bound_bytes: of the tensors that it keeps of what depends on weights alone.
     """
 
     storages: tuple[int, ...]
+    bound_bytes: int
 
     def __call__(self, known: Mapping[str, torch.Tensor]) -> Tensors:
         """Run on the inputs among the known tensors; return every output by name."""
@@ -167,7 +196,7 @@ class CompiledStage:
         if not any(machine.storages for machine in self._machines.values()):
             return None
         return StageMemory(
-            weights={name: weight.nbytes for name, weight in self._weights.items()},
+            weights={name: weight.nbytes for name, weight in self._weights.items()} | self._bound_bytes(),
             inputs=self._bytes_of([info for info in self._stage.inputs if info not in self.received]),
             received=self._bytes_of(self.received),
             sent=self._bytes_of(self.sent),
@@ -183,6 +212,14 @@ class CompiledStage:
             },
             recomputes=self._recomputes,
         )
+
+    def _bound_bytes(self) -> dict[str, int]:
+        """Return the bytes that its functions keep of what depends on weights alone."""
+        return {
+            f"{self._stage.name}.{name}.bound": machine.bound_bytes
+            for name, machine in self._machines.items()
+            if machine.bound_bytes
+        }
 
     def _bytes_of(self, infos: Iterable[TensorInfo], named: Callable[[str], str] = str) -> dict[str, int]:
         """Return the bytes that this process holds of each tensor; all of it, unless it is divided."""

@@ -31,8 +31,10 @@ from tuner.frontend.torch.arrays import as_array
 from tuner.graph import DataflowGraph
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.backend_specs import gather_specs
+from tuner.lowering.batch_norm_folding import fold_batch_norms
 from tuner.lowering.lower import build_module, build_with_storages, lower_module
 from tuner.lowering.outline import extract_function, outline_partitions
+from tuner.lowering.weight_binding import bound_bytes
 from tuner.lowering.workload_of import workload_of
 from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates, find_partition
@@ -91,7 +93,9 @@ def load_programs(
             is missing.
     """
     model = load_planned_model(spec, guarded=False)  # `check_spec` has tried the file
-    one_copy = build_stages(model, _cuts(model, spec.plan), spec.plan.branches)
+    one_copy = build_stages(
+        model, _cuts(model, spec.plan), spec.plan.branches, constant_weights=spec.plan.binds_weights
+    )
     stages = one_copy * spec.plan.replicas
     device, compiled = _who_runs(spec.plan, on_torch)
     weights = draw_weights(model, spec.seed)
@@ -464,16 +468,16 @@ def _compile(
     function: StageFunction, plan: ModelPlan, backends: Sequence[Backend], target: Target
 ) -> Machine:
     partitioned = _partition_as_planned(function.module, plan, backends, target)
-    lowered = with_release(lower_module(partitioned, backends, target))
-    executable, storages = build_with_storages(lowered, target)
-    return Machine(executable, function, target, storages=storages)
+    lowered = lower_module(partitioned, backends, target)
+    executable, storages = build_with_storages(with_release(lowered), target)
+    return Machine(executable, function, target, storages=storages, bound_bytes=bound_bytes(lowered))
 
 
 def _partition_as_planned(
     module: IRModule, plan: ModelPlan, backends: Sequence[Backend], target: Target
 ) -> IRModule:
     """Partition a function into the plan's sub-graphs, found again by their fingerprints."""
-    graph = DataflowGraph.from_function(module)
+    graph = DataflowGraph.from_function(fold_batch_norms(module))
     planned = {(part.workload_fingerprint, part.backend): part.figure for part in plan.partition}
     missing = sorted({part.backend for part in plan.partition} - {backend.name for backend in backends})
     if missing:

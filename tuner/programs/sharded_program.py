@@ -128,6 +128,7 @@ class ShardedMachine:
         self._segments = tuple(segments)
         # What a segment makes is held until the last has run.
         self.storages = tuple(num_bytes for segment in segments for num_bytes in segment.storages)
+        self.bound_bytes = sum(segment.bound_bytes for segment in segments)
         self._rounds = function.rounds
         self._sources = function.sources
         self._offsets = {

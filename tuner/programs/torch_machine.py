@@ -42,6 +42,7 @@ class TorchMachine:
     """
 
     storages: tuple[int, ...] = ()  # torch allocates as it goes
+    bound_bytes = 0
 
     def __init__(self, function: StageFunction, device: str = "cpu") -> None:
         self._program = TorchProgram(function.module, device)

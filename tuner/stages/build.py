@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import relax
 
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.plan import TensorInfo
 from tuner.stages.cut_points import names_within, split_spans
 from tuner.stages.differentiate import Adjoint, differentiate
@@ -45,13 +46,17 @@ _VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "nn.batch_fl
 """Operators that give the same bytes, mostly in another shape."""
 
 
-def build_stages(model: Model, cuts: Sequence[int], before: StagesBefore | None = None) -> tuple[Stage, ...]:
+def build_stages(
+    model: Model, cuts: Sequence[int], before: StagesBefore | None = None, *, constant_weights: bool = False
+) -> tuple[Stage, ...]:
     """Cut a model before the bindings at the positions `cuts`, and differentiate each part where it trains.
 
     Args:
         model: as a front end hands it over.
         cuts: rising positions in `main`'s bindings, from `cut_after` or `cut_between`; none gives one stage.
         before: of each stage, those that it may receive from, where stages are no chain.
+        constant_weights: whether forwards say which of their inputs are weights, so that what depends on
+            weights alone is computed once (`tuner.lowering.weight_binding`); not for stages that train.
 
     Raises:
         TunerError: the positions are not rising, a stage would compute nothing, or one reads what it has no
@@ -87,7 +92,18 @@ def build_stages(model: Model, cuts: Sequence[int], before: StagesBefore | None 
         stages.append(_build_stage(program, part, f"stage{index}", layers, seeds, recomputable))
         for name, source in returned_gradients(stages[-1], came_back).items():
             returned.setdefault(source, set()).add(name)
-    return tuple(reversed(stages))
+    found = reversed(stages)
+    return tuple(map(_with_constant_weights, found) if constant_weights else found)
+
+
+def _with_constant_weights(stage: Stage) -> Stage:
+    """Return a stage whose forward says that its weights keep their values."""
+    forward = stage.forward
+    num_inputs = len(forward.inputs) - len(stage.parameters)
+    module = forward.module.clone()
+    marked = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, num_inputs)
+    module.update_func(module.get_global_var("main"), marked)
+    return replace(stage, forward=replace(forward, module=module))
 
 
 def returned_gradients(stage: Stage, came_back: Collection[str]) -> dict[str, int]:

@@ -208,7 +208,9 @@ def placement_check(model: Model) -> Callable[[PlacedStages, int | None], None]:
 def _layers_to_place(model: Model, is_chain: bool) -> tuple[Sequence[Layer], Sequence[Stage]]:
     """Return the layers that a placement's stages may hold, and each as a stage of its own."""
     layers = layers_of(model, at_branches=not is_chain)
-    return layers, build_stages(model, cut_between(layers, range(1, len(layers))))
+    return layers, build_stages(
+        model, cut_between(layers, range(1, len(layers))), constant_weights=not model.training
+    )
 
 
 def _placed_cut(
@@ -312,7 +314,8 @@ def _cut_by_cost(
 def _alone(model: Model, layers: Sequence[Layer]) -> Sequence[Stage]:
     """Make a stage of each of these layers, of a model whose other layers are stages too."""
     every = layers_of(model)
-    stages = build_stages(model, cut_between(every, range(1, len(every))))
+    cuts = cut_between(every, range(1, len(every)))
+    stages = build_stages(model, cuts, constant_weights=not model.training)
     first = next(index for index, layer in enumerate(every) if layer.start == layers[0].start)
     return stages[first : first + len(layers)]
 

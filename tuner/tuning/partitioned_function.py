@@ -20,6 +20,7 @@ from tuner.graph import DataflowGraph, NodeSet
 from tuner.graph.relax_types import IRModule, num_inputs_of
 from tuner.graph.torch_call import LABEL as TORCH_CALL
 from tuner.lowering.backend_specs import gather_specs
+from tuner.lowering.batch_norm_folding import fold_batch_norms
 from tuner.lowering.outline import extract_function, outline_partitions
 from tuner.lowering.workload_of import describe_graph, workload_of
 from tuner.partition.alternatives import CandidateIndex
@@ -117,7 +118,7 @@ def price_function(
 
     Args:
         session: what measures.
-        module: its `main` is priced.
+        module: its `main` is priced, with normalisations folded where it says which parameters are weights.
         name: what the function is called in reports.
         launch_penalty_us: what one more partition costs.
         layers: path of its layer by name of a variable that `main` binds.
@@ -127,7 +128,7 @@ def price_function(
         UnpriceableError: an operator is in no backend's candidates; said before anything is measured.
         TunerError: the measuring process cannot be started.
     """
-    graph = DataflowGraph.from_function(module, layers=layers)
+    graph = DataflowGraph.from_function(fold_batch_norms(module), layers=layers)
     session.on_progress(TuningProgress(text=f"{name}: finding candidates"))
     found = find_candidates(graph, gather_specs(session.backends, session.target, session.assignments))
     check_coverable(graph, found.candidates, found.report.refused)

@@ -235,6 +235,7 @@ def _plan_stages(
         notes=model.notes,
         torch_calls=model.called,
         tiles=tiles_of(session.backends).text,
+        binds_weights=not model.training,
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
-from scripts.reports.tables import end_to_end_rows, format_layers, format_tensors
+from scripts.reports.tables import end_to_end_rows, format_layers, format_tensors, print_stages
 from tests.samples.tuned_model import figure, tuned_model
 from tuner.plan import PairedRatio, PartitionPlan, TensorType
 
@@ -24,6 +25,14 @@ def test_ratios_are_those_of_the_race_with_their_intervals() -> None:
         ["blas", "12.0 us (given)", "1.20", "0.00 … ∞"],
         ["torch", "300.0 us (given)", "30.00", ""],
     ]
+
+
+def test_what_is_packed_of_weights_is_told_below_the_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = tuned_model([(10.0, 20.0, 10.0, 10.0)] * 2).stages
+    print_stages((first, second))
+    assert "beside the weights" not in capsys.readouterr().out
+    print_stages((first, msgspec.structs.replace(second, bound_bytes=3 << 20)))
+    assert "folded and packed of them, 3.0 MiB in stage1" in " ".join(capsys.readouterr().out.split())
 
 
 def test_layers_that_differ_by_numbers_alone_are_one() -> None:

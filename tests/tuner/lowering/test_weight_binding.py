@@ -21,7 +21,7 @@ from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.lower import build_module, build_reference, flat_arrays, lower_module
 from tuner.lowering.outline import extract_function, extract_module, outline_partitions
-from tuner.lowering.weight_binding import BIND_NAME, bound_arguments
+from tuner.lowering.weight_binding import BIND_NAME, bound_arguments, bound_bytes
 from tuner.measuring.worker.inputs import input_specs, own_intervals, random_inputs
 from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.rules.single import HostRule
@@ -100,6 +100,30 @@ def test_a_packed_weight_is_no_argument_of_a_call(name: str, target: Target) -> 
     # Other data, the same weights.
     (second,) = flat_arrays(machine["main"](tvm.runtime.tensor(2 * x), *bound))
     assert relative_error([second], [2 * x @ w.T]) < 1e-5
+
+
+@pytest.mark.parametrize("program", ["transposed", "linear", "convolution", "window"])
+@pytest.mark.parametrize("name", ["tvm", "nhwc", "packed_matmul", "torch"])
+def test_bytes_that_are_bound_are_those_of_the_tensors_that_were_made(
+    program: str, name: str, target: Target
+) -> None:
+    graph = marked_graph(*PROGRAMS[program])
+    backend, whole = make_backend(name), SubGraph.of(graph, graph.all_indices)
+    if backend.refusal(extract_function(graph, whole, name), target) is not None:
+        return
+    module = extract_module(graph, whole, name)
+    lowered = lower_module(module, [backend], target)
+    machine = relax.VirtualMachine(build_module(lowered, target), tvm.cpu())
+    arguments = [tvm.runtime.tensor(each) for each in random_inputs(input_specs(module), seed=1)]
+    given = {each.__array_interface__["data"][0] for each in map(np.from_dlpack, arguments)}
+    made = [
+        np.from_dlpack(each)
+        for each in bound_arguments(machine, arguments)
+        if isinstance(each, tvm.runtime.Tensor)
+    ]
+    assert bound_bytes(lowered) == sum(
+        each.nbytes for each in made if each.__array_interface__["data"][0] not in given
+    )
 
 
 @pytest.mark.parametrize("program", ["matmul", "window"])

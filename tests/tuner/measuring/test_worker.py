@@ -47,7 +47,7 @@ from tuner.measuring.worker.inputs import (
 )
 from tuner.measuring.worker.places import LoadedProgram
 from tuner.measuring.worker.sampling import Sample, take_samples
-from tuner.measuring.worker.server import Worker
+from tuner.measuring.worker.server import Racer, Worker
 from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm
@@ -293,3 +293,19 @@ def test_weights_that_a_partition_marks_are_drawn_small() -> None:
     assert own_intervals(module) == {}
     module["part"] = module["part"].with_attr(WEIGHTS_ATTRIBUTE, [1])
     assert own_intervals(module) == {1: (-0.25, 0.25)}
+
+
+@pytest.mark.parametrize(("latency_us", "untimed"), [(20.0, [8]), (900.0, [4]), (1500.0, [2]), (5000.0, [])])
+def test_a_program_in_a_race_refills_the_caches_before_it_is_timed(
+    latency_us: float, untimed: list[int]
+) -> None:
+    ran: list[int] = []
+
+    def run(number: int) -> Sample:
+        ran.append(number)
+        return Sample(latency_us, is_disturbed=False)
+
+    racer = Racer.of(run, sample_s=0.0005)
+    ran.clear()
+    assert racer.sample_us() == latency_us
+    assert ran == [*untimed, racer.number]

@@ -67,7 +67,8 @@ def measure_layers(
     model, _ = admit_import(with_all_gradients(model), session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
     layers = layers_of(model, at_branches=True, in_parts=in_parts)
-    stages = build_stages(model, cut_between(layers, range(1, len(layers))))
+    cuts = cut_between(layers, range(1, len(layers)))
+    stages = build_stages(model, cuts, constant_weights=not model.training)
     partitioned = partition_stages(session, stages, penalty_us, model.layers_by_variable())
     figures = dict(zip(partitioned, price_stages(session, tuple(partitioned.values())), strict=True))
     plans = [stage_plan(stage, figures) for stage in stages]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from records.workload import describe
@@ -19,6 +20,9 @@ from tuner.frontend.model import Model
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import IRModule
 from tuner.graph.structure import Structure
+from tuner.lowering.batch_norm_folding import fold_batch_norms
+from tuner.lowering.lower import lower_module
+from tuner.lowering.weight_binding import bound_bytes
 from tuner.lowering.workload_of import workload_of
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
@@ -108,7 +112,8 @@ def measure_stages(
         positions = cut_m_shape(model, session, num_stages or 1, cuts, memory_limit_bytes, penalty_us)
     else:
         positions = cut_chain(model, session, num_stages, cuts, memory_limit_bytes, penalty_us)
-    stages = build_stages(model, positions, None if placed is None else placed.branches)
+    branches = None if placed is None else placed.branches
+    stages = build_stages(model, positions, branches, constant_weights=not model.training)
     ends = None
     if collectives is not None and placed is not None:
         counts = {number: len(placed.devices[number]) for number in placed.divided}
@@ -122,6 +127,8 @@ def measure_stages(
     for name, shards in divided.items():
         figures |= {f"{name}.{kind}": found.total for kind, found in shards.figures.items()}
     plans = [stage_plan(stage, figures) for stage in stages]
+    if not model.training:
+        plans = [_with_bound_weights(session, plan, partitioned) for plan in plans]
     tied = tied_groups(model, stages)
     return MeasuredStages(
         stages=tuple(divided[plan.name].plan(plan) if plan.name in divided else plan for plan in plans),
@@ -129,11 +136,20 @@ def measure_stages(
         tied=tied,
         tied_bytes=tuple(_tied_bytes(group, stages, divided) for group in tied),
         functions=(*partitioned.values(), *(ends.measurer.partitioned if ends is not None else ())),
-        max_error=_check(
-            model, session, stages, partitioned, ends, None if placed is None else placed.branches
-        ),
+        max_error=_check(model, session, stages, partitioned, ends, branches),
         import_error=import_error,
     )
+
+
+def _with_bound_weights(
+    session: Session, plan: StagePlan, partitioned: Mapping[str, PartitionedFunction]
+) -> StagePlan:
+    """Return the plan of a stage with the bytes of what its forward makes of its weights once."""
+    forward = partitioned.get(f"{plan.name}.forward")
+    if forward is None:  # divided over devices
+        return plan
+    lowered = lower_module(forward.module, session.backends, session.target)
+    return msgspec.structs.replace(plan, bound_bytes=bound_bytes(lowered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +217,7 @@ def partition_stages(
             if structure not in known:
                 known[structure] = _partition(session, function, name, penalty_us)
             found = known[structure]
-            own = DataflowGraph.from_function(function.module, layers=layers)
+            own = DataflowGraph.from_function(fold_batch_norms(function.module), layers=layers)
             graph = found.priced.graph.with_layers([node.layer for node in own.nodes])
             partitioned[name] = replace(found, priced=replace(found.priced, name=name, graph=graph))
     return partitioned

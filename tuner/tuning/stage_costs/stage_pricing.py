@@ -20,7 +20,7 @@ from tuner.partition.price import Invalid
 from tuner.plan import Figure
 from tuner.pricing.measured import price_of, workload_of_candidate
 from tuner.pricing.protocol import is_predicted
-from tuner.tuning.partitioned_function import PartitionedFunction
+from tuner.tuning.partitioned_function import PartitionedFunction, binding
 from tuner.tuning.session import Session, TuningProgress
 
 STAGE_BACKEND = "mix"
@@ -66,7 +66,10 @@ def price_stages(session: Session, functions: Sequence[PartitionedFunction]) -> 
         session.on_progress(TuningProgress(text=f"{_described(functions)}: measuring"))
     requests = [
         MeasureRequest(
-            workload=stage_workload(session, function), module=function.module, backend=STAGE_BACKEND
+            workload=stage_workload(session, function),
+            module=function.module,
+            backend=STAGE_BACKEND,
+            settings=binding(function.priced).removeprefix(";"),
         )
         for function in functions
     ]

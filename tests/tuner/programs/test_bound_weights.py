@@ -1,0 +1,105 @@
+"""Stages that do not train compute once what depends on weights alone, and keep to what their weights are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from pipeline_programs import Step
+from planned_models import THUMBNAILS, plan_on_tvm, thumbnails
+
+from tuner.frontend import load_model
+from tuner.plan import ModelPlan
+from tuner.programs.compiled_stage import CompiledStage
+from tuner.programs.compiled_stages import ProgramSpec, load_planned_model, load_programs, reference_outputs
+from tuner.programs.inputs import draw_inputs
+from tuner.tuning.session import SessionSettings, start_session
+from tuner.tuning.tune import TuningSettings, tune_model
+
+pytestmark = [pytest.mark.tvm, pytest.mark.torch]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> ModelPlan:
+    url = f"sqlite:///{tmp_path_factory.mktemp('records')}/records.db"
+    backends = SessionSettings(backend_names=("tvm", "nhwc"), num_threads=1)
+    with start_session("cpu", backends, records_url=url) as session:
+        return tune_model(
+            load_model(THUMBNAILS, training=False), session, TuningSettings(num_stages=2, cuts=("norms.1",))
+        )
+
+
+@pytest.fixture
+def programs(plan: ModelPlan) -> dict[int, CompiledStage]:
+    return load_programs(ProgramSpec(plan=plan, trust_model=True), range(2))
+
+
+def test_stages_have_the_parts_that_the_whole_model_has(plan: ModelPlan) -> None:
+    """Folded normalisations, and kernels that need packed weights, were for the whole model alone once."""
+    assert plan.binds_weights
+    assert all("batch_norm" not in name for part in plan.partition for name in part.operators)
+    packing = {function for part in plan.partition if part.backend == "nhwc" for function in part.functions}
+    assert packing == {"stage0.forward", "stage1.forward"}
+
+
+def test_outputs_are_those_of_the_model_s_own_program(
+    plan: ModelPlan, programs: dict[int, CompiledStage]
+) -> None:
+    expected = list(reference_outputs(ProgramSpec(plan=plan, trust_model=True), 2))
+    for _ in range(2):
+        for micro_batch, outputs in enumerate(expected):
+            (found,) = _run(programs, micro_batch).values()
+            (wanted,) = outputs.values()
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["first.weight", "norms.2.weight", "head.weight", "head.bias"])
+def test_a_weight_that_is_changed_in_place_counts_from_then_on(
+    plan: ModelPlan, programs: dict[int, CompiledStage], name: str
+) -> None:
+    _run(programs, 0)
+    (stage,) = [program for program in programs.values() if name in program.weights]
+    with torch.no_grad():
+        stage.weights[name].mul_(3.0)
+    module, _ = thumbnails()
+    module.load_state_dict(
+        {name: weight for program in programs.values() for name, weight in program.weights.items()},
+        strict=False,
+    )
+    model = load_planned_model(ProgramSpec(plan=plan, trust_model=True))
+    (drawn,) = draw_inputs(model, 0, 0).values()
+    with torch.no_grad():
+        expected = module.eval()(drawn)
+    (found,) = _run(programs, 0).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_kept_of_weights_is_counted(plan: ModelPlan, programs: dict[int, CompiledStage]) -> None:
+    for stage, program in zip(plan.stages, programs.values(), strict=True):
+        assert program.memory is not None
+        assert stage.bound_bytes > 0
+        assert sum(program.memory.weights.values()) == stage.weight_bytes + stage.bound_bytes
+
+
+def test_a_plan_from_before_runs_as_it_was() -> None:
+    """Its parts take weights as they are."""
+    spec = ProgramSpec(plan=plan_on_tvm(THUMBNAILS, ["norms.1"], training=False), trust_model=True)
+    programs = load_programs(spec, range(2))
+    assert not spec.plan.binds_weights
+    (wanted,) = next(reference_outputs(spec, 1)).values()
+    (found,) = _run(programs, 0).values()
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def _run(programs: Mapping[int, CompiledStage], micro_batch: int) -> dict[str, np.ndarray]:
+    sent = {}
+    for program in programs.values():
+        program.keep_outputs()
+        program.start_step(micro_batch + 1)
+        sent = program.run(Step("F", micro_batch), sent)
+    return {name: tensor.numpy() for name, tensor in programs[1].outputs()[micro_batch].items()}
