@@ -13,6 +13,7 @@ from tuner.backends.registry import available_backends
 from tuner.frontend import load_model
 from tuner.graph import DataflowGraph
 from tuner.lowering.backend_specs import gather_specs
+from tuner.lowering.batch_norm_folding import fold_batch_norms
 from tuner.lowering.outline import extract_function
 from tuner.lowering.workload_of import workload_of
 from tuner.partition.find_partition import find_candidates
@@ -307,10 +308,20 @@ TWO_TOWERS = "planned_models:two_towers"
 UNEVEN_TOWERS = "planned_models:uneven_towers"
 
 
-def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) -> ModelPlan:
-    """Return a plan that runs everything on TVM's own code, in few parts, and torch calls on torch."""
+def plan_on_tvm(
+    model_name: str, cuts: Sequence[str], *, training: bool = True, binds_weights: bool = True
+) -> ModelPlan:
+    """Return a plan that runs everything on TVM's own code, in few parts, and torch calls on torch.
+
+    Args:
+        model_name: as `load_model` takes it.
+        cuts: names of layers after which a stage ends.
+        training: whether it has backwards.
+        binds_weights: whether weights are bound where nothing trains; plans of earlier versions had none.
+    """
     model = load_model(model_name, training=training)
-    stages = build_stages(model, cut_after(model, cuts))
+    is_bound = binds_weights and not training
+    stages = build_stages(model, cut_after(model, cuts), constant_weights=is_bound)
     return ModelPlan(
         model=model_name,
         model_fingerprint=workload_of(model.module["main"], "model", module=model.module).fingerprint,
@@ -330,6 +341,7 @@ def plan_on_tvm(model_name: str, cuts: Sequence[str], *, training: bool = True) 
         hop_source="given",
         new_measurements=0,
         reused_measurements=0,
+        binds_weights=is_bound,
     )
 
 
@@ -340,7 +352,8 @@ def m_shape_on_tvm(model_name: str, num_devices: int, *, training: bool = True) 
     inner = layers[1:-1]
     last_of_each = [inner[len(inner) * (number + 1) // num_devices - 1] for number in range(num_devices)]
     plan = plan_on_tvm(model_name, [layers[0], *last_of_each], training=training)
-    stages = build_stages(model, cut_after(model, [layers[0], *last_of_each]))
+    cuts = cut_after(model, [layers[0], *last_of_each])
+    stages = build_stages(model, cuts, constant_weights=not training)
     divided = shard_ends(stages)
     segments = [
         part
@@ -384,7 +397,7 @@ def placed_on_tvm(
         reads=layer_reads(model, layers),
     )
     positions = cut_between(layers, choose_placed_cuts(placed, costs, fixed=fixed))
-    stages = build_stages(model, positions, placed.branches)
+    stages = build_stages(model, positions, placed.branches, constant_weights=not training)
     divided = shard_stages(stages, {number: len(placed.devices[number]) for number in placed.divided})
     functions = [
         function for stage in stages if stage.name not in divided for function in stage.functions().values()
@@ -431,7 +444,7 @@ def _functions_on_tvm(functions: Sequence[StageFunction]) -> tuple[PartitionPlan
     specs = gather_specs(available_backends(target), target)
     parts: dict[str, PartitionPlan] = {}
     for function in functions:
-        graph = DataflowGraph.from_function(function.module)
+        graph = DataflowGraph.from_function(fold_batch_norms(function.module))
         for candidate in find_candidates(graph, specs).candidates:
             if candidate.backend == "tvm" or candidate.sub_graph.label == "torch call":
                 part = extract_function(graph, candidate.sub_graph, candidate.backend)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, num_inputs_of
 from tuner.shards.interface import Collective, ShardedFunction
 from tuner.shards.writer import Reduce, Sharded, Written
 from tuner.stages.interface import StageFunction
@@ -31,6 +32,8 @@ def divide(
         written: all shards' bindings, and the collectives.
         inputs: of the function, over the shards, by name.
         outputs: the same; none is partial.
+
+    Where the function says which of its inputs are weights (`tessel.num_inputs`), so do its segments.
     """
     reductions = _needed_reductions(written, outputs)
     programs = [
@@ -39,8 +42,12 @@ def divide(
     ]
     num_segments = 1 + max((depth for depth in programs[0].depth_by_binding.values()), default=-1)
     functions = {variable.name_hint: body for variable, body in function.module.functions_items()}
+    num_inputs = num_inputs_of(function.module["main"])
+    weights = () if num_inputs is None else function.inputs[num_inputs:]
+    constant = frozenset(info.name for info in weights)
     segments = tuple(
-        tuple(_segment(program, index, functions) for program in programs) for index in range(num_segments)
+        tuple(_segment(program, index, functions, constant) for program in programs)
+        for index in range(num_segments)
     )
     taken = {info.name for each in segments for shard in each for info in shard.inputs}
     return ShardedFunction(
@@ -142,14 +149,23 @@ def _names(
     return names
 
 
-def _segment(program: _Program, index: int, functions: Mapping[str, Any]) -> StageFunction:
+def _segment(
+    program: _Program, index: int, functions: Mapping[str, Any], constant: frozenset[str]
+) -> StageFunction:
+    """Write a shard's segment, which takes inputs of these constant names last."""
     bindings = [binding for binding in program.bindings if program.depth_by_binding[binding.var] == index]
     own = {binding.var for binding in bindings}
     later = _read_by(binding for binding in program.bindings if program.depth_by_binding[binding.var] > index)
     read = _read_by(bindings) - own
     given = [value for value in program.givable if value in read]
+    given.sort(key=lambda value: program.names[value] in constant)
     results = [binding.var for binding in bindings if binding.var in program.results or binding.var in later]
     module = write_module(bindings, inputs=given, outputs=results, names=program.names, functions=functions)
+    num_inputs = sum(program.names[value] not in constant for value in given)
+    if constant and num_inputs:
+        module.update_func(
+            module.get_global_var("main"), module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, num_inputs)
+        )
     return StageFunction(
         module,
         tuple(tensor_info(value, program.names[value]) for value in given),

@@ -11,13 +11,16 @@ pytest.importorskip("torch")
 
 import torch
 from pipeline_programs import Step
-from planned_models import THUMBNAILS, plan_on_tvm, thumbnails
+from planned_models import LANGUAGE_MODEL, THUMBNAILS, plan_on_tvm, thumbnails
 
 from tuner.frontend import load_model
+from tuner.graph.relax_types import num_inputs_of
 from tuner.plan import ModelPlan
 from tuner.programs.compiled_stage import CompiledStage
 from tuner.programs.compiled_stages import ProgramSpec, load_planned_model, load_programs, reference_outputs
 from tuner.programs.inputs import draw_inputs
+from tuner.shards import shard_ends
+from tuner.stages import build_stages, cut_between, layers_of
 from tuner.tuning.session import SessionSettings, start_session
 from tuner.tuning.tune import TuningSettings, tune_model
 
@@ -86,9 +89,29 @@ def test_what_is_kept_of_weights_is_counted(plan: ModelPlan, programs: dict[int,
         assert sum(program.memory.weights.values()) == stage.weight_bytes + stage.bound_bytes
 
 
+@pytest.mark.parametrize("constant_weights", [True, False])
+def test_segments_of_a_divided_stage_say_which_inputs_are_weights(constant_weights: bool) -> None:
+    model = load_model(LANGUAGE_MODEL, training=False)
+    layers = layers_of(model)
+    cuts = cut_between(layers, [1, 3, len(layers) - 1])
+    stages = build_stages(model, cuts, constant_weights=constant_weights)
+    counts: list[int] = []
+    for name, divided in shard_ends(stages).items():
+        (stage,) = [each for each in stages if each.name == name]
+        for segment in (part for shards in divided.forward.segments for part in shards):
+            are_weights = [info.name in stage.parameters for info in segment.inputs]
+            assert num_inputs_of(segment.module["main"]) == (
+                are_weights.count(False) if constant_weights else None
+            )
+            assert not constant_weights or are_weights == sorted(are_weights)
+            counts.append(are_weights.count(True))
+    assert counts.count(1) == 4  # table and head, on either device
+
+
 def test_a_plan_from_before_runs_as_it_was() -> None:
     """Its parts take weights as they are."""
-    spec = ProgramSpec(plan=plan_on_tvm(THUMBNAILS, ["norms.1"], training=False), trust_model=True)
+    plan = plan_on_tvm(THUMBNAILS, ["norms.1"], training=False, binds_weights=False)
+    spec = ProgramSpec(plan=plan, trust_model=True)
     programs = load_programs(spec, range(2))
     assert not spec.plan.binds_weights
     (wanted,) = next(reference_outputs(spec, 1)).values()

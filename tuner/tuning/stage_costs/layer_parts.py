@@ -89,6 +89,7 @@ def _parts_of(
                 plan,
                 name=f"stage{number}",
                 weight_bytes=_portion(layer.weight_bytes, stage.weight_bytes, weights),
+                bound_bytes=_portion(layer.bound_bytes, stage.weight_bytes, weights),
                 saved_bytes=_portion(layer.saved_bytes, stage.saved_bytes, saved),
                 saved_for_weight_bytes=_portion(layer.saved_for_weight_bytes, stage.saved_bytes, saved),
                 shards=layer.shards,

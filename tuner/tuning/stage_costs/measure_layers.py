@@ -71,7 +71,7 @@ def measure_layers(
     stages = build_stages(model, cuts, constant_weights=not model.training)
     partitioned = partition_stages(session, stages, penalty_us, model.layers_by_variable())
     figures = dict(zip(partitioned, price_stages(session, tuple(partitioned.values())), strict=True))
-    plans = [stage_plan(stage, figures) for stage in stages]
+    plans = [stage_plan(session, stage, figures, partitioned) for stage in stages]
     shards: dict[int, tuple[StagePlan, StagePlan]] = {}
     undivided = ""
     tensor_parallel: dict[int, tuple[StagePlan, ...]] = {}

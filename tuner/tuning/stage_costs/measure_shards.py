@@ -30,7 +30,7 @@ from tuner.shards import Collective, ShardedFunction, ShardedStage, Split, run_a
 from tuner.targets.remote import is_remote
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress
-from tuner.tuning.stage_costs.stage_pricing import price_stages
+from tuner.tuning.stage_costs.stage_pricing import count_bound_bytes, price_stages
 
 
 class Collectives(Protocol):
@@ -149,10 +149,12 @@ class MeasuredShards:
     Attributes:
         stage: over the shards.
         figures: of each function, by `forward`, `backward` and the like.
+        bound_bytes: of what the shard that makes most of its weights, once, keeps beside them.
     """
 
     stage: ShardedStage
     figures: Mapping[str, ShardedFigures]
+    bound_bytes: int
 
     def plan(self, whole: StagePlan, *, weights: Mapping[str, str] = MappingProxyType({})) -> StagePlan:
         """Return the plan of a whole stage with what its shards take and hold.
@@ -186,6 +188,7 @@ class MeasuredShards:
             backward_input=totals.get("backward_input"),
             backward_weight=totals.get("backward_weight"),
             weight_bytes=max(self.stage.weight_bytes),
+            bound_bytes=self.bound_bytes,
             saved_bytes=max(self.stage.saved_bytes),
             saved_for_weight_bytes=max(self.stage.saved_for_weight_bytes),
             shards=shards,
@@ -256,6 +259,10 @@ class ShardMeasurer:
         return MeasuredShards(
             stage=stage,
             figures={kind: self.price(function, f"{name}.{kind}") for kind, function in functions.items()},
+            bound_bytes=max(
+                sum(count_bound_bytes(self.session, self._known[Structure(part.module)]) for part in of_shard)
+                for of_shard in zip(*stage.forward.segments, strict=True)
+            ),
         )
 
     def run_as_whole(self, function: ShardedFunction, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -21,8 +21,6 @@ from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import IRModule
 from tuner.graph.structure import Structure
 from tuner.lowering.batch_norm_folding import fold_batch_norms
-from tuner.lowering.lower import lower_module
-from tuner.lowering.weight_binding import bound_bytes
 from tuner.lowering.workload_of import workload_of
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
@@ -42,7 +40,7 @@ from tuner.tuning.import_check import admit_import, reference_settings
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress, checked_error
 from tuner.tuning.stage_costs.measure_shards import Collectives, MeasuredShards, ShardMeasurer
-from tuner.tuning.stage_costs.stage_pricing import price_stages
+from tuner.tuning.stage_costs.stage_pricing import count_bound_bytes, price_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +124,7 @@ def measure_stages(
     figures = dict(zip(partitioned, price_stages(session, tuple(partitioned.values())), strict=True))
     for name, shards in divided.items():
         figures |= {f"{name}.{kind}": found.total for kind, found in shards.figures.items()}
-    plans = [stage_plan(stage, figures) for stage in stages]
-    if not model.training:
-        plans = [_with_bound_weights(session, plan, partitioned) for plan in plans]
+    plans = [stage_plan(session, stage, figures, partitioned) for stage in stages]
     tied = tied_groups(model, stages)
     return MeasuredStages(
         stages=tuple(divided[plan.name].plan(plan) if plan.name in divided else plan for plan in plans),
@@ -139,17 +135,6 @@ def measure_stages(
         max_error=_check(model, session, stages, partitioned, ends, branches),
         import_error=import_error,
     )
-
-
-def _with_bound_weights(
-    session: Session, plan: StagePlan, partitioned: Mapping[str, PartitionedFunction]
-) -> StagePlan:
-    """Return the plan of a stage with the bytes of what its forward makes of its weights once."""
-    forward = partitioned.get(f"{plan.name}.forward")
-    if forward is None:  # divided over devices
-        return plan
-    lowered = lower_module(forward.module, session.backends, session.target)
-    return msgspec.structs.replace(plan, bound_bytes=bound_bytes(lowered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +215,21 @@ def _partition(
     return choose_partition(priced)
 
 
-def stage_plan(stage: Stage, figures: Mapping[str, Figure]) -> StagePlan:
-    """Return a stage as plain data, given the figures of all functions, its own among them by its name."""
+def stage_plan(
+    session: Session,
+    stage: Stage,
+    figures: Mapping[str, Figure],
+    partitioned: Mapping[str, PartitionedFunction],
+) -> StagePlan:
+    """Return a stage as plain data, given figures and partitions of all functions, its own by its name."""
     prefix = f"{stage.name}."
-    return stage.plan(
+    plan = stage.plan(
         {name.removeprefix(prefix): each for name, each in figures.items() if name.startswith(prefix)}
     )
+    forward = partitioned.get(f"{prefix}forward")  # none where it is divided over devices
+    if forward is None:
+        return plan
+    return msgspec.structs.replace(plan, bound_bytes=count_bound_bytes(session, forward))
 
 
 def _check(

@@ -14,6 +14,9 @@ from cost_model.stage_model import Part, StageQuery, parts_parameter
 from records import Record, Workload
 from records.workload import describe
 from tuner.errors import TunerError
+from tuner.graph.relax_types import num_inputs_of
+from tuner.lowering.lower import lower_module
+from tuner.lowering.weight_binding import bound_bytes
 from tuner.measuring.request import MeasureRequest
 from tuner.partition.candidate import FREE
 from tuner.partition.price import Invalid
@@ -92,6 +95,13 @@ def _figure_of(record: Record, name: str) -> Figure:
             f"with --backends, or see `tessel records show {record.record_id}`"
         )
     return price
+
+
+def count_bound_bytes(session: Session, function: PartitionedFunction) -> int:
+    """Return the bytes of what a function makes of its weights once; 0 where they may change."""
+    if num_inputs_of(function.priced.graph.source.function) is None:
+        return 0
+    return bound_bytes(lower_module(function.module, session.backends, session.target))
 
 
 def predict_stage(session: Session, function: PartitionedFunction) -> Figure:
