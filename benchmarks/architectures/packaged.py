@@ -145,5 +145,8 @@ def _installed() -> Iterator[tuple[str, Callable[[], Built]]]:
                     yield f"{package}-{name}".replace("_", "-"), partial(build, name, extent)
 
 
+if importlib.util.find_spec("torchvision"):
+    _torchvision()  # transformers imports it, too, wherever it is installed, and fails with it
+
 PACKAGED: dict[str, Callable[[], Built]] = dict(_installed())
 """Builder by name, of the packages that are installed."""

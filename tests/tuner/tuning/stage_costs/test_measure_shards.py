@@ -69,11 +69,12 @@ def test_distinct_segments_are_measured_once_and_equal_the_uncut_head(session, m
     made = session.measurer.new_measurements
     again = measurer.price(sharded.forward, "head.forward")
     assert again == figures
-    planned = MeasuredShards(stage=sharded, figures={"forward": figures}).plan(
+    planned = MeasuredShards(stage=sharded, figures={"forward": figures}, bound_bytes=700).plan(
         stage.plan(dict.fromkeys(stage.functions(), Figure(latency_us=1e9, source="given")))
     )
     assert (planned.forward, planned.backward) == (figures.total, None)
     assert planned.weight_bytes < stage.weight_bytes
+    assert planned.bound_bytes == 700
     assert session.measurer.new_measurements == made
     rng = np.random.default_rng(0)
     tensors = draw_tensors(model, rng=rng)
