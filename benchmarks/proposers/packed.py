@@ -1,7 +1,8 @@
 """How fast our own kernels get with so many trials, by who proposes their decisions, beside untuned backends.
 
 Kernels of `benchmarks.proposers` that one of ours computes, and more whose extents are no multiples of 16.
-Trials of the same kernels are left out of what is known. A proposer's first trial is its first proposal; with
+Trials of the same kernels are left out of what is known, and with --without those of whole families, so that
+a kernel is of an operator that nobody has seen. A proposer's first trial is its first proposal; with
 --from-rule it is the kernel's own rule, from which the proposer learns, as in tuning. All of a kernel's
 figures are processor time of one thread. What untuned backends take (the `tvm` rule, our kernel by its rule,
 and torch with packed weights, as its backend calls it) and the winner are measured in turn, so is the winner
@@ -40,7 +41,7 @@ from tuner.backends.torch.calls import PackedCall
 from tuner.backends.tvm.cpu_schedule import cpu_schedule_of
 from tuner.backends.tvm.vector_math import vectorise_math
 from tuner.graph.relax_types import PrimFunc
-from tuner.language.kernels import Kernel, kernel_module, own_kernel, parse_kernel
+from tuner.language.kernels import FAMILIES, Kernel, kernel_module, own_kernel, parse_kernel
 from tuner.measuring.kernel_process import KernelProcess
 from tuner.targets.resolution import resolve_target
 from tuner.targets.vector_registers import vector_registers
@@ -257,6 +258,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--kernels", nargs="+", default=None)
+    parser.add_argument(
+        "--without", nargs="+", default=(), choices=tuple(FAMILIES), help="families of which nothing is known"
+    )
     parser.add_argument("--from-rule", action="store_true", help="the first trial is the kernel's own rule")
     parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds after which none starts")
     parser.add_argument("--report", action="store_true", help="print the tables of --out and measure nothing")
@@ -278,9 +282,11 @@ def main() -> None:
         for name in names:
             if name in entries or time.monotonic() > deadline:
                 continue
-            own = own_kernel(parse_kernel(name), registers)
+            kernel = parse_kernel(name)
+            own = own_kernel(kernel, registers)
             assert own is not None, "listed so"
-            known = draft_trials(kept, families=(family_of(own.name),))
+            is_unknown = kernel.family in arguments.without
+            known = () if is_unknown else draft_trials(kept, families=(family_of(own.name),))
             entries[name] = measure_kernel(name, known, network, arguments)
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
             arguments.out.write_text(json.dumps(entries))

@@ -98,8 +98,8 @@ def train_with_rounds(
                     network=network,
                     on_progress=on_progress,
                 )
-        knowledge = knowledge_of(records_url, place.machine, without=place.held_out)
-        packed = packed_trials_of(records_url, place.machine, without=place.held_out)
+        knowledge = knowledge_of(records_url, place.machine, without=place.held_out, families=plan.families)
+        packed = packed_trials_of(records_url, place.machine, without=place.held_out, families=plan.families)
         model = draft_model_of(knowledge, seed=plan.seed)
         if model is None and sum(len(each.rows) for each in packed) < MIN_TRIALS:
             raise TunerError(

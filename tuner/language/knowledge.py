@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from cost_model.draft.decision_space import DecisionSpace
 from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, DraftTrials, train_draft_model
+from cost_model.draft.packed_families import PackedFamily
 from cost_model.forests.boosting import num_idle_cores
 from cost_model.language.network import Network
 from records import open_store
+from tuner.backends.cpu.tuned.families import family_of
 from tuner.backends.cpu.tuned.kernel_trials import draft_trials, load_kernel_trials
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine, load_draft_trials
 from tuner.backends.metaschedule.proposers import Knowledge
+from tuner.language.kernels import FAMILIES
 from tuner.language.machine import Machine
 
 
@@ -20,6 +24,7 @@ def knowledge_of(
     *,
     network: Network | None = None,
     without: Collection[str] = (),
+    families: Collection[str] = FAMILIES,
 ) -> Knowledge:
     """Return the trials that the records hold of this machine.
 
@@ -28,6 +33,7 @@ def knowledge_of(
         machine: whose trials count.
         network: the language model, if it proposes.
         without: kernels, as tasks, that are left out.
+        families: of kernels that are not left out; those of no family never are.
 
     Raises:
         RecordError: the records cannot be read.
@@ -35,7 +41,7 @@ def knowledge_of(
     with open_store(records_url) as store:
         trials = load_draft_trials(store, machine.target, machine.environment)
     return Knowledge(
-        tuple(each for each in trials if each.task not in without),
+        tuple(each for each in trials if each.task not in without and _is_of(each, families)),
         caches_of_this_machine(machine.target.num_threads),
         machine.environment.device_model,
         network,
@@ -43,12 +49,50 @@ def knowledge_of(
 
 
 def packed_trials_of(
-    records_url: str, machine: Machine, *, without: Collection[str] = ()
+    records_url: str,
+    machine: Machine,
+    *,
+    without: Collection[str] = (),
+    families: Collection[str] = FAMILIES,
 ) -> tuple[DraftTrials, ...]:
     """Return the trials of our own kernels that the records hold of this machine; arguments as above."""
     with open_store(records_url) as store:
         kept = load_kernel_trials(store, machine.target, machine.environment)
-    return tuple(each for each in draft_trials(kept) if each.task not in without)
+    return tuple(each for each in draft_trials(kept) if each.task not in without and _is_of(each, families))
+
+
+def family_of_trials(trials: DraftTrials) -> str:
+    """Return which family of `FAMILIES` a kernel is of, by the loops that it is tiled in; empty for none.
+
+    A kernel of our own is of the family that it computes, whatever its method is.
+    """
+    if not isinstance(trials.space, DecisionSpace):
+        return _FAMILY_OF_OWN.get(family_of(trials.task), "")
+    loops = trials.space.kernel.loops
+    spatial = sum(not loop.is_reduction for loop in loops)
+    reduced = [loop.extent for loop in loops if loop.is_reduction]
+    match spatial, len(reduced):
+        case 2, 1:
+            return "dense"
+        case 3, 1:
+            return "product"
+        case 4, 3:
+            # Loops over channels come first: each of a depthwise one's has a group of its own.
+            return "depthwise" if reduced[0] == 1 else "convolution"
+    return ""
+
+
+_FAMILY_OF_OWN = {
+    PackedFamily.PRODUCT: "dense",
+    PackedFamily.DIRECT: "convolution",
+    PackedFamily.WINOGRAD: "convolution",
+    PackedFamily.DEPTHWISE: "depthwise",
+    PackedFamily.ROWWISE: "depthwise",
+}
+
+
+def _is_of(trials: DraftTrials, families: Collection[str]) -> bool:
+    return family_of_trials(trials) in ("", *families)
 
 
 def draft_model_of(knowledge: Knowledge, *, seed: int) -> DraftModel | None:

@@ -64,7 +64,7 @@ class TrainingPlan:
         epochs: how often each kernel is seen, each time with another prompt.
         learning_rate: the largest.
         seed: of kernels, weights and prompts.
-        families: of kernels that are distilled.
+        families: of kernels that are distilled, and learnt where they were measured.
     """
 
     distilled: int = 300

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import lzma
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,11 @@ from cost_model.draft.neighbours import neighbour_rows
 from cost_model.language.lessons import measured_lessons
 from records import open_store
 from records.files.exchange import read_records
+from tuner.backends.cpu.tuned.families import space_of
 from tuner.backends.metaschedule.draft_trials import load_draft_trials
+from tuner.language.kernels import FAMILIES, own_kernel, random_kernel
+from tuner.language.knowledge import family_of_trials, knowledge_of
+from tuner.language.machine import Machine
 from tuner.targets.target import Target
 
 pytestmark = pytest.mark.tvm
@@ -27,15 +33,24 @@ CACHES = Caches(48 * 2**10, 2 * 2**20, 260 * 2**20)
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[DraftTrials, ...]:
+def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Machine]:
+    """Return a store of the sample's records, and the machine that they are of."""
     folder = tmp_path_factory.mktemp("sample")
     (folder / "trials.jsonl").write_bytes(lzma.decompress(SAMPLE.read_bytes()))
     rows = list(read_records(folder / "trials.jsonl"))
     environment = rows[0][1].environment
     target = Target(name="cpu", kind="cpu", tvm_json=rows[0][1].target, num_threads=environment.num_threads)
-    with open_store(str(folder / "records.db")) as store:
+    url = str(folder / "records.db")
+    with open_store(url) as store:
         store.append_many(rows)
-        return load_draft_trials(store, target, environment)
+    return url, Machine(target=target, tuned_for=None, environment=environment)
+
+
+@pytest.fixture(scope="module")
+def known(sample: tuple[str, Machine]) -> tuple[DraftTrials, ...]:
+    url, machine = sample
+    with open_store(url) as store:
+        return load_draft_trials(store, machine.target, machine.environment)
 
 
 def test_the_sample_holds_trials_of_all_families_that_rounds_made_better(
@@ -46,6 +61,22 @@ def test_the_sample_holds_trials_of_all_families_that_rounds_made_better(
     assert {len(each.space.kernel.loops) for each in known} == {3, 4, 7}
     lessons = measured_lessons(known)
     assert len({each.task for each in lessons}) == 12
+
+
+def test_every_trial_is_known_to_be_of_its_kernel_s_family(
+    known: tuple[DraftTrials, ...], sample: tuple[str, Machine]
+) -> None:
+    """So that a family can be held out: a name of a trial does not tell it."""
+    assert Counter(map(family_of_trials, known)) == dict.fromkeys(FAMILIES, 3)
+    url, machine = sample
+    kept = knowledge_of(url, machine, families=("dense", "depthwise")).trials
+    assert Counter(map(family_of_trials, kept)) == {"dense": 3, "depthwise": 3}
+    rng = np.random.default_rng(0)
+    for family, registers in itertools.product(set(FAMILIES) - {"product"}, (16, 32)):
+        own = own_kernel(random_kernel(family, rng), registers)
+        assert own is not None
+        space = space_of(own.name, registers)
+        assert family_of_trials(DraftTrials(own.name, space, space.rows[:0], ())) == family
 
 
 def test_the_draft_model_and_neighbours_know_a_kernel_they_never_saw(known: tuple[DraftTrials, ...]) -> None:
