@@ -15,9 +15,6 @@ from tuner.measuring.race import FEWEST_ROUNDS
 from tuner.measuring.request import Limits, MeasureRequest
 from tuner.measuring.worker_process import WorkerProcess
 
-_HOW_SAMPLED = "refilled"
-"""Tells races whose programs refill the caches before they are timed from those of earlier versions."""
-
 _ROUNDS_A_MESSAGE = 5
 """Rounds of a race that the worker runs before it answers: few, so that a race ends near its time."""
 
@@ -77,6 +74,6 @@ class RecordedPrograms:
 
 def race_settings(request: MeasureRequest, rivals: Sequence[MeasureRequest]) -> str:
     """Return settings that name a program in a race against certain others."""
-    names = ";".join([_HOW_SAMPLED, *sorted(rival.settings for rival in rivals)])
+    names = ";".join(sorted(rival.settings for rival in rivals))
     digest = hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
     return f"{request.settings};race={digest}"

@@ -111,6 +111,6 @@ def test_several_sizes_stand_in_one_table(net: Net, tokens: torch.Tensor, tmp_pa
     layers = {"embedding": net.embedding, "block": net.block}
     rows = []
     for size in (1, 2):
-        rows += measure_layers(layers, lambda size=size: net(tokens[:size]), repeats=1, micro_batch=size)
+        rows += measure_layers(layers, lambda size=size: net(tokens[:size]), repeats=7, micro_batch=size)
     write_table(rows, tmp_path / "profile.csv")
     assert load_profile(tmp_path / "profile.csv").micro_batches == (1, 2)

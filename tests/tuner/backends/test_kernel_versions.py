@@ -31,15 +31,15 @@ HALF = Target(
 )
 """A CPU that multiplies bfloat16."""
 
-HALF_LOWERED = {"packed_matmul": ("3", "71667226a5e9bac2")}
+HALF_LOWERED = {"packed_matmul": ("4", "71667226a5e9bac2")}
 """The version of backends with kernels of bfloat16, and the digest of these."""
 
 LOWERED = {
-    "tvm": ("11", "c750a898fd4b625b", "36da1ae94dd7c38d"),
-    "blas": ("11", "afc311a178fec2dc", "afc311a178fec2dc"),
-    "packed_matmul": ("3", "8667dcf0c2384f61", "a295d9cf96891db9"),
+    "tvm": ("12", "c59eb6f377034c21", "b9fed1ef28ee46d0"),
+    "blas": ("12", "fb49d84352ce7876", "fb49d84352ce7876"),
+    "packed_matmul": ("4", "8667dcf0c2384f61", "a295d9cf96891db9"),
     "attention": ("3", "f5ebacf99ce2880b", "783fb4cf0a50d1a1"),
-    "nhwc": ("6", "ab6434420f158669", "d1cfc41af11a659a"),
+    "nhwc": ("7", "5b3523eb59629d59", "665bc4500b52d362"),
 }
 """The version of each backend's kernels, and the digests of the kernels that it has for `PROGRAMS`, on a CPU
 with AVX-512 and on one with AVX2."""

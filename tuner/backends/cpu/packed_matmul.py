@@ -41,7 +41,7 @@ class PackedMatmul(TunedKernels):
     """Runs products with packed weights, and what follows them."""
 
     name = "packed_matmul"
-    kernels_version = 3
+    kernels_version = 4
     packs_weights = True
 
     def rule(self, target: Target) -> Rule:

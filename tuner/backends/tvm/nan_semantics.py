@@ -20,7 +20,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tuner.backends.tvm.vector_math import holds_bfloat16
+from tuner.backends.tvm.vector_math import holds_bfloat16, is_not_a_number
 from tuner.graph.relax_types import IRModule, PrimFunc
 
 _EXTREMA = (tirx.Max, tirx.Min)
@@ -126,7 +126,7 @@ def _passing_nan_unbound(extremum: Any) -> Any:
     wins = one > other if kind is tirx.Max else one < other
     # TVM's `isnan` knows nothing of bfloat16.
     asked = one.astype("float32") if str(extremum.ty.dtype) == "bfloat16" else one
-    return tirx.Select(tirx.any(wins, tirx.isnan(asked)), one, other)
+    return tirx.Select(tirx.any(wins, is_not_a_number(asked)), one, other)
 
 
 def _passing_nan_on_gpu(extremum: Any) -> Any:
@@ -150,7 +150,7 @@ def _nan_or(extremum: Any, operands: Sequence[Any]) -> Any:
     found = extremum
     for each in operands:
         asked = each.astype("float32") if str(each.ty.dtype) in ("bfloat16", "float16") else each
-        found = tirx.Select(tirx.isnan(asked), each, found)
+        found = tirx.Select(is_not_a_number(asked), each, found)
     return found
 
 
@@ -173,7 +173,7 @@ def _differing_unbound(comparison: Any) -> Any:
     if not _is_float(comparison.a):
         return comparison
     unknown = [
-        tirx.isnan(each.astype("float32") if str(each.ty.dtype) == "bfloat16" else each)
+        is_not_a_number(each.astype("float32") if str(each.ty.dtype) == "bfloat16" else each)
         for each in (comparison.a, comparison.b)
         if not _is_number(each)
     ]

@@ -25,7 +25,7 @@ from tuner.targets.vector_registers import vector_registers
 
 logger = logging.getLogger(__name__)
 
-SCHEDULES_VERSION = 11
+SCHEDULES_VERSION = 12
 """Rises by one whenever kernels get other schedules than before: see `tuner.backends.kernel_version`."""
 
 OPAQUE = 8

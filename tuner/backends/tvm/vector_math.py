@@ -1,12 +1,13 @@
-"""Exponentials, error functions and tangents as arithmetic, so that loops over them become vector code.
+"""Exponentials, logarithms and the like as arithmetic, so that loops over them become vector code.
 
-TVM lowers `exp`, `erf` and `tanh` of a vector to one call of the C library for each element, some 4 ns each.
-Written as polynomials they cost a few instructions for a whole vector. Only float32 is rewritten. Checked
-against NumPy and SciPy in tests/tuner/backends/tvm/test_vector_math.py.
+TVM lowers each of these of a vector to one call of the C library for each element, 2 to 4 ns each. Written as
+polynomials they cost a few instructions for a whole vector. Only float32 is rewritten. Checked against NumPy
+and SciPy in tests/tuner/backends/tvm/test_vector_math.py.
 
 Source: the rational approximations of erf and tanh in Eigen, odd over even (relative error below 5e-7 in
 single precision); range reduction by powers of two with the Taylor polynomial of degree 7 on
-[-ln 2 / 2, ln 2 / 2] (exp, relative error below 2e-7).
+[-ln 2 / 2, ln 2 / 2] (exp, relative error below 2e-7), and with Moshier's polynomial between the roots of 1/2
+and 2 (log, in the Cephes library; 2e-7).
 """
 
 from __future__ import annotations
@@ -33,6 +34,21 @@ _LN2_HIGH = 0.693359375
 """ln 2 in ten bits, so that multiples of it are exact; `_LN2_LOW` is the rest."""
 
 _LN2_LOW = math.log(2.0) - _LN2_HIGH
+
+_LOG_TERMS = (
+    3.3333331174e-1,
+    -2.4999993993e-1,
+    2.0000714765e-1,
+    -1.6668057665e-1,
+    1.4249322787e-1,
+    -1.2420140846e-1,
+    1.1676998740e-1,
+    -1.1514610310e-1,
+    7.0376836292e-2,
+)
+"""Of log(1 + x), from the cube of x on."""
+
+_SMALLEST_NORMAL = 2.0**-126
 
 _ERF_BOUND = 4.0
 """Where the error function is 1 in single precision."""
@@ -70,7 +86,7 @@ _TANH_BELOW = (4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04,
 
 
 def vectorise_math(kernel: PrimFunc) -> PrimFunc:
-    """Return the kernel with exp, erf and tanh of float32 as arithmetic."""
+    """Return the kernel with `_ARITHMETIC`'s functions of float32 as arithmetic."""
     changed = tvm_ffi.structural_map(kernel, (tvm.ir.Call, _replace))
     return without_variables(changed) if holds_bfloat16(kernel) else changed
 
@@ -100,9 +116,25 @@ def holds_bfloat16(kernel: PrimFunc) -> bool:
 
 
 def _replace(call: Any) -> Any:
-    if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _ARITHMETIC:
+    name = call.op.name if isinstance(call.op, tvm.ir.Op) else ""
+    if name == "tirx.isnan":
+        return is_not_a_number(call.args[0])
+    is_power_of_two = (
+        name == "tirx.pow" and isinstance(call.args[0], tirx.FloatImm) and call.args[0].value == 2
+    )
+    if not (is_power_of_two or name in _ARITHMETIC) or str(call.ty.dtype) != "float32":
         return call
-    return _bound(call.args[0], _ARITHMETIC[call.op.name]) if str(call.ty.dtype) == "float32" else call
+    if is_power_of_two:
+        return _bound(call.args[1], power_of_two)
+    return _bound(call.args[0], _ARITHMETIC[name])
+
+
+def is_not_a_number(value: Any) -> Expression:
+    """Return whether a value is NaN, by its bits: TVM takes a vector that it is asked for to pieces."""
+    if str(value.ty.dtype) != "float32":
+        return tirx.isnan(value)
+    magnitude = tirx.reinterpret("int32", value) & tirx.const(0x7FFFFFFF, "int32")
+    return magnitude > tirx.const(0x7F800000, "int32")
 
 
 def exponential(value: Any) -> Expression:
@@ -110,6 +142,69 @@ def exponential(value: Any) -> Expression:
     clamped = _clamped(value, _SMALLEST_EXPONENT, _MAX_EXPONENT)
     power = tirx.floor(clamped * _float(1.0 / math.log(2.0)) + _float(0.5))
     return _bound(power, lambda power: _bound(_reduced(clamped, power), lambda rest: _scaled(rest, power)))
+
+
+def power_of_two(value: Any) -> Expression:
+    """Return 2 to the power of a variable: infinite from 128 on, 0 below -125.5, NaN of NaN."""
+    clamped = _clamped(value, -126.0, 128.0)
+    power = tirx.floor(clamped + _float(0.5))
+    return _bound(
+        power,
+        lambda power: _bound((clamped - power) * _float(math.log(2.0)), lambda rest: _scaled(rest, power)),
+    )
+
+
+def sigmoid(value: Any) -> Expression:
+    """Return 1 / (1 + e^-x) of a variable; 0 below -88."""
+    return _bound(_float(0.0) - value, lambda negative: _float(1.0) / (_float(1.0) + exponential(negative)))
+
+
+def inverse_root(value: Any) -> Expression:
+    """Return 1 over the square root of a variable, both of which are instructions."""
+    return _float(1.0) / tirx.sqrt(value)
+
+
+def logarithm(value: Any) -> Expression:
+    """Return the natural logarithm of a variable: of 0 -infinity, of what is below NaN."""
+    is_small = value < _float(_SMALLEST_NORMAL)
+    scaled = tirx.Select(is_small, value * _float(2.0**24), value)
+    return _bound(
+        scaled,
+        lambda normal: _ends_of_logarithm(
+            value, _logarithm_of_normal(normal, tirx.Select(is_small, _float(-24.0), _float(0.0)))
+        ),
+    )
+
+
+def _logarithm_of_normal(value: Expression, more: Expression) -> Expression:
+    """Return the logarithm of a positive normal number, times 2 to the power of `more`."""
+    bits = tirx.reinterpret("int32", value)
+    mantissa = tirx.reinterpret(
+        "float32", (bits & tirx.const(0x7FFFFF, "int32")) | tirx.const(0x3F000000, "int32")
+    )
+    exponent = ((bits >> tirx.const(23, "int32")) - tirx.const(126, "int32")).astype("float32") + more
+
+    def of_half_to_one(half: Expression) -> Expression:
+        is_low = half < _float(math.sqrt(0.5))
+        rest = tirx.Select(is_low, half + half, half) - _float(1.0)
+        power = tirx.Select(is_low, exponent - _float(1.0), exponent)
+        return _bound(rest, lambda rest: _bound(power, lambda power: of_rest(rest, power)))
+
+    def of_rest(rest: Expression, power: Expression) -> Expression:
+        square = rest * rest
+        small = _polynomial(rest, _LOG_TERMS) * rest * square + power * _float(_LN2_LOW)
+        return (small - _float(0.5) * square) + rest + power * _float(_LN2_HIGH)
+
+    return _bound(mantissa, of_half_to_one)
+
+
+def _ends_of_logarithm(value: Expression, inside: Expression) -> Expression:
+    """Return the logarithm where it is one of a positive number, and what it is elsewhere."""
+    infinite = tirx.const(math.inf, "float32")
+    of_zero = tirx.Select(value.equal(_float(0.0)), -infinite, tirx.const(math.nan, "float32"))
+    # Of what is not a number no comparison holds.
+    positive = tirx.Select(value < infinite, inside, value)
+    return tirx.Select(value > _float(0.0), positive, tirx.Select(value <= _float(0.0), of_zero, value))
 
 
 def error_function(value: Any) -> Expression:
@@ -175,6 +270,9 @@ def _float(value: float) -> Expression:
 
 _ARITHMETIC = {
     "tirx.exp": exponential,
+    "tirx.log": logarithm,
+    "tirx.rsqrt": inverse_root,
+    "tirx.sigmoid": sigmoid,
     "tirx.erf": error_function,
     "tirx.tanh": hyperbolic_tangent,
 }

@@ -36,6 +36,10 @@ def softmax(x: Any) -> Any:
     return relax.op.nn.softmax(x)
 
 
+def exp2(x: Any) -> Any:
+    return relax.op.power(relax.const(2, "float32"), x)
+
+
 def test_exponentials_are_right_to_single_precision() -> None:
     values = np.linspace(-86, 87, 20_001, dtype=np.float32)
     exact = np.exp(values.astype(np.float64))
@@ -50,8 +54,46 @@ def test_exponentials_beyond_the_range_are_infinite_or_vanish() -> None:
     np.testing.assert_allclose(found[7], np.exp(np.float64(np.float32(88.7))), rtol=3e-7)
 
 
+EVERYWHERE = np.concatenate([np.logspace(-44, 38.5, 20_000), [1.0, 0.5, 2.0, 1.0000001, 0.9999999]])
+"""From the smallest denormal to the largest number."""
+
+
 @pytest.mark.parametrize(
-    "operator", [relax.op.exp, relax.op.erf, relax.op.tanh, relax.op.nn.relu, relu6, softmax]
+    ("operator", "exact", "values"),
+    [
+        (relax.op.log, np.log, EVERYWHERE),
+        (relax.op.log, np.log, np.linspace(0.5, 2, 20_001)),
+        (relax.op.sigmoid, scipy.special.expit, np.linspace(-86, 100, 20_001)),
+        (relax.op.sigmoid, scipy.special.expit, np.logspace(-44, 38.5, 2_000)),
+        (exp2, np.exp2, np.linspace(-125, 127.99, 20_001)),
+        (relax.op.rsqrt, lambda x: 1 / np.sqrt(x), np.logspace(-37, 38.5, 20_000)),
+    ],
+)
+def test_logarithms_and_the_like_are_right_to_single_precision(
+    operator: Any, exact: Any, values: np.ndarray
+) -> None:
+    single = values.astype(np.float32)
+    with np.errstate(divide="ignore"):
+        expected = exact(single.astype(np.float64))
+    found = run_unary(operator, single)
+    np.testing.assert_allclose(found, expected, rtol=4e-7, atol=1e-44)
+
+
+def test_logarithms_and_the_like_have_torch_s_ends() -> None:
+    far = np.array([0.0, -0.0, -1.0, -np.inf, np.inf, np.nan, -1e-40, -5.0], dtype=np.float32)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(run_unary(relax.op.log, far), np.log(far))
+    ends = np.array([-np.inf, -1e30, -200.0, 128.0, 200.0, np.inf, np.nan, 0.0], dtype=np.float32)
+    np.testing.assert_array_equal(run_unary(exp2, ends), [0, 0, 0, np.inf, np.inf, np.inf, np.nan, 1])
+    np.testing.assert_array_equal(run_unary(relax.op.sigmoid, ends), [0, 0, 0, 1, 1, 1, np.nan, 0.5])
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        *(relax.op.exp, relax.op.erf, relax.op.tanh, relax.op.nn.relu, relu6, softmax),
+        *(relax.op.sigmoid, relax.op.nn.silu, exp2),
+    ],
 )
 def test_what_is_not_a_number_is_passed_on(operator: Any) -> None:
     values = np.array([1.0, np.nan, -1.0, 2.0, 0.5, 3.0, -2.0, 0.0], dtype=np.float32)

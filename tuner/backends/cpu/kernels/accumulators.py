@@ -20,7 +20,7 @@ _ROWS = range(5, 13)
 """Rows of a tile: enough to hide the latency of multiplication, few enough for the registers of AVX-512."""
 
 
-_WIDE = 32
+WIDE = 32
 """Vectors of 16 lanes that the registers of AVX-512 hold."""
 
 _NARROW_ROWS = {8: range(4, 7), 4: range(1, 3)}
@@ -32,7 +32,7 @@ _LOADS = 1.5
 6 x 16 and 62 to 68 with 4 x 16, rows of 28 pixels 84 and 63 (a core of an EPYC with AVX2)."""
 
 
-def tile_rows(rows: int, best: int, registers: int = _WIDE) -> int:
+def tile_rows(rows: int, best: int, registers: int = WIDE) -> int:
     """Return how many rows a tile has: what divides all rows best, of equals what is nearest to `best`.
 
     Args:
@@ -40,7 +40,7 @@ def tile_rows(rows: int, best: int, registers: int = _WIDE) -> int:
         best: rows of a tile of several vectors, where registers are as many as AVX-512 has.
         registers: vectors of 16 lanes that all registers hold; with fewer a tile has one vector.
     """
-    if registers < _WIDE:
+    if registers < WIDE:
         few = [count for count in _NARROW_ROWS[registers] if count <= rows] or [rows]
         return min(few, key=lambda count: (-(-rows // count) * (count + _LOADS), -count))
     choices = [count for count in _ROWS if count <= rows] or [rows]
@@ -49,7 +49,7 @@ def tile_rows(rows: int, best: int, registers: int = _WIDE) -> int:
 
 def tile_vectors(wanted: int, lanes: int, registers: int) -> int:
     """Return how many vectors a row of a tile has: fewer than wanted where registers are."""
-    return wanted if registers >= _WIDE else max(1, min(wanted, 16 // lanes))
+    return wanted if registers >= WIDE else max(1, min(wanted, 16 // lanes))
 
 
 class Sums:

@@ -22,7 +22,7 @@ from tvm.tirx.script.builder import ir as script
 
 from cost_model.register_tile import lanes_of
 from tuner.backends.cpu.kernels import fused_concat_input as joined_data
-from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows, tile_vectors
+from tuner.backends.cpu.kernels.accumulators import WIDE, Sums, tile_rows, tile_vectors
 from tuner.backends.cpu.kernels.clamp import Bounds
 from tuner.backends.cpu.kernels.fused_concat_input import JoinedShape
 from tuner.backends.cpu.kernels.memory import Operands, flat, prefetch
@@ -33,6 +33,10 @@ Prepare: TypeAlias = Callable[[Any, int, Any, Any], None]
 
 _SHORT_LANES = 8
 """Filters of a vector where fewer divide them all: the last panel repeats some, and 28 take half the time."""
+
+_SINGLE = 1.1
+"""What a vector costs that has a panel to itself, beside one of two, which share the pixels that are read: 40
+filters, in two panels of 32, take 1.37 times as long as in three of 16 (a core of an EPYC with AVX-512)."""
 
 _LANES = 16
 """Filters of a vector, where there are enough of them."""
@@ -140,7 +144,10 @@ class DirectShape:
         if self.tile is not None:
             return self.tile.vectors
         fitting = [count for count in (2, 3) if self.filters % (count * self.lanes) == 0]
-        wanted = fitting[0] if fitting else min(2, self.filters // self.lanes)
+        pairs, singles = (-(-self.filters // (count * self.lanes)) for count in (2, 1))
+        # With fewer registers one vector has too few rows to hide the latency of its sums.
+        is_worth = self.registers < WIDE or 2 * pairs <= _SINGLE * singles
+        wanted = fitting[0] if fitting else 1 + (is_worth and 2 * self.lanes <= self.filters)
         return tile_vectors(wanted, self.lanes, self.registers)
 
     @property
