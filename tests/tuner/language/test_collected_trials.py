@@ -72,7 +72,7 @@ def test_every_trial_is_known_to_be_of_its_kernel_s_family(
     kept = knowledge_of(url, machine, families=("dense", "depthwise")).trials
     assert Counter(map(family_of_trials, kept)) == {"dense": 3, "depthwise": 3}
     rng = np.random.default_rng(0)
-    for family, registers in itertools.product(set(FAMILIES) - {"product"}, (16, 32)):
+    for family, registers in itertools.product(sorted({*FAMILIES} - {"product"}), (8, 32)):
         own = own_kernel(random_kernel(family, rng), registers)
         assert own is not None
         space = space_of(own.name, registers)
