@@ -150,7 +150,7 @@ def _nan_or(extremum: Any, operands: Sequence[Any]) -> Any:
     found = extremum
     for each in operands:
         asked = each.astype("float32") if str(each.ty.dtype) in ("bfloat16", "float16") else each
-        found = tirx.Select(is_not_a_number(asked), each, found)
+        found = tirx.Select(tirx.isnan(asked), each, found)
     return found
 
 
