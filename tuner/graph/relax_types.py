@@ -53,3 +53,11 @@ def num_inputs_of(function: RelaxFunction) -> int | None:
     if function.attrs is None or NUM_INPUTS_ATTRIBUTE not in function.attrs.keys():  # noqa: SIM118 - TVM's maps
         return None
     return int(function.attrs[NUM_INPUTS_ATTRIBUTE])
+
+
+def with_num_inputs(module: IRModule, num_inputs: int) -> IRModule:
+    """Return the module whose `main` says that its parameters from this number on are weights."""
+    marked = module.clone()
+    function = marked["main"].with_attr(NUM_INPUTS_ATTRIBUTE, num_inputs)
+    marked.update_func(marked.get_global_var("main"), function)
+    return marked

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, num_inputs_of
+from tuner.graph.relax_types import num_inputs_of, with_num_inputs
 from tuner.shards.interface import Collective, ShardedFunction
 from tuner.shards.writer import Reduce, Sharded, Written
 from tuner.stages.interface import StageFunction
@@ -163,9 +163,7 @@ def _segment(
     module = write_module(bindings, inputs=given, outputs=results, names=program.names, functions=functions)
     num_inputs = sum(program.names[value] not in constant for value in given)
     if constant and num_inputs:
-        module.update_func(
-            module.get_global_var("main"), module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, num_inputs)
-        )
+        module = with_num_inputs(module, num_inputs)
     return StageFunction(
         module,
         tuple(tensor_info(value, program.names[value]) for value in given),

@@ -21,7 +21,7 @@ from tvm import relax
 
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
-from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
+from tuner.graph.relax_types import with_num_inputs
 from tuner.plan import TensorInfo
 from tuner.stages.cut_points import names_within, split_spans
 from tuner.stages.differentiate import Adjoint, differentiate
@@ -100,10 +100,7 @@ def _with_constant_weights(stage: Stage) -> Stage:
     """Return a stage whose forward says that its weights keep their values."""
     forward = stage.forward
     num_inputs = len(forward.inputs) - len(stage.parameters)
-    module = forward.module.clone()
-    marked = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, num_inputs)
-    module.update_func(module.get_global_var("main"), marked)
-    return replace(stage, forward=replace(forward, module=module))
+    return replace(stage, forward=replace(forward, module=with_num_inputs(forward.module, num_inputs)))
 
 
 def returned_gradients(stage: Stage, came_back: Collection[str]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tuner.frontend.model import Model
-from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE, IRModule
+from tuner.graph.relax_types import IRModule, with_num_inputs
 from tuner.lowering.batch_norm_folding import fold_batch_norms
 from tuner.lowering.workload_of import workload_of
 from tuner.measuring.launch_penalty import measure_launch_penalty
@@ -175,12 +175,7 @@ def prepared_module(model: Model) -> IRModule:
     """
     if model.training:
         return model.module
-    marked = model.module.clone()
-    marked.update_func(
-        marked.get_global_var("main"),
-        model.module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, len(model.inputs)),
-    )
-    return fold_batch_norms(marked)
+    return fold_batch_norms(with_num_inputs(model.module, len(model.inputs)))
 
 
 def explanations_of(mix: PartitionedFunction, partition: Sequence[PartitionPlan]) -> tuple[Explanation, ...]:
