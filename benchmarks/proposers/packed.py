@@ -2,11 +2,11 @@
 
 Kernels of `benchmarks.proposers` that one of ours computes, and more whose extents are no multiples of 16.
 Trials of the same kernels are left out of what is known, and with --without those of whole families, so that
-a kernel is of an operator that nobody has seen. A proposer's first trial is its first proposal; with
---from-rule it is the kernel's own rule, from which the proposer learns, as in tuning. All of a kernel's
-figures are processor time of one thread. What untuned backends take (the `tvm` rule, our kernel by its rule,
-and torch with packed weights, as its backend calls it) and the winner are measured in turn, so is the winner
-of each proposer. A finished kernel is an entry of --out, and is not done again.
+a kernel is of an operator that nobody has seen; with --without-records, all. A proposer's first trial is its
+first proposal; with --from-rule it is the kernel's own rule, from which the proposer learns, as in tuning.
+All of a kernel's figures are processor time of one thread. What untuned backends take (the `tvm` rule, our
+kernel by its rule, and torch with packed weights, as its backend calls it) and the winner are measured in
+turn, so is the winner of each proposer. A finished kernel is an entry of --out, and is not done again.
 
     taskset -c 1 python -m benchmarks.proposers.packed --records TRAINING.db --model MODEL --seeds 0 1 2
     python -m benchmarks.proposers.packed --report
@@ -31,8 +31,8 @@ from cost_model.draft.draft_model import DraftTrials
 from cost_model.language.model_files import load_network
 from cost_model.language.network import Network
 from records import open_store
-from tuner.backends.cpu.tuned.families import family_of
-from tuner.backends.cpu.tuned.kernel_trials import draft_trials, load_kernel_trials
+from tuner.backends.cpu.tuned.kernel_trials import load_kernel_trials
+from tuner.backends.cpu.tuned.trial_knowledge import related_trials
 from tuner.backends.environment import environment_of
 from tuner.backends.library_call import Convolution, Linear
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine
@@ -42,6 +42,7 @@ from tuner.backends.tvm.cpu_schedule import cpu_schedule_of
 from tuner.backends.tvm.vector_math import vectorise_math
 from tuner.graph.relax_types import PrimFunc
 from tuner.language.kernels import FAMILIES, Kernel, kernel_module, own_kernel, parse_kernel
+from tuner.language.knowledge import family_of_own
 from tuner.measuring.kernel_process import KernelProcess
 from tuner.targets.resolution import resolve_target
 from tuner.targets.vector_registers import vector_registers
@@ -261,6 +262,7 @@ def main() -> None:
     parser.add_argument(
         "--without", nargs="+", default=(), choices=tuple(FAMILIES), help="families of which nothing is known"
     )
+    parser.add_argument("--without-records", action="store_true", help="nothing is known of any kernel")
     parser.add_argument("--from-rule", action="store_true", help="the first trial is the kernel's own rule")
     parser.add_argument("--time-limit", type=float, default=math.inf, help="seconds after which none starts")
     parser.add_argument("--report", action="store_true", help="print the tables of --out and measure nothing")
@@ -278,15 +280,19 @@ def main() -> None:
         network, _ = load_network(arguments.model, target.text, target.num_threads)
     if not arguments.report:
         with open_store(arguments.records) as store:
-            kept = load_kernel_trials(store, target, environment_of(target))
+            found = load_kernel_trials(store, target, environment_of(target))
+        is_blank = arguments.without_records
+        kept = [
+            each
+            for each in found
+            if not is_blank and family_of_own(each.trial.kernel) not in arguments.without
+        ]
         for name in names:
             if name in entries or time.monotonic() > deadline:
                 continue
-            kernel = parse_kernel(name)
-            own = own_kernel(kernel, registers)
+            own = own_kernel(parse_kernel(name), registers)
             assert own is not None, "listed so"
-            is_unknown = kernel.family in arguments.without
-            known = () if is_unknown else draft_trials(kept, families=(family_of(own.name),))
+            known = related_trials(kept, own.name)
             entries[name] = measure_kernel(name, known, network, arguments)
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
             arguments.out.write_text(json.dumps(entries))

@@ -32,7 +32,7 @@ from cost_model.draft.packed_space import EXTRAS, Space
 
 Array = npt.NDArray[np.float64]
 
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 
 LANES = 16
 """Elements of float32 in the widest vector register of x86."""

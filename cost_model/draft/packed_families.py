@@ -111,11 +111,12 @@ def _is_tile(
 def _tile_extras(
     values: Mapping[str, Array], rows: int, columns: int, prefix: str = ""
 ) -> dict[str, Array | float]:
-    tile_rows, panel = values[f"{prefix}rows"], values[f"{prefix}vectors"] * values[f"{prefix}lanes"]
-    vectors = np.ceil(panel / 8)
+    tile_rows, lanes = values[f"{prefix}rows"], values[f"{prefix}lanes"]
+    panel = values[f"{prefix}vectors"] * lanes
+    vectors = values[f"{prefix}vectors"] * np.ceil(lanes / 8)
     computed = _parts(rows, tile_rows) * tile_rows * _parts(columns, panel) * panel
     return {
-        "lanes": np.log2(values[f"{prefix}lanes"]),
+        "lanes": np.log2(lanes),
         "registers": tile_rows * vectors,
         "loads_a_product": (tile_rows + vectors) / (tile_rows * vectors),
         "repeated": np.log2(computed / (rows * columns)),
@@ -236,6 +237,7 @@ def _depthwise_extras(values: Mapping[str, Array], extents: Mapping[str, int]) -
         "loads_a_product": ((values["pixels"] - 1) * extents["stride"] + extents["window"])
         / (values["pixels"] * extents["window"]),
         "repeated": np.log2(computed / extents["length"]),
+        "passes": np.log2(extents["channels"] / values["lanes"] / values["group"]),
         "multiplications": 1.0,
     }
 

@@ -67,7 +67,7 @@ def family_of_trials(trials: DraftTrials) -> str:
     A kernel of our own is of the family that it computes, whatever its method is.
     """
     if not isinstance(trials.space, DecisionSpace):
-        return _FAMILY_OF_OWN.get(family_of(trials.task), "")
+        return family_of_own(trials.task)
     loops = trials.space.kernel.loops
     spatial = sum(not loop.is_reduction for loop in loops)
     reduced = [loop.extent for loop in loops if loop.is_reduction]
@@ -80,6 +80,11 @@ def family_of_trials(trials: DraftTrials) -> str:
             # Loops over channels come first: each of a depthwise one's has a group of its own.
             return "depthwise" if reduced[0] == 1 else "convolution"
     return ""
+
+
+def family_of_own(kernel: str) -> str:
+    """Return which family of `FAMILIES` a kernel of our own computes, by its name; empty for none."""
+    return _FAMILY_OF_OWN.get(family_of(kernel), "")
 
 
 _FAMILY_OF_OWN = {

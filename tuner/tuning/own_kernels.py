@@ -34,22 +34,14 @@ from tuner.backends.cpu.tuned.kernel_trials import (
     KernelTrial,
     choose_tiles,
     current_trials,
-    draft_trials,
     keep_trials,
     load_kernel_trials,
 )
+from tuner.backends.cpu.tuned.trial_knowledge import TrialKnowledge
 from tuner.backends.cpu.tuned.tuned_backend import TunedKernels, with_chosen_tiles
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.candidates import Candidate
-from tuner.backends.metaschedule.draft_trials import caches_of_this_machine
-from tuner.backends.metaschedule.proposers import (
-    BATCH,
-    DRAFT,
-    LANGUAGE,
-    Knowledge,
-    Proposer,
-    new_proposer,
-)
+from tuner.backends.metaschedule.proposers import BATCH, DRAFT, LANGUAGE, Proposer, new_proposer
 from tuner.backends.protocol import Backend
 from tuner.backends.registry import make_backend
 from tuner.backends.tvm.native import TvmNative
@@ -300,7 +292,8 @@ def tune_own_kernels(
         _Tuning(each, [one.trial for one in current if one.trial.kernel == each.kernel.name])
         for each in kernels
     ]
-    learnt = list(kept)  # what other versions' trials say of tiles holds
+    # What other versions' trials say of tiles holds.
+    knowledge = TrialKnowledge(kept, num_threads=target.num_threads, seed=_SEED, network=trials.network)
     spent = 0
     with KernelProcess(target) as process:
         while True:
@@ -310,7 +303,7 @@ def tune_own_kernels(
             if state is None or left < 1 or time.monotonic() > deadline:
                 break
             size = int(min(BATCH, left, math.inf if trials.each is None else trials.each - state.num_trials))
-            batch = state.propose(size, learnt, trials, target)
+            batch = state.propose(size, knowledge, trials.proposing, target)
             if not batch:
                 state.is_exhausted = True
                 continue
@@ -318,7 +311,7 @@ def tune_own_kernels(
             keep_trials(
                 store, state.weighted.kernel, measured, target=target, environment=_where(state, target)
             )
-            learnt += [KeptTrial(each, 0, time.time(), ()) for each in measured]
+            knowledge.add(KeptTrial(each, 0, time.time(), ()) for each in measured)
             state.learn(measured)
             spent += len(measured)
             on_batch(spent)
@@ -403,20 +396,15 @@ class _Tuning:
         return self.weighted.count * max(fallen, best / len(self.best_us)) / 2
 
     def propose(
-        self, size: int, learnt: Sequence[KeptTrial], trials: OwnTrials, target: Target
+        self, size: int, knowledge: TrialKnowledge, proposing: str, target: Target
     ) -> list[tuple[Decisions, OwnKernel]]:
         """Return candidates to measure, the rule first where it was not measured yet."""
         kernel = self.weighted.kernel
         candidates = OwnCandidates(kernel, vector_registers(target))
         rule = candidates.rule()
         if self.proposer is None:
-            known = draft_trials(learnt, families=(family_of(kernel.name),))
-            knowledge = Knowledge(
-                (*known, *self._trials_of_rule(candidates)),
-                caches_of_this_machine(target.num_threads),
-                network=trials.network,
-            )
-            self.proposer = new_proposer(trials.proposing, kernel.name, candidates, knowledge, seed=_SEED)
+            known = knowledge.of(kernel.name, self._trials_of_rule(candidates))
+            self.proposer = new_proposer(proposing, kernel.name, candidates, known, seed=_SEED)
             measured = [candidates.spaces[0].row_of(each.decisions or kernel.rule) for each in self.trials]
             not_again: set[object] = getattr(self.proposer, "known", set())
             not_again.update((0, row.tobytes()) for row in measured if row is not None)

@@ -136,6 +136,21 @@ def test_a_guess_spills_no_registers(registers: int, least: int, most: int) -> N
     assert (accumulators >= least).all()
 
 
+def test_a_guess_fills_vectors_and_passes_over_data_once() -> None:
+    values = SPACES["depthwise"].values_of(SPACES["depthwise"].guessed(4, np.random.default_rng(0)))
+    assert (values["lanes"] >= 8).all()
+    assert (values["lanes"] * values["group"] >= 36).all()
+    values = SPACES["direct"].values_of(SPACES["direct"].guessed(4, np.random.default_rng(0)))
+    assert (values["lanes"] >= 8).all()
+
+
+def test_a_short_vector_takes_a_whole_register() -> None:
+    space = direct_space(lines=14, length=14, channels=12, filters=20, window=(5, 5), stride=1)
+    row = space.row_of({"rows": 4, "vectors": 5, "lanes": 4, "block_tiles": 1, "unroll": 1})
+    assert row is not None
+    assert space.extras(row[None])["registers"] == 20
+
+
 @pytest.mark.parametrize("name", SPACES)
 def test_there_are_guesses_for_every_family(name: str) -> None:
     space = SPACES[name]

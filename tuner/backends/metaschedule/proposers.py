@@ -195,6 +195,16 @@ class _Informed:
             for row in neighbour_rows(space, self.others, count)
         ]
 
+    def changes(self, count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
+        """Return changes of the fastest candidates so far; none where nothing was measured."""
+        changed = []
+        for index, space in enumerate(self.candidates.spaces):
+            best = self.best_rows(index, BATCH)
+            if len(best):
+                parents = best[self.rng.integers(len(best), size=count)]
+                changed += [(index, row) for row in mutate(space, parents, self.rng)]
+        return changed
+
     def _recall(self, trials: DraftTrials) -> None:
         """Take earlier trials of this kernel; they may be measured again, so they are not known."""
         for index, space in enumerate(self.candidates.spaces):
@@ -229,19 +239,10 @@ class NeighbourProposer(_Informed):
         """Return candidates after the nearest kernels first."""
         found = self.make(self.neighbours(len(self.known) + _DRAWS * count), count)
         if len(found) < count:
-            found += self.make(self._changes(_DRAWS * count), count - len(found))
+            found += self.make(self.changes(_DRAWS * count), count - len(found))
         if len(found) < count:
             found += sampled(self.candidates, count - len(found), self.known, self.rng)
         return found
-
-    def _changes(self, count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
-        changed = []
-        for index, space in enumerate(self.candidates.spaces):
-            best = self.best_rows(index, BATCH)
-            if len(best):
-                parents = best[self.rng.integers(len(best), size=count)]
-                changed += [(index, row) for row in mutate(space, parents, self.rng)]
-        return changed
 
 
 class DraftProposer(_Informed):
@@ -272,14 +273,23 @@ class DraftProposer(_Informed):
         """
         super().__init__(task, candidates, knowledge, seed=seed)
         self.exploration = exploration
-        self.model = model or knowledge.shared_draft(task) or self.train()
+        self._model = model or knowledge.shared_draft(task) or self.train()
+        self._is_stale = False
         if is_new_only:
             self.known.update((index, row.tobytes()) for index, own in enumerate(self.own) for row, _ in own)
 
+    @property
+    def model(self) -> DraftModel | None:
+        """A model of all trials so far, trained when it is asked for; None while they are too few."""
+        if self._is_stale:
+            self._model = self.train()
+            self._is_stale = False
+        return self._model
+
     def learn(self, candidates: Sequence[Candidate], latencies_us: Sequence[float]) -> None:
-        """Keep the latencies, and train again."""
+        """Keep the latencies."""
         super().learn(candidates, latencies_us)
-        self.model = self.train()
+        self._is_stale = True
 
     def train(self) -> DraftModel | None:
         """Return a model of all trials so far; None while there are too few."""
@@ -315,11 +325,21 @@ class DraftProposer(_Informed):
             found += self.make(drafted, count - len(found))
         else:
             found = self.make(self.neighbours(count), count)
-        if len(found) < count and model is None:
-            found += self.make(self._guessed(_DRAWS * count), count - len(found))
+            found += self._unlearnt(count - len(found))
         if len(found) < count:
             found += sampled(self.candidates, count - len(found), self.known, self.rng)
         return found
+
+    def _unlearnt(self, count: int) -> list[Candidate]:
+        """Return candidates for when too little is known to train; chance proposes what is wanted beyond.
+
+        At first those that the rule of thumb favours. Where it errs all of these are slow, so that it has a
+        quarter of later batches, changes of the fastest so far have half of them, and chance the rest.
+        """
+        if not any(self.own):
+            return self.make(self._guessed(_DRAWS * count), count)
+        found = self.make(self._guessed(_DRAWS * count), count // 4)
+        return found + self.make(self.changes(_DRAWS * count), count // 2)
 
     def _guessed(self, count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
         """Return what a rule of thumb favours in the spaces that have one."""
@@ -364,7 +384,8 @@ class LanguageProposer(DraftProposer):
     """Proposes what the language model writes, ranked by the draft model where it knows enough.
 
     Its prompt holds the best of similar kernels and of this one, so that it writes others after every batch;
-    changes of the best so far are ranked beside them.
+    changes of the best so far are ranked beside them. Where no similar kernel is known, the prompt says
+    nothing of what is fast, and what the draft model alone would propose is ranked beside them, too.
     """
 
     def __init__(
@@ -411,6 +432,10 @@ class LanguageProposer(DraftProposer):
             found += sampled(self.candidates, count - len(found), self.known, self.rng)
         return found
 
+    def has_similar(self, space: Space) -> bool:
+        """Say whether trials of another kernel are known that takes the same decisions."""
+        return any(each.space.signature == space.signature for each in self.others)
+
     def _written(self, index: int, space: Space) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         context = context_of(space, self.others, self.best_rows(index, MAX_OWN))
         found = [
@@ -426,6 +451,9 @@ class LanguageProposer(DraftProposer):
         self, model: DraftModel, index: int, space: Space
     ) -> tuple[Scored, npt.NDArray[np.float32]]:
         rows, _ = self._written(index, space)
+        if not self.has_similar(space):
+            evolved, _ = super()._short_list(model, index, space)
+            rows = np.unique(np.concatenate([rows, evolved.rows]), axis=0)
         best = self.best_rows(index, BATCH)
         if len(best):
             parents = best[self.rng.integers(len(best), size=_WRITTEN)]

@@ -100,6 +100,41 @@ def test_a_kernels_own_trials_are_learnt_from() -> None:
     assert np.median(made_up_latencies(space, rows)) < np.quantile(own, 0.25)
 
 
+def test_before_a_model_can_be_trained_the_best_so_far_are_changed() -> None:
+    candidates = candidates_named("dense:24x72x112")
+    (space,) = candidates.spaces
+    proposer = DraftProposer("new", candidates, Knowledge((), CACHES, ""), seed=0)
+    first = proposer.propose(8)
+    rows = np.stack([each.row for each in first if each.row is not None])
+    proposer.learn(first, made_up_latencies(space, rows))
+    best = proposer.best_rows(0, 4)
+    assert proposer.model is None
+    later = np.stack([each.row for each in proposer.propose(8) if each.row is not None])
+    changed = (later[:, None] != best[None]).sum(axis=2).min(axis=1)
+    assert (changed == 1).sum() >= 4, "half are changes of the best"
+    assert (changed > 1).any(), "and some are drawn"
+
+
+def test_where_no_kernel_is_similar_the_language_model_has_the_draft_model_s_candidates_too(
+    knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidates = candidates_named("dense:24x72x112")
+    (space,) = candidates.spaces
+    drawn = made_up_latencies(space, space.sample(400, np.random.default_rng(0)))
+
+    def median_of_proposed(known: Knowledge) -> float:
+        proposer = new_proposer(LANGUAGE, "new", candidates, known, seed=0)
+        rows = np.stack([each.row for each in proposer.propose(8) if each.row is not None])
+        return float(np.median(made_up_latencies(space, rows)))
+
+    monkeypatch.setattr("tuner.backends.metaschedule.proposers._WRITTEN", 4)
+    written = median_of_proposed(knowledge)
+    monkeypatch.setattr(LanguageProposer, "has_similar", lambda self, space: False)
+    with_drafted = median_of_proposed(knowledge)
+    assert with_drafted < np.quantile(drawn, 0.02)
+    assert with_drafted < 0.7 * written, "an untrained network writes anything"
+
+
 def test_equal_seeds_propose_equal_candidates(knowledge: Knowledge) -> None:
     keys = [
         [
