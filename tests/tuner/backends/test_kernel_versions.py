@@ -31,15 +31,15 @@ HALF = Target(
 )
 """A CPU that multiplies bfloat16."""
 
-HALF_LOWERED = {"packed_matmul": ("4", "71667226a5e9bac2")}
+HALF_LOWERED = {"packed_matmul": ("5", "71667226a5e9bac2")}
 """The version of backends with kernels of bfloat16, and the digest of these."""
 
 LOWERED = {
-    "tvm": ("12", "c59eb6f377034c21", "b9fed1ef28ee46d0"),
-    "blas": ("12", "fb49d84352ce7876", "fb49d84352ce7876"),
-    "packed_matmul": ("4", "8667dcf0c2384f61", "a295d9cf96891db9"),
+    "tvm": ("12", "78bc9a992de72263", "d6d4460383b3b79c"),
+    "blas": ("12", "ca8901f16abb52b9", "ca8901f16abb52b9"),
+    "packed_matmul": ("5", "46af11820442f9b2", "f112e3fead36b2e9"),
     "attention": ("3", "f5ebacf99ce2880b", "783fb4cf0a50d1a1"),
-    "nhwc": ("7", "5b3523eb59629d59", "665bc4500b52d362"),
+    "nhwc": ("8", "b2b4ed79135a9da1", "a6b966e11d7986e9"),
 }
 """The version of each backend's kernels, and the digests of the kernels that it has for `PROGRAMS`, on a CPU
 with AVX-512 and on one with AVX2."""
@@ -117,6 +117,19 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
     "convolution": (
         [(1, 64, 56, 56), (64, 64, 3, 3), (1, 64, 1, 1)],
         lambda x, w, b: op.nn.relu(op.add(op.nn.conv2d(x, w, padding=1), b)),
+    ),
+    "few columns": ([(64, 96), (96, 40)], lambda x, w: op.nn.relu(op.matmul(x, w))),
+    "few pixels": (
+        [(1, 128, 7, 7), (48, 128, 3, 3), (1, 48, 1, 1)],
+        lambda x, w, b: op.nn.relu(op.add(op.nn.conv2d(x, w, padding=1), b)),
+    ),
+    "depthwise of many channels": (
+        [(1, 512, 14, 14), (512, 1, 3, 3)],
+        lambda x, w: op.nn.relu(op.nn.conv2d(x, w, padding=1, groups=512)),
+    ),
+    "few filters": (
+        [(1, 16, 28, 28), (8, 16, 5, 5)],
+        lambda x, w: op.nn.relu(op.nn.conv2d(x, w, padding=2)),
     ),
     "bottleneck": (
         [(1, 256, 56, 56), (64, 256, 1, 1), (64, 64, 3, 3), (256, 64, 1, 1), (1, 256, 1, 1)],

@@ -41,7 +41,7 @@ class PackedMatmul(TunedKernels):
     """Runs products with packed weights, and what follows them."""
 
     name = "packed_matmul"
-    kernels_version = 4
+    kernels_version = 5
     packs_weights = True
 
     def rule(self, target: Target) -> Rule:

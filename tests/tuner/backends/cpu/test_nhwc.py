@@ -130,7 +130,8 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
     ),
     "Winograd's method and a clip": (
         [(1, 16, 9, 7), (16, 16, 3, 3), (1, 16, 1, 1)],
-        lambda x, w, b: op.clip(op.add(op.nn.conv2d(x, w, padding=1), b), -0.5, 0.25),
+        # A third of the sums lie beyond the bounds, which are near the largest: errors are relative to these.
+        lambda x, w, b: op.clip(op.add(op.nn.conv2d(x, w, padding=1), b), -5.0, 2.5),
     ),
     "a layer that joins, and a transition": (
         [(2, 8, 6, 8), (16, 8, 1, 1), (32, 16, 1, 1), (16, 32, 3, 3), (24, 64, 1, 1), (16,), (16,)],

@@ -53,6 +53,8 @@ SHAPES = [
     ((2, 3, 5), 16, "few rows, one vector of columns"),
     ((1, 7), 1000, "one row"),
     ((1, 1100, 600), 32, "more data than a block"),
+    ((50, 96), 40, "panels of one vector, the last of which repeats columns"),
+    ((26, 96), 48, "a panel of three vectors"),
 ]
 
 
@@ -153,6 +155,17 @@ def test_tiles_fit_in_registers_and_cover_all_results(
     assert shape.packed_shape[0] * shape.panel >= columns
     num_tiles = -(-rows // shape.tile_rows)
     assert -(-num_tiles // shape.block_tiles) * shape.block_tiles * shape.tile_rows < 1.2 * rows + 12
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "vectors"),
+    [(64, 40, 1), (50, 112, 1), (64, 48, 3), (64, 768, 2), (77, 200, 2), (5, 500, 3), (12, 40, 2)],
+)
+def test_panels_leave_little_to_compute_twice(rows: int, columns: int, vectors: int) -> None:
+    shape = ProductShape(rows=rows, depth=64, columns=columns)
+    assert shape.vectors == vectors
+    narrow = ProductShape(rows=rows, depth=64, columns=columns, registers=8)
+    assert narrow.vectors == 1, "registers have room for no more"
 
 
 def test_a_residual_block_is_proposed_whole_where_weights_are_bound_and_packs_them_once() -> None:

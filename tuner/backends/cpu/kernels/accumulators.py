@@ -16,7 +16,7 @@ from tvm.tirx.script.builder import ir as script
 
 from tuner.backends.cpu.kernels.memory import Vector
 
-_ROWS = range(5, 13)
+MIN_ROWS, MAX_ROWS = 5, 12
 """Rows of a tile: enough to hide the latency of multiplication, few enough for the registers of AVX-512."""
 
 
@@ -32,18 +32,28 @@ _LOADS = 1.5
 6 x 16 and 62 to 68 with 4 x 16, rows of 28 pixels 84 and 63 (a core of an EPYC with AVX2)."""
 
 
-def tile_rows(rows: int, best: int, registers: int = WIDE) -> int:
+SINGLE = 1.1
+"""What a vector costs that has a panel to itself, beside one of two, which share the rows that are read.
+Loads hold up a core that begins two products at once, but not an EPYC with AVX-512, on which 40 columns take
+1.33 to 1.37 times as long in two panels of 32 as in three of 16."""
+
+FITTING = 28
+"""Vectors of sums that registers of AVX-512 hold beside the operands of a step."""
+
+
+def tile_rows(rows: int, best: int, registers: int = WIDE, *, most: int = MAX_ROWS) -> int:
     """Return how many rows a tile has: what divides all rows best, of equals what is nearest to `best`.
 
     Args:
         rows: of all tiles together.
         best: rows of a tile of several vectors, where registers are as many as AVX-512 has.
         registers: vectors of 16 lanes that all registers hold; with fewer a tile has one vector.
+        most: rows that registers as many as AVX-512's have room for.
     """
     if registers < WIDE:
         few = [count for count in _NARROW_ROWS[registers] if count <= rows] or [rows]
         return min(few, key=lambda count: (-(-rows // count) * (count + _LOADS), -count))
-    choices = [count for count in _ROWS if count <= rows] or [rows]
+    choices = [count for count in range(MIN_ROWS, most + 1) if count <= rows] or [rows]
     return min(choices, key=lambda count: (-(-rows // count) * count, abs(count - best)))
 
 

@@ -22,7 +22,7 @@ from tvm.tirx.script.builder import ir as script
 
 from cost_model.register_tile import lanes_of
 from tuner.backends.cpu.kernels import fused_concat_input as joined_data
-from tuner.backends.cpu.kernels.accumulators import WIDE, Sums, tile_rows, tile_vectors
+from tuner.backends.cpu.kernels.accumulators import SINGLE, WIDE, Sums, tile_rows, tile_vectors
 from tuner.backends.cpu.kernels.clamp import Bounds
 from tuner.backends.cpu.kernels.fused_concat_input import JoinedShape
 from tuner.backends.cpu.kernels.memory import Operands, flat, prefetch
@@ -34,15 +34,15 @@ Prepare: TypeAlias = Callable[[Any, int, Any, Any], None]
 _SHORT_LANES = 8
 """Filters of a vector where fewer divide them all: the last panel repeats some, and 28 take half the time."""
 
-_SINGLE = 1.1
-"""What a vector costs that has a panel to itself, beside one of two, which share the pixels that are read: 40
-filters, in two panels of 32, take 1.37 times as long as in three of 16 (a core of an EPYC with AVX-512)."""
-
 _LANES = 16
 """Filters of a vector, where there are enough of them."""
 
 _BEST_ROWS = 7
 """Pixels of a tile, of numbers that divide the results as well."""
+
+_SHORT_ROWS = 14
+"""The same where a tile has one vector of `_SHORT_LANES`, for which AVX-512 has registers: 1.15 times as fast
+with 20 filters, 1.17 with 8."""
 
 _CACHED_BYTES = 1 << 22
 """Weights above this are read once, a panel for all tiles; others are read again for each tile."""
@@ -146,7 +146,7 @@ class DirectShape:
         fitting = [count for count in (2, 3) if self.filters % (count * self.lanes) == 0]
         pairs, singles = (-(-self.filters // (count * self.lanes)) for count in (2, 1))
         # With fewer registers one vector has too few rows to hide the latency of its sums.
-        is_worth = self.registers < WIDE or 2 * pairs <= _SINGLE * singles
+        is_worth = self.registers < WIDE or 2 * pairs <= SINGLE * singles
         wanted = fitting[0] if fitting else 1 + (is_worth and 2 * self.lanes <= self.filters)
         return tile_vectors(wanted, self.lanes, self.registers)
 
@@ -179,7 +179,7 @@ class DirectShape:
         """Pixels of a tile, of which the last of a line may repeat some."""
         if self.tile is not None:
             return self.tile.rows
-        return tile_rows(self.lines[1], _BEST_ROWS, self.registers)
+        return tile_rows_of(self, self.lines[1])
 
 
 def weights_kernel(shape: DirectShape) -> PrimFunc:
@@ -329,6 +329,13 @@ def tile_rows_of_row(shape: DirectShape) -> int:
     length = shape.result[2]
     if shape.tile is not None:
         return min(shape.tile.rows, length)
+    return tile_rows_of(shape, length)
+
+
+def tile_rows_of(shape: DirectShape, length: int) -> int:
+    """Return how many pixels of a line a tile has by this module's rule."""
+    if shape.registers >= WIDE and (shape.vectors, shape.lanes) == (1, _SHORT_LANES):
+        return tile_rows(length, _SHORT_ROWS, most=_SHORT_ROWS)
     return tile_rows(length, _BEST_ROWS, shape.registers)
 
 

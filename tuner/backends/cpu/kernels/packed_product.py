@@ -20,7 +20,15 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows, tile_vectors
+from tuner.backends.cpu.kernels.accumulators import (
+    FITTING,
+    MAX_ROWS,
+    SINGLE,
+    WIDE,
+    Sums,
+    tile_rows,
+    tile_vectors,
+)
 from tuner.backends.cpu.kernels.memory import flat
 from tuner.backends.library_call import Activation, Then
 from tuner.backends.tvm.vector_math import vectorise_math
@@ -31,6 +39,12 @@ LANES = 16
 
 _BEST_ROWS = 8
 """Rows of a tile, of numbers that divide all rows as well."""
+
+_MIN_ROWS = 7
+"""Rows of a tile with which one vector of columns hides the latency of multiplication."""
+
+_CUTS = ((2, _BEST_ROWS), (3, _BEST_ROWS), (1, 12))
+"""Vectors of a tile and its best rows; of equals the first: one vector needs more rows."""
 
 _ACCUMULATORS = 16
 """Vectors of partial results that hide the latency of multiplication; fewer rows get more vectors."""
@@ -108,9 +122,7 @@ class ProductShape:
     @property
     def tile_rows(self) -> int:
         """Rows of a tile."""
-        if self.tile is not None:
-            return self.tile.rows
-        return tile_rows(self.rows, _BEST_ROWS, self.registers)
+        return self._rows_and_vectors[0] if self.tile is None else self.tile.rows
 
     @property
     def lanes(self) -> int:
@@ -120,10 +132,27 @@ class ProductShape:
     @property
     def vectors(self) -> int:
         """Vectors of a row of a tile."""
-        if self.tile is not None:
-            return self.tile.vectors
-        wanted = max(1, min(max(2, _ACCUMULATORS // self.tile_rows), self.columns // LANES))
-        return tile_vectors(wanted, LANES, self.registers)
+        return self._rows_and_vectors[1] if self.tile is None else self.tile.vectors
+
+    @property
+    def _rows_and_vectors(self) -> tuple[int, int]:
+        """A tile by this module's rule: the one with which least is computed, results twice included."""
+        rows, whole = tile_rows(self.rows, _BEST_ROWS, self.registers), self.columns // LANES
+        if self.registers < WIDE or rows < _MIN_ROWS or whole < 2:
+            wanted = max(1, min(max(2, _ACCUMULATORS // rows), whole))
+            return rows, tile_vectors(wanted, LANES, self.registers)
+        cuts = [
+            (tile_rows(self.rows, best, most=min(MAX_ROWS, FITTING // vectors)), vectors)
+            for vectors, best in _CUTS
+            if vectors <= whole
+        ]
+        return min(cuts, key=self._computed)
+
+    def _computed(self, cut: tuple[int, int]) -> float:
+        """Return how many vectors of results are computed by a cut into rows and vectors."""
+        rows, vectors = cut
+        panels = -(-self.columns // (vectors * LANES))
+        return -(-self.rows // rows) * rows * panels * vectors * (SINGLE if vectors == 1 else 1.0)
 
     @property
     def panel(self) -> int:

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cost_model.register_tile import lanes_of
-from tuner.backends.cpu.kernels.accumulators import tile_vectors
+from tuner.backends.cpu.kernels.accumulators import MIN_ROWS, WIDE, tile_vectors
+
+LANES = 16
+"""Elements of a vector of AVX-512."""
 
 TILES = (2, 4)
 """Sides of a tile of results, for which `tuner.backends.cpu.kernels.winograd_transforms` has matrices."""
@@ -22,6 +25,13 @@ _NUM_ACCUMULATORS = {32: 28, 8: 6, 4: 2}
 _FLOPS_PER_S = 1.1e11
 _BYTES_PER_S = 2e10
 """What one core multiplies, and reads of weights that no cache holds; only their ratio counts."""
+
+_NEAR_BYTES, _NEAR_BYTES_PER_S = 1 << 20, 1e11
+"""Weights that a near cache keeps, and what is read of these: 7 x 7 pixels take 0.6 of the time in tiles of
+4 x 4, which need half of the multiplications and twice the weights (DenseNet's blocks)."""
+
+_BEST_ROWS, _MOST_ROWS = 8, 14
+"""Tiles whose results are in registers at once, where vectors fill those of AVX-512 or are several."""
 
 _CACHED_BYTES = 8 << 20
 """Transformed weights above this are read once for all tiles, not once per block."""
@@ -158,7 +168,9 @@ def _cut(
 ) -> WinogradShape:
     batch, channels, height, width = data
     lanes = lanes_of(filters)
-    vectors = tile_vectors(2 if filters % (2 * lanes) == 0 else 1, lanes, registers)
+    is_wide = registers >= WIDE
+    fitting = [count for count in ((2, 3) if is_wide else (2,)) if filters % (count * lanes) == 0]
+    vectors = tile_vectors(fitting[0] if fitting else 1, lanes, registers)
     whole = WinogradShape(
         batch=batch,
         channels=channels,
@@ -173,10 +185,13 @@ def _cut(
     )
     num_tiles = whole.num_tiles
     most = _NUM_ACCUMULATORS[registers] // vectors
-    if registers < max(_NUM_ACCUMULATORS):  # a shorter vector is fewer registers
+    if not is_wide:  # a shorter vector is fewer registers
         most = _NUM_ACCUMULATORS[registers] * 16 // (vectors * lanes)
-    choices = range(min(most // 2 + 1, num_tiles), min(most, num_tiles) + 1)
-    rows = min(choices, key=lambda rows: (-(-num_tiles // rows) * rows, -rows))
+    least, best = most // 2 + 1, most
+    if is_wide and vectors * lanes >= LANES:
+        least, most, best = MIN_ROWS, min(most, _MOST_ROWS), _BEST_ROWS
+    choices = range(min(least, num_tiles), min(most, num_tiles) + 1)
+    rows = min(choices, key=lambda rows: (-(-num_tiles // rows) * rows, abs(rows - best)))
     block = rows
     weight_bytes = 4 * whole.points * channels * filters
     if weight_bytes > _CACHED_BYTES:
@@ -188,4 +203,5 @@ def _cut(
 def _estimated_s(shape: WinogradShape) -> float:
     products = shape.points * shape.channels * shape.filters
     num_multiplied = 2 * products * shape.num_blocks * shape.block
-    return num_multiplied / _FLOPS_PER_S + 4 * products / _BYTES_PER_S
+    bytes_per_s = _NEAR_BYTES_PER_S if 4 * products <= _NEAR_BYTES else _BYTES_PER_S
+    return num_multiplied / _FLOPS_PER_S + 4 * products / bytes_per_s

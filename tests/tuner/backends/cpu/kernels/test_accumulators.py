@@ -46,6 +46,8 @@ def test_tiles_divide_rows_as_well_as_they_can() -> None:
     assert tile_rows(49, 8) == 7  # no other number of rows from 5 to 12 divides 49
     assert tile_rows(120, 8) == 8
     assert tile_rows(13, 7) == 7  # 14 rows are computed, as few as with any
+    assert tile_rows(56, 14, most=14) == 14
+    assert tile_rows(121, 8, most=9) == 5  # 11 would compute fewer, and need registers
 
 
 def test_tiles_for_fewer_registers_have_one_vector_and_fewer_rows() -> None:

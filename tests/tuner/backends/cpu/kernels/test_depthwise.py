@@ -103,6 +103,8 @@ def test_it_equals_a_sum_over_shifted_images(seed: int) -> None:
         ((1, 29, 90, 48), (3, 3), (1, 1), (1, 1)),  # several tiles inside, and one that overlaps another
         ((1, 28, 57, 32), (3, 3), (2, 2), (1, 1)),
         ((1, 14, 14, 24), (7, 7), (1, 1), (3, 3)),
+        ((1, 5, 9, 512), (3, 3), (1, 1), (1, 1)),  # pixels that share sets of a cache
+        ((1, 6, 15, 1024), (5, 5), (2, 2), (2, 2)),
     ],
 )
 def test_edges_and_insides_have_code_of_their_own(
@@ -113,6 +115,17 @@ def test_edges_and_insides_have_code_of_their_own(
 ) -> None:
     shape = DepthwiseShape(data=data, window=window, strides=strides, padding=padding)
     _check(shape, np.random.default_rng(0), ACTIVATIONS[2], num_threads=2)
+
+
+@pytest.mark.parametrize(("channels", "lanes"), [(512, 32), (1536, 32), (256, 16), (480, 16), (24, 8)])
+def test_pixels_that_share_sets_of_a_cache_are_fewer_and_of_two_vectors(channels: int, lanes: int) -> None:
+    shape = DepthwiseShape(data=(1, 14, 14, channels), window=(3, 3), strides=(1, 1), padding=(1, 1))
+    assert shape.lanes == lanes
+    assert (shape.pixels == 7) == (lanes == 32)
+    narrow = DepthwiseShape(
+        data=(1, 14, 14, channels), window=(3, 3), strides=(1, 1), padding=(1, 1), registers=8
+    )
+    assert narrow.lanes <= 16
 
 
 @pytest.mark.parametrize("bounds", [(6.0, 0.0), (float("nan"), 1.0)])

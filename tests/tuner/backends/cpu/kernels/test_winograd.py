@@ -78,10 +78,23 @@ def test_it_equals_a_direct_convolution_of_random_shape(seed: int) -> None:
     assert np.abs(found - expected).max() <= 3e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("tile_of", [(2, (1, 512, 7, 7), 512), (4, (1, 128, 28, 28), 128)])
+@pytest.mark.parametrize(
+    "tile_of", [(2, (1, 512, 7, 7), 512), (4, (1, 128, 28, 28), 128), (4, (1, 128, 7, 7), 32)]
+)
 def test_many_weights_and_few_tiles_ask_for_small_tiles(tile_of: tuple[int, Sequence[int], int]) -> None:
     tile, data, filters = tile_of
     assert choose_shape(data, filters, (1, 1)).tile == tile
+
+
+@pytest.mark.parametrize(
+    ("filters", "vectors", "rows", "registers"),
+    [(64, 2, 7, 32), (48, 3, 7, 32), (72, 3, 7, 32), (16, 1, 7, 32), (40, 1, 25, 32), (48, 1, 5, 8)],
+)
+def test_tiles_in_registers_are_of_as_many_vectors_as_filters_fill(
+    filters: int, vectors: int, rows: int, registers: int
+) -> None:
+    shape = choose_shape((1, 64, 28, 28), filters, (1, 1), registers=registers)
+    assert (shape.vectors, shape.rows) == (vectors, rows)
 
 
 def test_its_weights_are_transformed_once() -> None:
