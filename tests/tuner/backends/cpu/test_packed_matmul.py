@@ -55,6 +55,8 @@ SHAPES = [
     ((1, 1100, 600), 32, "more data than a block"),
     ((50, 96), 40, "panels of one vector, the last of which repeats columns"),
     ((26, 96), 48, "a panel of three vectors"),
+    ((1, 96), 320, "a row of twenty vectors"),
+    ((2, 96), 320, "two rows of ten vectors"),
 ]
 
 
@@ -159,7 +161,19 @@ def test_tiles_fit_in_registers_and_cover_all_results(
 
 @pytest.mark.parametrize(
     ("rows", "columns", "vectors"),
-    [(64, 40, 1), (50, 112, 1), (64, 48, 3), (64, 768, 2), (77, 200, 2), (5, 500, 3), (12, 40, 2)],
+    [
+        (64, 40, 1),
+        (50, 112, 1),
+        (64, 48, 3),
+        (64, 768, 2),
+        (77, 200, 2),
+        (5, 500, 4),
+        (12, 40, 2),
+        (1, 320, 20),
+        (1, 1000, 16),
+        (2, 320, 10),
+        (3, 512, 4),
+    ],
 )
 def test_panels_leave_little_to_compute_twice(rows: int, columns: int, vectors: int) -> None:
     shape = ProductShape(rows=rows, depth=64, columns=columns)

@@ -11,6 +11,7 @@ tests/tuner/backends/cpu/tuned/test_families.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +46,12 @@ _MIN_ROWS = 7
 
 _CUTS = ((2, _BEST_ROWS), (3, _BEST_ROWS), (1, 12))
 """Vectors of a tile and its best rows; of equals the first: one vector needs more rows."""
+
+_MOST_OF_A_ROW = 20
+"""Vectors of a tile of one row."""
+
+_UNLIKE = 0.02
+"""What a tile of few rows with twice as many vectors as `_ACCUMULATORS` asks for costs, or with half."""
 
 _ACCUMULATORS = 16
 """Vectors of partial results that hide the latency of multiplication; fewer rows get more vectors."""
@@ -138,9 +145,16 @@ class ProductShape:
     def _rows_and_vectors(self) -> tuple[int, int]:
         """A tile by this module's rule: the one with which least is computed, results twice included."""
         rows, whole = tile_rows(self.rows, _BEST_ROWS, self.registers), self.columns // LANES
-        if self.registers < WIDE or rows < _MIN_ROWS or whole < 2:
-            wanted = max(1, min(max(2, _ACCUMULATORS // rows), whole))
+        wanted = max(1, min(max(2, _ACCUMULATORS // rows), whole))
+        if self.registers < WIDE or whole < 2:
             return rows, tile_vectors(wanted, LANES, self.registers)
+        if rows < _MIN_ROWS:
+            choices = range(-(-_MIN_ROWS // rows), min(whole, _most_vectors(rows)) + 1)
+            costs = {
+                vectors: self._computed((rows, vectors)) * (1 + _UNLIKE * abs(math.log2(vectors / wanted)))
+                for vectors in (wanted, *choices)
+            }
+            return rows, min(costs, key=costs.__getitem__)
         cuts = [
             (tile_rows(self.rows, best, most=min(MAX_ROWS, FITTING // vectors)), vectors)
             for vectors, best in _CUTS
@@ -172,6 +186,11 @@ class ProductShape:
             return min(num_tiles, self.tile.block_tiles)
         fitting = max(1, _BLOCK_BYTES // (4 * self.depth * self.tile_rows))
         return -(-num_tiles // -(-num_tiles // fitting))
+
+
+def _most_vectors(rows: int) -> int:
+    """Return how many vectors registers of AVX-512 hold with those of a step, which one row needs not."""
+    return _MOST_OF_A_ROW if rows == 1 else (WIDE - 1) // (rows + 1)
 
 
 def pack_kernel(shape: ProductShape, *, transposed: bool) -> PrimFunc:
