@@ -36,6 +36,12 @@ from records.workload import Role, Workload
 RESTART_PATIENCE_S = 30.0
 """How long to wait for a server that went away: a PostgreSQL restart takes a few seconds."""
 
+_STARTING = "the database system is "
+"""Begins what PostgreSQL answers while it starts or stops."""
+
+_reached: set[str] = set()
+"""Locations that this process opened before: who does not answer there has gone away, and may come back."""
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -54,17 +60,22 @@ def open_store(url: str, *, clock: Callable[[], float] = time.time) -> RecordSto
     Raises:
         ValueError: the URL names no database that can hold records.
         RecordFileError: the file is damaged, is something else, is read-only, or is of a newer version.
-        RecordError: the server does not answer.
+        RecordError: the server does not answer; one that did so before has `RESTART_PATIENCE_S` to return.
     """
     parsed = parse_url(url)
     engine = connect(parsed)
     location = location_of(parsed)
-    try:
+
+    def prepare() -> None:
         with explained_errors(location):
             prepare_schema(engine, location)
+
+    try:
+        _while_it_restarts(prepare, lambda error: location in _reached or _STARTING in str(error))
     except BaseException:
         engine.dispose()
         raise
+    _reached.add(location)
     return RecordStore(engine, location, clock=clock)
 
 
@@ -341,17 +352,26 @@ class RecordStore:
         if not writes and engine.dialect.name == "postgresql":
             # One state for all of its queries, as SQLite gives: what appends meanwhile is not half seen.
             engine = engine.execution_options(isolation_level="REPEATABLE READ")
-        give_up_at = time.monotonic() + RESTART_PATIENCE_S
-        for attempt in itertools.count():
-            try:
-                with explained_errors(self._location), engine.begin() as connection:
-                    return work(connection)
-            except RecordError as error:
-                if not _server_went_away(error) or time.monotonic() > give_up_at:
-                    raise
-                logger.warning("%s; trying again", error)
-                time.sleep(min(0.1 * 2**attempt, 2.0))
-        raise AssertionError("the loop ends by returning or raising")
+
+        def transaction() -> T:
+            with explained_errors(self._location), engine.begin() as connection:
+                return work(connection)
+
+        return _while_it_restarts(transaction, lambda error: True)
+
+
+def _while_it_restarts(work: Callable[[], T], may_return: Callable[[RecordError], bool]) -> T:
+    """Do some work, again where a server went away that may return."""
+    give_up_at = time.monotonic() + RESTART_PATIENCE_S
+    for attempt in itertools.count():
+        try:
+            return work()
+        except RecordError as error:
+            if not _server_went_away(error) or not may_return(error) or time.monotonic() > give_up_at:
+                raise
+            logger.warning("%s; trying again", error)
+            time.sleep(min(0.1 * 2**attempt, 2.0))
+    raise AssertionError("the loop ends by returning or raising")
 
 
 def _server_went_away(error: RecordError) -> bool:

@@ -61,8 +61,8 @@ class CollectionPlan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.random, self.batch) < 1 or self.rounds < 0:
-            raise ValueError(f"{self} is no plan: trials and batches are at least 1, rounds at least 0")
+        if self.batch < 1 or min(self.random, self.rounds) < 0:
+            raise ValueError(f"{self} is no plan: batches are at least 1, trials and rounds at least 0")
 
     @property
     def trials(self) -> int:

@@ -43,7 +43,12 @@ class CollectOptions:
         ),
     ] = None
     count: Annotated[int, typer.Option(help="Random kernels, of all families in turn.")] = 48
-    random: Annotated[int, typer.Option(help="Trials at random of each kernel.")] = 16
+    random: Annotated[
+        int,
+        typer.Option(
+            help="Trials at random of each kernel; with 0, and 0 rounds, those of our own kernels alone."
+        ),
+    ] = 16
     rounds: Annotated[int, typer.Option(help="Rounds guided by the draft model after that.")] = 4
     batch: Annotated[int, typer.Option(help="Trials of each kernel in a guided round.")] = 9
     own: Annotated[
@@ -64,7 +69,7 @@ def collect(options: CollectOptions) -> None:
     """
     check_numbers(
         ("--count", options.count, 1),
-        ("--random", options.random, 1),
+        ("--random", options.random, 0),
         ("--rounds", options.rounds, 0),
         ("--batch", options.batch, 1),
         ("--own", options.own, 0),
@@ -78,6 +83,10 @@ def collect(options: CollectOptions) -> None:
     plan = CollectionPlan(
         random=options.random, rounds=options.rounds, batch=options.batch, seed=options.seed
     )
+    if not plan.trials and not options.own:
+        raise typer.BadParameter(
+            "--random, --rounds and --own ask for no trial; leave one out or give it a larger number"
+        )
     builder, runner = builder_and_runner(options.threads)
     kernels = _kernels(options)
     with console.progress_bar("starting") as update:
@@ -90,7 +99,7 @@ def collect(options: CollectOptions) -> None:
             runner=runner,
             on_progress=update,
         )
-        collect_own(
+        num_own = collect_own(
             [name for name, _ in kernels],
             options.own,
             machine=machine,
@@ -100,7 +109,7 @@ def collect(options: CollectOptions) -> None:
         model = train_on_records(options.records, machine, seed=options.seed)
     if model is not None:
         model.save(options.out)
-    _show(found, model, options)
+    _show(found, num_own, model, options)
 
 
 def _kernels(options: CollectOptions) -> list[tuple[str, IRModule]]:
@@ -120,7 +129,7 @@ def _kernels(options: CollectOptions) -> list[tuple[str, IRModule]]:
     return list(kernels.items())
 
 
-def _show(found: Collected, model: DraftModel | None, options: CollectOptions) -> None:
+def _show(found: Collected, num_own: int, model: DraftModel | None, options: CollectOptions) -> None:
     if options.json:
         from scripts.documents.language_models import SchedulesCollected
 
@@ -129,6 +138,7 @@ def _show(found: Collected, model: DraftModel | None, options: CollectOptions) -
                 kernels=found.num_kernels,
                 trials=found.num_trials,
                 new_trials=found.num_new,
+                new_own_trials=num_own,
                 mean_quality=found.mean_quality,
                 model=None if model is None else str(options.out),
                 interval=None if model is None else model.manifest.residual,
@@ -142,7 +152,10 @@ def _show(found: Collected, model: DraftModel | None, options: CollectOptions) -
         if quality is not None:
             label = "random schedules" if number == 0 else f"guided round {number}"
             console.print_line(f"{label}: {quality:.0%} of the best speed in the mean")
-    if model is None:
+    console.print_line(f"kernels of our own: {num_own} trials measured now")
+    if model is None and not (options.random or options.rounds):
+        console.print_note("no trial was asked for that a draft model of MetaSchedule's space learns from")
+    elif model is None:
         console.print_note("these are too few trials for a draft model; raise --random or --count")
     else:
         console.print_line(f"draft model of {model.manifest.num_samples} trials written to {options.out}")

@@ -347,6 +347,30 @@ def test_a_server_that_stays_away_is_an_error(
         assert store.stats().measurements == 0
 
 
+@pytest.mark.postgres
+def test_a_store_can_be_opened_while_a_server_restarts(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(postgres_url) as store:
+        kept = store.append(make_workload(), make_measurement(make_workload(), [1.0]))
+    postgres_server.stop("immediate")
+    starting = _started(lambda seconds: (time.sleep(seconds), postgres_server.start())[0], 1)
+    with open_store(postgres_url) as store:
+        assert [record.record_id for record in store.iterate()] == [kept]
+    starting.join(timeout=60)
+
+
+@pytest.mark.postgres
+def test_a_server_that_never_answered_is_an_error_at_once(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    never = postgres_url.replace(f":{postgres_server.port}/", ":1/")
+    started = time.monotonic()
+    with pytest.raises(RecordError, match="start the server"):
+        open_store(never)
+    assert time.monotonic() - started < 5
+
+
 def _started(work: Callable[[int], None], argument: int) -> threading.Thread:
     thread = threading.Thread(target=work, args=(argument,), daemon=True)
     thread.start()

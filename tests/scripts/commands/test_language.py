@@ -100,7 +100,7 @@ def test_training_goes_on_from_a_model_without_what_is_held_out(
         (("evaluate", "--trials", "0"), 2, "--trials is 0"),
         (("evaluate", "--proposers", "random,nobody"), 2, "--proposers names 'nobody'"),
         (("evaluate", "--proposers", "random", "--model", "nowhere"), 2, "does not propose"),
-        (("collect", "--random", "0"), 2, "--random is 0"),
+        (("collect", "--random", "-1"), 2, "--random is -1"),
         (("collect", "--kernels", "sparse:1x2"), 2, "no kernel family 'sparse'"),
         (("collect", "--kernels", "dense:1x2x3", "--count", "3"), 2, "no kernel is drawn"),
         (("collect", "--target", "nvidia/nvidia-a100"), 2, "not this machine's processor"),
@@ -186,6 +186,30 @@ def test_an_interrupted_collection_keeps_its_trials_and_goes_on(
     document = json.loads(tessel(*words.split(), "--json").stdout)
     total = 6 * (before // 6 + 2)
     assert (document["trials"], document["new_trials"]) == (total, total - before)
+
+
+def test_own_kernels_are_collected_alone(tessel: Callable[..., Any], tmp_path: Path) -> None:
+    words = [
+        "language",
+        "collect",
+        "--kernels",
+        "dense:16x64x96",
+        "--random",
+        "0",
+        "--rounds",
+        "0",
+        "--own",
+        "5",
+    ]
+    words += ["--records", f"{tmp_path}/records.db", "--out", f"{tmp_path}/draft", "--json"]
+    document = json.loads(tessel(*words).stdout)
+    assert (document["trials"], document["new_trials"], document["new_own_trials"]) == (0, 0, 5)
+    assert document["model"] is None
+    assert json.loads(tessel(*words).stdout)["new_own_trials"] == 0
+    words[words.index("--own") + 1] = "0"
+    refused = tessel(*words)
+    assert refused.status == 2
+    assert "ask for no trial" in refused.stderr
 
 
 @pytest.mark.slow

@@ -83,4 +83,4 @@ def test_random_kernels_are_distinct_and_of_all_families() -> None:
     assert {name.partition(":")[0] for name in names} == {"dense", "product", "convolution", "depthwise"}
     assert names == [name for name, _ in collection_kernels(8, 0)]
     with pytest.raises(ValueError, match="no plan"):
-        CollectionPlan(random=0)
+        CollectionPlan(random=-1)
