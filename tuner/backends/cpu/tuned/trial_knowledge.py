@@ -25,17 +25,14 @@ ENOUGH = 1024
 """Trials of a family's other kernels from which those of other families are left out."""
 
 
-def related_trials(kept: Sequence[KeptTrial], kernel: str) -> tuple[DraftTrials, ...]:
+def related_trials(kept: Iterable[KeptTrial], kernel: str) -> tuple[DraftTrials, ...]:
     """Return the trials that a kernel is proposed for after: of its family, and of all where these are few.
 
     Args:
         kept: of any kernels, the one at hand included.
         kernel: its name.
     """
-    family = family_of(kernel)
-    if _has_enough(kept, family, kernel):
-        return draft_trials(kept, families=(family,))
-    return draft_trials(kept)
+    return TrialKnowledge(kept, num_threads=1, seed=0).of(kernel).trials
 
 
 @dataclass(slots=True)
@@ -60,15 +57,19 @@ class TrialKnowledge:
             seed: of the draft models.
             network: the language model, if it proposes.
         """
-        self.kept = list(kept)
         self.caches = caches_of_this_machine(num_threads)
         self.seed = seed
         self.network = network
+        self._kept: dict[str, list[KeptTrial]] = {}
+        self._learnt: dict[str, tuple[DraftTrials, ...]] = {}
         self._shared: dict[PackedFamily | None, _Shared] = {}
+        self.add(kept)
 
     def add(self, kept: Iterable[KeptTrial]) -> None:
         """Take trials that were measured since."""
-        self.kept += kept
+        for each in kept:
+            self._kept.setdefault(each.trial.kernel, []).append(each)
+            self._learnt.pop(each.trial.kernel, None)
 
     def of(self, kernel: str, more: Sequence[DraftTrials] = ()) -> Knowledge:
         """Return what a kernel's proposer starts from.
@@ -78,14 +79,29 @@ class TrialKnowledge:
             more: what else is known of it.
         """
         family = family_of(kernel)
-        known = related_trials(self.kept, kernel)
-        group = family if _has_enough(self.kept, family, kernel) else None
+        group = family if self._has_enough(family, kernel) else None
+        known = [
+            each
+            for name in self._kept
+            if group is None or family_of(name) == group
+            for each in self._trials_of(name)
+        ]
         return Knowledge(
             (*known, *more),
             self.caches,
             network=self.network,
             draft=lambda: self._draft(group, known),
         )
+
+    def _trials_of(self, kernel: str) -> tuple[DraftTrials, ...]:
+        """Return a kernel's trials as the draft model learns from them, made once until there are more."""
+        if kernel not in self._learnt:
+            self._learnt[kernel] = draft_trials(self._kept[kernel])
+        return self._learnt[kernel]
+
+    def _has_enough(self, family: PackedFamily, kernel: str) -> bool:
+        of_others = (name for name in self._kept if name != kernel and family_of(name) == family)
+        return sum(len(each.rows) for name in of_others for each in self._trials_of(name)) >= ENOUGH
 
     def _draft(self, group: PackedFamily | None, known: Sequence[DraftTrials]) -> DraftModel | None:
         """Return a draft model of all trials but the newest; None if they are too few."""
@@ -97,8 +113,3 @@ class TrialKnowledge:
             model = train_draft_model(known, caches=self.caches, device_model="", seed=self.seed)
             shared = self._shared[group] = _Shared(model, num_trials)
         return shared.model
-
-
-def _has_enough(kept: Iterable[KeptTrial], family: PackedFamily, kernel: str) -> bool:
-    others = (each.trial for each in kept if each.trial.decisions and each.trial.kernel != kernel)
-    return sum(family_of(each.kernel) == family for each in others) >= ENOUGH
