@@ -46,6 +46,9 @@ Array = npt.NDArray[np.float64]
 SCHEMA_VERSION = 1
 MANIFEST = "draft_model.json"
 
+_MAKING = "tessel language collect"
+"""The command that writes a draft model."""
+
 MIN_TRIALS = 32
 """Below this the order would be a guess."""
 
@@ -188,6 +191,7 @@ def load_draft_model(folder: Path) -> DraftModel:
         Manifest,
         schema_version=SCHEMA_VERSION,
         features=(FEATURES_VERSION, FEATURE_NAMES),
+        made_by=_MAKING,
     )
     if set(manifest.digests) != {_name(index) for index in range(NUM_FORESTS)}:
         raise CostModelFileError(
@@ -195,7 +199,13 @@ def load_draft_model(folder: Path) -> DraftModel:
             f"{NUM_FORESTS}; collect and train it again with `tessel language collect`"
         )
     forests = tuple(
-        load_booster(folder, _name(index), num_features=len(FEATURE_NAMES), digests=manifest.digests)
+        load_booster(
+            folder,
+            _name(index),
+            num_features=len(FEATURE_NAMES),
+            digests=manifest.digests,
+            made_by=_MAKING,
+        )
         for index in range(NUM_FORESTS)
     )
     return DraftModel(forests, manifest)

@@ -22,6 +22,9 @@ from cost_model.errors import CostModelFileError
 from cost_model.forests.boosting import xgboost
 from cost_model.forests.forest_files import checked_forest
 
+TRAINING = "tessel cost-model train"
+"""The command that makes most models."""
+
 MAX_FOREST_BYTES, MAX_MANIFEST_BYTES = 256 * 2**20, 64 * 2**20
 """Forests trained on tens of thousands of kernels have some 30 MiB, manifests a few."""
 
@@ -85,6 +88,7 @@ def load_manifest(
     schema_version: int,
     features: tuple[int, tuple[str, ...]],
     older: tuple[int, ...] = (),
+    made_by: str = TRAINING,
 ) -> T:
     """Read a manifest.
 
@@ -95,6 +99,7 @@ def load_manifest(
         schema_version: its version.
         features: version and names of the features that are made here.
         older: versions that are read too, since all that they lack has a default.
+        made_by: the command that makes such a model.
 
     Raises:
         CostModelFileError: it is missing, unreadable, of another version, or of other features.
@@ -112,23 +117,24 @@ def load_manifest(
         manifest = msgspec.json.decode(content, type=kind)
     except OSError as error:
         raise CostModelFileError(
-            f"{folder} holds no cost model ({error.strerror or error}); make one with "
-            "`tessel cost-model train`"
+            f"{folder} holds no cost model ({error.strerror or error}); make one with `{made_by}`"
         ) from error
     except (ValueError, RecursionError) as error:
         raise CostModelFileError(
-            f"{path} is not a cost model's manifest: {_first_line(error)}; make one with "
-            "`tessel cost-model train`"
+            f"{path} is not a cost model's manifest: {_first_line(error)}; make one with `{made_by}`"
         ) from error
     if (manifest.features_version, manifest.feature_names) != features:
         raise CostModelFileError(
-            f"the model in {folder} has features of version {manifest.features_version}, this installation "
-            f"makes version {features[0]}; train it again with `tessel cost-model train`"
+            f"the model in {folder} has features of version {manifest.features_version}, "
+            f"{len(manifest.feature_names)} of them, this installation makes version {features[0]}, "
+            f"{len(features[1])}; train it again with `{made_by}`"
         )
     return manifest
 
 
-def load_booster(folder: Path, name: str, *, num_features: int, digests: Mapping[str, str]) -> Any:
+def load_booster(
+    folder: Path, name: str, *, num_features: int, digests: Mapping[str, str], made_by: str = TRAINING
+) -> Any:
     """Read a forest, an `xgboost.Booster`; XGBoost sees nothing of the file that was not checked.
 
     Args:
@@ -136,6 +142,7 @@ def load_booster(folder: Path, name: str, *, num_features: int, digests: Mapping
         name: of the forest.
         num_features: features that its trees may ask for.
         digests: what the manifest says of each forest.
+        made_by: the command that makes such a model.
 
     Raises:
         CostModelFileError: it is missing, unreadable, not the manifest's, or does not fit the number of
@@ -148,7 +155,7 @@ def load_booster(folder: Path, name: str, *, num_features: int, digests: Mapping
         if digests.get(name) != _digest(content):
             raise CostModelFileError(
                 f"{path} is not the forest that its manifest names, so it was changed, or is of another "
-                "model; train both again with `tessel cost-model train`"
+                f"model; train both again with `{made_by}`"
             )
         document = checked_forest(
             content, num_features=num_features, xgboost_version=str(xgboost.__version__)
@@ -156,8 +163,7 @@ def load_booster(folder: Path, name: str, *, num_features: int, digests: Mapping
         booster.load_model(bytearray(document))
     except (OSError, ValueError, RecursionError, xgboost.core.XGBoostError) as error:
         raise CostModelFileError(
-            f"{path} cannot be read as a model ({_first_line(error)}); train it again with "
-            "`tessel cost-model train`"
+            f"{path} cannot be read as a model ({_first_line(error)}); train it again with `{made_by}`"
         ) from error
     return booster
 
