@@ -116,6 +116,7 @@ def _stage_document(stage: StagePlan) -> PrintedStage:
         backward_input_us=_latency_us(stage.backward_input),
         backward_weight_us=_latency_us(stage.backward_weight),
         weight_bytes=stage.weight_bytes,
+        bound_bytes=stage.bound_bytes,
         saved_bytes=stage.saved_bytes,
         saved_for_weight_bytes=stage.saved_for_weight_bytes,
         boundary_bytes=stage.boundary_bytes,

@@ -230,7 +230,10 @@ class Partitioned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrintedStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One pipeline stage: its interface, its latencies (null where it has no such block) and its memory."""
+    """One pipeline stage: its interface, its latencies (null where it has no such block) and its memory.
+
+    `bound_bytes` are of what it folds and packs of its weights once and keeps beside them, at inference alone.
+    """
 
     name: str
     layers: tuple[str, ...]
@@ -243,6 +246,7 @@ class PrintedStage(msgspec.Struct, frozen=True, kw_only=True):
     backward_input_us: float | None
     backward_weight_us: float | None
     weight_bytes: int
+    bound_bytes: int
     saved_bytes: int
     saved_for_weight_bytes: int
     boundary_bytes: int

@@ -203,6 +203,7 @@ def test_the_main_job_writes_and_prints_what_it_promises(tessel: Run, tmp_path: 
     assert len(stages["stages"]) == 2
     for stage in stages["stages"]:
         assert {"inputs", "outputs", "relayed", "parameters", "saved_bytes", "weight_bytes"} <= stage.keys()
+        assert stage["bound_bytes"] == 0, "weights that train are not bound"
         assert stage["forward_us"] > 0
         assert stage["backward_us"] > 0
 
