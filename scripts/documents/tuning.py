@@ -232,7 +232,7 @@ class Partitioned(msgspec.Struct, frozen=True, kw_only=True):
 class PrintedStage(msgspec.Struct, frozen=True, kw_only=True):
     """One pipeline stage: its interface, its latencies (null where it has no such block) and its memory.
 
-    `bound_bytes` are of what it folds and packs of its weights once and keeps beside them, at inference alone.
+    `bound_bytes` are of what it folds and packs of its weights once, at inference, and keeps beside them.
     """
 
     name: str
