@@ -1,10 +1,10 @@
 """Batch normalisation after a convolution, folded into the convolution's weights if these are constant.
 
 With given statistics a normalisation is `scale * x + shift`, one scale and shift a channel, so that
-`normalise(convolve(x, W))` is `convolve(x, scale * W) + shift`. What makes the new weights of the old ones is
-a private function beside `main`, `PREPARE_NAME`; a partition's module calls it (`tuner.lowering.outline`),
-and it runs once (`tuner.lowering.weight_binding`). Checked in tests/tuner/lowering/test_batch_norm_folding.py
-against the function as it was.
+`normalise(convolve(x, W))` is `convolve(x, scale * W) + shift`; a bias between the two becomes part of the
+shift. What makes the new weights of the old ones is a private function beside `main`, `PREPARE_NAME`; a
+partition's module calls it (`tuner.lowering.outline`), and it runs once (`tuner.lowering.weight_binding`).
+Checked in tests/tuner/lowering/test_batch_norm_folding.py against the function as it was.
 
 Source: TVM's FoldBatchnormToConv2D, which wants weights as constants of the module.
 """
@@ -12,7 +12,7 @@ Source: TVM's FoldBatchnormToConv2D, which wants weights as constants of the mod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,17 +56,34 @@ def fold_batch_norms(module: IRModule) -> IRModule:
 
 @dataclass(frozen=True, slots=True)
 class _Fold:
-    """A convolution and the normalisation that alone reads it."""
+    """A convolution and the normalisation that alone reads it, or its sum with a bias."""
 
     convolved: Any
     convolution: Any
     normalised: Any
     normalisation: Any
+    bias: _Bias | None
 
     @property
     def replaced(self) -> tuple[Any, ...]:
-        """The weights that it takes: filters, scale, shift, mean and variance."""
-        return (self.convolution.args[1], *self.normalisation.args[1:])
+        """The weights that it takes: filters, scale, shift, mean, variance, and bias where there is one."""
+        bias = () if self.bias is None else (self.bias.weight,)
+        return (self.convolution.args[1], *self.normalisation.args[1:], *bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bias:
+    """What is added to a convolution before it is normalised.
+
+    Attributes:
+        weight: one element a channel.
+        shaped: the weight as it is added, where it is reshaped before.
+        added: the sum.
+    """
+
+    weight: Any
+    shaped: Any
+    added: Any
 
 
 def _find_folds(main: RelaxFunction) -> list[_Fold]:
@@ -86,11 +103,13 @@ def _find_folds(main: RelaxFunction) -> list[_Fold]:
     for variable, value in calls.items():
         if not _is(value, "relax.nn.batch_norm") or value.attrs.training or variable in extra:
             continue
-        convolved = value.args[0]
+        convolved, bias = value.args[0], None
+        if _is(calls.get(convolved), "relax.add") and readers[convolved] == 1:
+            convolved, bias = _find_bias(convolved, calls, readers)
         convolution = calls.get(convolved)
         if convolution is None or not _is(convolution, "relax.nn.conv2d") or readers[convolved] != 1:
             continue
-        fold = _Fold(convolved, convolution, variable, value)
+        fold = _Fold(convolved, convolution, variable, value, bias)
         channels_match = (
             convolution.attrs.out_layout == "NCHW"
             and convolution.attrs.kernel_layout == "OIHW"
@@ -99,6 +118,32 @@ def _find_folds(main: RelaxFunction) -> list[_Fold]:
         if channels_match and value.attrs.scale and value.attrs.center and set(fold.replaced) <= weights:
             folds.append(fold)
     return folds
+
+
+def _find_bias(added: Any, calls: Mapping[Any, Any], readers: Mapping[Any, int]) -> tuple[Any, _Bias | None]:
+    """Return what a sum adds a bias to, one element a channel, and the bias; None where it is no such sum."""
+    for whole, addend in (calls[added].args, reversed(calls[added].args)):
+        if not (isinstance(addend, relax.Var) and _has_one_a_channel(addend, added)):
+            continue
+        reshape = calls.get(addend)
+        if reshape is None:
+            return whole, _Bias(addend, None, added)
+        if _is(reshape, "relax.reshape") and readers[addend] == 1:
+            return whole, _Bias(reshape.args[0], addend, added)
+    return added, None
+
+
+def _has_one_a_channel(addend: Any, added: Any) -> bool:
+    shapes = [each.ty.shape for each in (addend, added)]
+    if any(not isinstance(shape, relax.ShapeExpr) for shape in shapes):
+        return False
+    channels, *rest = [int(extent) for extent in shapes[0]][1:] or [0]
+    return (
+        len(shapes[0]) == len(shapes[1])
+        and int(shapes[0][0]) == 1
+        and channels == int(shapes[1][1])
+        and all(extent == 1 for extent in rest)
+    )
 
 
 def _emit_prepare(builder: Any, main: RelaxFunction, kept: Sequence[Any], folds: Sequence[_Fold]) -> None:
@@ -112,9 +157,11 @@ def _emit_prepare(builder: Any, main: RelaxFunction, kept: Sequence[Any], folds:
         with builder.dataflow():
             results = [parameters[weight] for weight in kept]
             for fold in folds:
-                filters, gamma, beta, mean, variance = (parameters[weight] for weight in fold.replaced)
+                filters, gamma, beta, mean, variance, *bias = (parameters[weight] for weight in fold.replaced)
                 epsilon = relax.const(float(fold.normalisation.attrs.epsilon), variance.ty.dtype)
                 scale = builder.emit(op.divide(gamma, op.sqrt(op.add(variance, epsilon))))
+                for each in bias:
+                    mean = builder.emit(op.subtract(mean, op.reshape(each, (-1,))))
                 shift = builder.emit(op.subtract(beta, op.multiply(mean, scale)))
                 results.append(builder.emit(op.multiply(filters, op.reshape(scale, (-1, 1, 1, 1)))))
                 results.append(builder.emit(op.reshape(shift, (1, -1, 1, 1))))
@@ -130,6 +177,8 @@ def _emit_main(
     }
     parameters = list(values.values())
     folded = {}
+    biases = {fold.bias.added: fold.convolved for fold in folds if fold.bias is not None}
+    unread = {fold.bias.shaped for fold in folds if fold.bias is not None}
     for fold in folds:
         filters = relax.Var(f"{fold.convolution.args[1].name}_folded", fold.convolution.args[1].ty)
         channels = int(filters.ty.shape[0])
@@ -149,6 +198,11 @@ def _emit_main(
         with builder.dataflow():
             for binding in _bindings(main):
                 value, variable = binding.value, binding.var
+                if variable in unread:
+                    continue
+                if variable in biases:
+                    values[variable] = values[biases[variable]]
+                    continue
                 if isinstance(value, relax.TupleGetItem):
                     whole = values[value.tuple_value]
                     is_folded = value.tuple_value in folded

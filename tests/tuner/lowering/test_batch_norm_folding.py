@@ -59,6 +59,25 @@ def before_and_after(x: Any, w: Any, *parameters: Any) -> Any:
     return normalised(op.nn.conv2d(first, w, padding=1), *parameters[4:])
 
 
+def biased(x: Any, w: Any, bias: Any, *parameters: Any) -> Any:
+    sums = op.add(op.nn.conv2d(x, w, padding=1), op.reshape(bias, (1, -1, 1, 1)))
+    return op.nn.relu(normalised(sums, *parameters))
+
+
+def biased_from_the_left(x: Any, w: Any, bias: Any, *parameters: Any) -> Any:
+    return normalised(op.add(bias, op.nn.conv2d(x, w, padding=1)), *parameters)
+
+
+def biased_by_a_row(x: Any, w: Any, bias: Any, *parameters: Any) -> Any:
+    return normalised(op.add(op.nn.conv2d(x, w, padding=1), bias), *parameters)
+
+
+def with_a_bias_of_two(x: Any, w: Any, bias: Any, *parameters: Any) -> Any:
+    shaped = op.reshape(bias, (1, -1, 1, 1))
+    first = normalised(op.add(op.nn.conv2d(x, w, padding=1), shaped), *parameters)
+    return op.add(first, op.reshape(bias, (1, 8, 1, 1)))
+
+
 def marked(shapes: Any, body: Any) -> Any:
     module = function_module(shapes, body)
     module["main"] = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
@@ -74,6 +93,9 @@ def operators(module: Any) -> list[str]:
     [
         (SHAPES, plain, ["nn.conv2d", "add", "nn.relu"]),
         ([(1, 8, 9, 9), (8, 1, 3, 3), *CHANNEL], grouped, ["nn.conv2d", "add"]),
+        ([*SHAPES[:2], (8,), *CHANNEL], biased, ["nn.conv2d", "add", "nn.relu"]),
+        ([*SHAPES[:2], (1, 8, 1, 1), *CHANNEL], biased_from_the_left, ["nn.conv2d", "add"]),
+        ([*SHAPES[:2], (8,), *CHANNEL], with_a_bias_of_two, ["nn.conv2d", "add", "reshape", "add"]),
         (SHAPES, shared_filters, ["nn.conv2d", "add", "nn.conv2d", "add"]),
         (
             [(1, 8, 9, 9), (8, 8, 3, 3), *CHANNEL, *CHANNEL],
@@ -132,6 +154,12 @@ def test_what_is_read_before_it_is_normalised_is_not_folded() -> None:
             result = builder.emit_output(op.add(normalised(convolved, *parameters[2:]), convolved))
         builder.emit_func_output(result)
     module = builder.get()
+    assert fold_batch_norms(module) is module
+
+
+@pytest.mark.parametrize("shape", [(9,), (1, 8, 9, 9), (1, 1, 1, 1)])
+def test_a_sum_with_another_tensor_is_no_bias(shape: tuple[int, ...]) -> None:
+    module = marked([*SHAPES[:2], shape, *CHANNEL], biased_by_a_row)
     assert fold_batch_norms(module) is module
 
 
