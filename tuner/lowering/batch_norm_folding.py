@@ -24,6 +24,13 @@ from tuner.graph.relax_types import PREPARE_NAME, VARIANCES_ATTRIBUTE, IRModule,
 
 op = relax.op
 
+_LAYOUTS = {
+    "relax.nn.conv1d": ("NCW", "OIW"),
+    "relax.nn.conv2d": ("NCHW", "OIHW"),
+    "relax.nn.conv3d": ("NCDHW", "OIDHW"),
+}
+"""Convolutions, and where their results and filters have channels."""
+
 
 def fold_batch_norms(module: IRModule) -> IRModule:
     """Return the module with `main` on folded weights, and `PREPARE_NAME` that makes them of the old ones.
@@ -107,14 +114,16 @@ def _find_folds(main: RelaxFunction) -> list[_Fold]:
         if _is(calls.get(convolved), "relax.add") and readers[convolved] == 1:
             convolved, bias = _find_bias(convolved, calls, readers)
         convolution = calls.get(convolved)
-        if convolution is None or not _is(convolution, "relax.nn.conv2d") or readers[convolved] != 1:
+        layouts = next((each for name, each in _LAYOUTS.items() if _is(convolution, name)), None)
+        if convolution is None or layouts is None or readers[convolved] != 1:
             continue
         fold = _Fold(convolved, convolution, variable, value, bias)
+        attributes = convolution.attrs
         channels_match = (
-            convolution.attrs.out_layout == "NCHW"
-            and convolution.attrs.kernel_layout == "OIHW"
-            and int(value.attrs.axis) == 1
-        )
+            attributes.out_layout,
+            attributes.kernel_layout,
+            int(value.attrs.axis),
+        ) == (*layouts, 1)
         if channels_match and value.attrs.scale and value.attrs.center and set(fold.replaced) <= weights:
             folds.append(fold)
     return folds
@@ -163,8 +172,9 @@ def _emit_prepare(builder: Any, main: RelaxFunction, kept: Sequence[Any], folds:
                 for each in bias:
                     mean = builder.emit(op.subtract(mean, op.reshape(each, (-1,))))
                 shift = builder.emit(op.subtract(beta, op.multiply(mean, scale)))
-                results.append(builder.emit(op.multiply(filters, op.reshape(scale, (-1, 1, 1, 1)))))
-                results.append(builder.emit(op.reshape(shift, (1, -1, 1, 1))))
+                around = [1] * (filters.ty.ndim - 2)
+                results.append(builder.emit(op.multiply(filters, op.reshape(scale, (-1, 1, *around)))))
+                results.append(builder.emit(op.reshape(shift, (1, -1, *around))))
             result = builder.emit_output(relax.Tuple(results))
         builder.emit_func_output(result)
 
@@ -181,10 +191,10 @@ def _emit_main(
     unread = {fold.bias.shaped for fold in folds if fold.bias is not None}
     for fold in folds:
         filters = relax.Var(f"{fold.convolution.args[1].name}_folded", fold.convolution.args[1].ty)
-        channels = int(filters.ty.shape[0])
+        channels, _, *window = filters.ty.shape
         shift = relax.Var(
             f"{fold.convolution.args[1].name}_shift",
-            relax.TensorType((1, channels, 1, 1), filters.ty.dtype),
+            relax.TensorType((1, int(channels), *[1] * len(window)), filters.ty.dtype),
         )
         parameters += [filters, shift]
         folded[fold.convolved] = filters

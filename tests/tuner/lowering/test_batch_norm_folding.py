@@ -78,6 +78,14 @@ def with_a_bias_of_two(x: Any, w: Any, bias: Any, *parameters: Any) -> Any:
     return op.add(first, op.reshape(bias, (1, 8, 1, 1)))
 
 
+def along_one_axis(x: Any, w: Any, bias: Any, *parameters: Any) -> Any:
+    return normalised(op.add(op.nn.conv1d(x, w, padding=1), op.reshape(bias, (1, -1, 1))), *parameters)
+
+
+def along_three_axes(x: Any, w: Any, *parameters: Any) -> Any:
+    return normalised(op.nn.conv3d(x, w, padding=1), *parameters)
+
+
 def marked(shapes: Any, body: Any) -> Any:
     module = function_module(shapes, body)
     module["main"] = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
@@ -93,6 +101,8 @@ def operators(module: Any) -> list[str]:
     [
         (SHAPES, plain, ["nn.conv2d", "add", "nn.relu"]),
         ([(1, 8, 9, 9), (8, 1, 3, 3), *CHANNEL], grouped, ["nn.conv2d", "add"]),
+        ([(1, 4, 9), (8, 4, 3), (8,), *CHANNEL], along_one_axis, ["nn.conv1d", "add"]),
+        ([(1, 4, 5, 5, 5), (8, 4, 3, 3, 3), *CHANNEL], along_three_axes, ["nn.conv3d", "add"]),
         ([*SHAPES[:2], (8,), *CHANNEL], biased, ["nn.conv2d", "add", "nn.relu"]),
         ([*SHAPES[:2], (1, 8, 1, 1), *CHANNEL], biased_from_the_left, ["nn.conv2d", "add"]),
         ([*SHAPES[:2], (8,), *CHANNEL], with_a_bias_of_two, ["nn.conv2d", "add", "reshape", "add"]),
