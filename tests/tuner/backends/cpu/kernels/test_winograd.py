@@ -79,7 +79,14 @@ def test_it_equals_a_direct_convolution_of_random_shape(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "tile_of", [(2, (1, 512, 7, 7), 512), (4, (1, 128, 28, 28), 128), (4, (1, 128, 7, 7), 32)]
+    "tile_of",
+    [
+        (2, (1, 512, 7, 7), 512),
+        (4, (1, 128, 28, 28), 128),
+        (4, (1, 128, 7, 7), 32),
+        (4, (1, 48, 13, 13), 192),
+        (4, (1, 256, 14, 14), 256),
+    ],
 )
 def test_many_weights_and_few_tiles_ask_for_small_tiles(tile_of: tuple[int, Sequence[int], int]) -> None:
     tile, data, filters = tile_of
