@@ -12,14 +12,19 @@ import pytest
 
 from cost_model.draft.decision_features import Caches
 from cost_model.draft.draft_model import DraftTrials, train_draft_model
+from cost_model.draft.packed_space import PackedSpace
 from records import open_store
 from records.files.exchange import read_records
+from tuner.backends.cpu.kernels.clamp import RELU
 from tuner.backends.cpu.tuned import trial_knowledge
-from tuner.backends.cpu.tuned.families import family_of
+from tuner.backends.cpu.tuned.families import family_of, kernel_of
 from tuner.backends.cpu.tuned.kernel_trials import KeptTrial, draft_trials, load_kernel_trials
 from tuner.backends.cpu.tuned.trial_knowledge import TrialKnowledge, related_trials
+from tuner.backends.metaschedule.proposers import DraftProposer, Knowledge
 from tuner.language.knowledge import family_of_own
 from tuner.targets.target import Target
+from tuner.targets.vector_registers import WIDE
+from tuner.tuning.own_kernels import OwnCandidates
 
 pytestmark = pytest.mark.tvm
 
@@ -112,3 +117,28 @@ def test_kernels_share_the_draft_model_that_they_begin_with(kept: tuple[KeptTria
     known = kept[0].trial.kernel
     assert knowledge.of(known).shared_draft(known) is None, "its own trials have to weigh more"
     assert TrialKnowledge((), num_threads=1, seed=0).of(known).shared_draft("another") is None
+
+
+@pytest.mark.parametrize(("known", "guesses"), [("none", [4, 1]), ("others", [1, 1]), ("all", [0, 0])])
+def test_the_rule_of_thumb_proposes_some_where_no_kernel_is_similar(
+    kept: tuple[KeptTrial, ...], known: str, guesses: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "depthwise:1x15x15x160x5x5x1x1x2x2"
+    candidates = OwnCandidates(kernel_of(name, RELU), WIDE)
+    (space,) = candidates.spaces
+    values = space.values_of(space.rows)
+    guessed = space.rows[(values["lanes"] == 4) & (values["pixels"] == 1)]  # nobody else's choice
+    monkeypatch.setattr(PackedSpace, "guessed", lambda self, count, rng: guessed[:count])
+    trials = [
+        each
+        for each in draft_trials(kept)
+        if known == "all" or (known == "others" and family_of_own(each.task) != "depthwise")
+    ]
+    proposer = DraftProposer(name, candidates, Knowledge(tuple(trials), CACHES), seed=0)
+    wanted = {row.tobytes() for row in guessed}
+    for expected in guesses:
+        batch = proposer.propose(4)
+        assert len(batch) == 4
+        is_guess = [each.row is not None and each.row.tobytes() in wanted for each in batch]
+        assert sum(is_guess) == expected
+        proposer.learn(batch, [90.0 if each else 2.0 for each in is_guess])
