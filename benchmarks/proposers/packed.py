@@ -32,7 +32,7 @@ from cost_model.language.model_files import load_network
 from cost_model.language.network import Network
 from records import open_store
 from tuner.backends.cpu.tuned.kernel_trials import load_kernel_trials
-from tuner.backends.cpu.tuned.trial_knowledge import related_trials
+from tuner.backends.cpu.tuned.trial_knowledge import TrialKnowledge
 from tuner.backends.environment import environment_of
 from tuner.backends.library_call import Convolution, Linear
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine
@@ -287,13 +287,13 @@ def main() -> None:
             for each in found
             if not is_blank and family_of_own(each.trial.kernel) not in arguments.without
         ]
+        known = TrialKnowledge(kept, num_threads=1, seed=0)
         for name in names:
             if name in entries or time.monotonic() > deadline:
                 continue
             own = own_kernel(parse_kernel(name), registers)
             assert own is not None, "listed so"
-            known = related_trials(kept, own.name)
-            entries[name] = measure_kernel(name, known, network, arguments)
+            entries[name] = measure_kernel(name, known.of(own.name).trials, network, arguments)
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
             arguments.out.write_text(json.dumps(entries))
             print(name, entries[name]["in_turn_us"], flush=True)

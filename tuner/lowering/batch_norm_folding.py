@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from tuner.graph.relax_source import replace_variables
 from tuner.graph.relax_types import PREPARE_NAME, VARIANCES_ATTRIBUTE, IRModule, RelaxFunction, num_inputs_of
@@ -146,13 +146,11 @@ def _has_one_a_channel(addend: Any, added: Any) -> bool:
     shapes = [each.ty.shape for each in (addend, added)]
     if any(not isinstance(shape, relax.ShapeExpr) for shape in shapes):
         return False
-    channels, *rest = [int(extent) for extent in shapes[0]][1:] or [0]
-    return (
-        len(shapes[0]) == len(shapes[1])
-        and int(shapes[0][0]) == 1
-        and channels == int(shapes[1][1])
-        and all(extent == 1 for extent in rest)
-    )
+    wanted = [1, shapes[1][1], *[1] * (len(shapes[1]) - 2)]
+    found = [*shapes[0], shapes[1][1]]
+    if not all(isinstance(extent, tirx.IntImm) for extent in found):
+        return False
+    return list(map(int, shapes[0])) == list(map(int, wanted))
 
 
 def _emit_prepare(builder: Any, main: RelaxFunction, kept: Sequence[Any], folds: Sequence[_Fold]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from numerics import relative_error
 from tvm import relax
 
@@ -170,6 +171,12 @@ def test_what_is_read_before_it_is_normalised_is_not_folded() -> None:
 @pytest.mark.parametrize("shape", [(9,), (1, 8, 9, 9), (1, 1, 1, 1)])
 def test_a_sum_with_another_tensor_is_no_bias(shape: tuple[int, ...]) -> None:
     module = marked([*SHAPES[:2], shape, *CHANNEL], biased_by_a_row)
+    assert fold_batch_norms(module) is module
+
+
+def test_a_sum_of_unknown_extents_is_no_bias() -> None:
+    rows = tvm.tirx.Var("rows", "int64")
+    module = marked([(1, 4, rows, 9), (8, 4, 3, 3), (1, 8, rows, 9), *CHANNEL], biased_by_a_row)
     assert fold_batch_norms(module) is module
 
 

@@ -37,9 +37,6 @@ SINGLE = 1.1
 Loads hold up a core that begins two products at once, but not an EPYC with AVX-512, on which 40 columns take
 1.33 to 1.37 times as long in two panels of 32 as in three of 16."""
 
-FITTING = 28
-"""Vectors of sums that registers of AVX-512 hold beside the operands of a step."""
-
 
 def tile_rows(rows: int, best: int, registers: int = WIDE, *, most: int = MAX_ROWS) -> int:
     """Return how many rows a tile has: what divides all rows best, of equals what is nearest to `best`.

@@ -121,8 +121,6 @@ class DepthwiseShape:
         if self.tile is not None:
             return self.tile.pixels
         most = _PIXELS[self.registers] * _LANES // self.lanes
-        if self._shares_sets:
-            return min(self.result[2], most)
         return _pixels_of(self.result[2], min(most, _MOST_PIXELS))
 
     @property

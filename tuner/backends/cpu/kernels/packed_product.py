@@ -22,7 +22,6 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
 from tuner.backends.cpu.kernels.accumulators import (
-    FITTING,
     MAX_ROWS,
     SINGLE,
     WIDE,
@@ -156,7 +155,7 @@ class ProductShape:
             }
             return rows, min(costs, key=costs.__getitem__)
         cuts = [
-            (tile_rows(self.rows, best, most=min(MAX_ROWS, FITTING // vectors)), vectors)
+            (tile_rows(self.rows, best, most=min(MAX_ROWS, (WIDE - 1) // vectors - 1)), vectors)
             for vectors, best in _CUTS
             if vectors <= whole
         ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from cost_model.register_tile import lanes_of
 from tuner.backends.cpu.kernels.accumulators import MIN_ROWS, WIDE, tile_vectors
 
-LANES = 16
+_LANES = 16
 """Elements of a vector of AVX-512."""
 
 TILES = (2, 4)
@@ -189,7 +189,7 @@ def _cut(
     if not is_wide:  # a shorter vector is fewer registers
         most = _NUM_ACCUMULATORS[registers] * 16 // (vectors * lanes)
     least, best = most // 2 + 1, most
-    if is_wide and vectors * lanes >= LANES:
+    if is_wide and vectors * lanes >= _LANES:
         least, most, best = MIN_ROWS, min(most, _MOST_ROWS), _BEST_ROWS
     choices = range(min(least, num_tiles), min(most, num_tiles) + 1)
     rows = min(choices, key=lambda rows: (-(-num_tiles // rows) * rows, abs(rows - best)))

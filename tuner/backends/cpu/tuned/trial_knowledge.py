@@ -25,16 +25,6 @@ ENOUGH = 1024
 """Trials of a family's other kernels from which those of other families are left out."""
 
 
-def related_trials(kept: Iterable[KeptTrial], kernel: str) -> tuple[DraftTrials, ...]:
-    """Return the trials that a kernel is proposed for after: of its family, and of all where these are few.
-
-    Args:
-        kept: of any kernels, the one at hand included.
-        kernel: its name.
-    """
-    return TrialKnowledge(kept, num_threads=1, seed=0).of(kernel).trials
-
-
 @dataclass(slots=True)
 class _Shared:
     """A draft model, and how many trials it learnt from."""
@@ -72,7 +62,7 @@ class TrialKnowledge:
             self._learnt.pop(each.trial.kernel, None)
 
     def of(self, kernel: str, more: Sequence[DraftTrials] = ()) -> Knowledge:
-        """Return what a kernel's proposer starts from.
+        """Return what a kernel's proposer starts from: trials of its family, and of all where these are few.
 
         Args:
             kernel: its name.

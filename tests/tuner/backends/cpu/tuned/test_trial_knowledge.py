@@ -19,7 +19,7 @@ from tuner.backends.cpu.kernels.clamp import RELU
 from tuner.backends.cpu.tuned import trial_knowledge
 from tuner.backends.cpu.tuned.families import family_of, kernel_of
 from tuner.backends.cpu.tuned.kernel_trials import KeptTrial, draft_trials, load_kernel_trials
-from tuner.backends.cpu.tuned.trial_knowledge import TrialKnowledge, related_trials
+from tuner.backends.cpu.tuned.trial_knowledge import TrialKnowledge
 from tuner.backends.metaschedule.proposers import DraftProposer, Knowledge
 from tuner.language.knowledge import family_of_own
 from tuner.targets.target import Target
@@ -55,6 +55,10 @@ def first_over_best(
         latencies = np.asarray(each.latencies_us)
         ratios.append(latencies[int(np.argmax(score(each)))] / latencies.min())
     return float(np.exp(np.log(ratios).mean()))
+
+
+def known_of(kept: Sequence[KeptTrial], kernel: str) -> tuple[DraftTrials, ...]:
+    return TrialKnowledge(kept, num_threads=1, seed=0).of(kernel).trials
 
 
 def by_chance(trials: Sequence[DraftTrials]) -> float:
@@ -93,13 +97,13 @@ def test_other_families_are_left_out_where_a_family_has_trials_enough(
     kept: tuple[KeptTrial, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = "product:8x160x768"
-    assert len(related_trials(kept, kernel)) == 20
+    assert len(known_of(kept, kernel)) == 20
     of_family = {each.trial.kernel for each in kept if family_of(each.trial.kernel) == family_of(kernel)}
     others = sum(len(each.rows) for each in draft_trials(kept) if each.task in of_family - {kernel})
     monkeypatch.setattr(trial_knowledge, "ENOUGH", others)
-    assert {each.task for each in related_trials(kept, kernel)} == of_family
+    assert {each.task for each in known_of(kept, kernel)} == of_family
     monkeypatch.setattr(trial_knowledge, "ENOUGH", others + 1)
-    assert len(related_trials(kept, kernel)) == 20
+    assert len(known_of(kept, kernel)) == 20
 
 
 def test_kernels_share_the_draft_model_that_they_begin_with(kept: tuple[KeptTrial, ...]) -> None:
