@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.proposers.__main__ import KERNELS
@@ -239,7 +240,7 @@ def report(entries: Sequence[dict[str, Any]]) -> str:
             ]
             cells.append(f"**{statistics.geometric_mean(medians):.2f}**")
             ratios = [_best_us(run, count) / best[name] for name, run in mine]
-            low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+            low, high = np.quantile(ratios, [0.25, 0.75])
             spreads.append(f"{low:.2f}–{high:.2f}")
         seconds = statistics.median(run["seconds"] for _, run in mine)
         lines.append(f"| {proposer} | {seconds:.0f} | {' | '.join(cells)} |")
