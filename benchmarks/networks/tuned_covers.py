@@ -55,7 +55,7 @@ BACKENDS: tuple[Backend, ...] = (PackedMatmul(), Nhwc(), Attention(), TvmNative(
 
 def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Tune a network's kernels, run its cover with and without what was found, and return the figures."""
-    target = resolve_target("cpu", num_threads=1)
+    target = resolve_target(arguments.target, num_threads=1)
     module, inputs = getattr(network_models, name)()
     model = import_module(module, inputs, name)
     graph = DataflowGraph.from_function(prepared_module(model))
@@ -146,6 +146,7 @@ def main() -> None:
         os.execve(sys.executable, command, environment)
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join(NETWORKS))
+    parser.add_argument("--target", default="cpu", help="cpu, or llvm with options: code for another one")
     parser.add_argument("--trial-records", default="sqlite:///out/networks/trials.db")
     parser.add_argument("--trial-budget", type=int, default=200)
     parser.add_argument("--tuning-seconds", type=float, default=100.0, help="after which no batch begins")

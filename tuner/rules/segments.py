@@ -1,7 +1,8 @@
 """A rule for libraries that run large contiguous sub-graphs in one call.
 
 A graph's nodes in order are cut into pieces where few values cross and a new anchor or reduction begins;
-every contiguous sub-graph of 1, 2, 4, … neighbouring pieces is proposed, and the entire graph. Consecutive
+every contiguous sub-graph of 1, 2, 4, … neighbouring pieces is proposed, and the entire graph, and what of it
+lies between operators that the library is for: a classifier at a network's end, others may run. Consecutive
 nodes of a topological order form a convex set, so each can run as one function; all values that leave it are
 results. Checked in tests/tuner/rules/test_segments.py.
 """
@@ -25,16 +26,18 @@ class ContiguousSubgraphs:
 
     Attributes:
         name: shown in reports.
+        operators: if given, the pieces from the first to the last that holds one of these are proposed, too.
         begins_at: the smallest kind of node that a piece may begin with.
         max_pieces: the largest number of smallest sub-graphs; longer graphs start from larger ones.
     """
 
     name: str
+    operators: frozenset[str] = frozenset()
     begins_at: PatternKind = PatternKind.ANCHOR
     max_pieces: int = 64
 
     def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
-        """Yield sub-graphs from the smallest to the entire graph."""
+        """Yield sub-graphs from the smallest to the entire graph, then the one between operators."""
         order = graph.depth_first_order()
         pieces = list(self._pieces(graph, order))
         seen: set[NodeSet] = set()
@@ -48,8 +51,20 @@ class ContiguousSubgraphs:
                     seen.add(inside)
                     yield SubGraph.of(graph, inside)
             length *= 2
-        if pieces and graph.all_indices not in seen:
-            yield SubGraph.of(graph, graph.all_indices)
+        for inside in (graph.all_indices, self._between(graph, pieces)):
+            if inside and inside not in seen:
+                seen.add(inside)
+                yield SubGraph.of(graph, inside)
+
+    def _between(self, graph: DataflowGraph, pieces: Sequence[Sequence[int]]) -> NodeSet:
+        """Return the pieces from the first to the last that holds one of the operators; none without any."""
+        holding = [
+            place
+            for place, piece in enumerate(pieces)
+            if not self.operators.isdisjoint(graph.operators_of(piece))
+        ]
+        between = pieces[holding[0] : holding[-1] + 1] if holding else ()
+        return NodeSet.of(index for piece in between for index in piece)
 
     def _pieces(self, graph: DataflowGraph, order: Sequence[int]) -> Iterator[Sequence[int]]:
         """Yield the pieces between cuts, in order."""

@@ -1,6 +1,6 @@
 """Tune a model's kernels of our own: which there are, trials of each, and what they are built with then.
 
-    find      the kernels of the cover with the fewest parts, before anything is priced   find_own_kernels
+    find      the kernels of the cover that leaves least to others, before any pricing   find_own_kernels
     deal      a budget of trials, the kernel's own rule among the first batch of each     tune_own_kernels
     confirm   the best of each kernel and its rule, measured again in turn                _confirm
     choose    from the records alone                                                      chosen_tiles
@@ -16,9 +16,11 @@ Source: the order of kernels is the gradient of Zheng et al., "Ansor" (OSDI 2020
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,6 +53,7 @@ from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.outline import extract_module
+from tuner.lowering.workload_of import operator_flops
 from tuner.measuring.kernel_process import KernelProcess
 from tuner.partition.candidate import CandidatePartition
 from tuner.partition.find_partition import find_candidates, find_partition
@@ -74,6 +77,10 @@ _LATEST = 3
 
 _FOREIGN_US = 1.5
 """What a part of another backend costs in the cover that is sought, where one of ours costs 1."""
+
+_LEFT_US = 1e4
+"""What it costs besides to leave all operations to others that kernels of ours could do, so that another part
+pays for one operator of some thousand equal ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,11 @@ class TunedOwnKernel:
 
 
 def find_own_kernels(graph: DataflowGraph, backends: Iterable[Backend], target: Target) -> OwnKernels:
-    """Return the kernels of the cover of a graph with the fewest parts, as few as can be of other backends.
+    """Return the kernels of a cover of a graph that leaves least to others.
+
+    As little work of products and convolutions as can be is left to kernels that are not ours, which a part
+    of ours may hold too: channels-last parts take what lies between convolutions. Among such covers the one
+    with the fewest parts counts, as few as can be of other backends.
 
     Args:
         graph: of a model's function.
@@ -141,13 +152,7 @@ def find_own_kernels(graph: DataflowGraph, backends: Iterable[Backend], target: 
     others = [each for each in backends if each.name not in own] or [TvmNative()]
     found = find_candidates(graph, gather_specs((*own.values(), *others), target))
     partition = find_partition(
-        graph,
-        found.candidates,
-        [
-            Figure(latency_us=1.0 if each.backend in own else _FOREIGN_US, source="derived")
-            for each in found.candidates
-        ],
-        launch_penalty_us=0.0,
+        graph, found.candidates, _prices(graph, found.candidates, own), launch_penalty_us=0.0
     )
     covered = NodeSet()
     kernels: dict[str, WeightedOwnKernel] = {}
@@ -168,6 +173,31 @@ def find_own_kernels(graph: DataflowGraph, backends: Iterable[Backend], target: 
             )
     ranked = sorted(kernels.values(), key=lambda each: -each.count * each.kernel.operations)
     return OwnKernels(tuple(ranked), covered, partition.chosen)
+
+
+def _prices(
+    graph: DataflowGraph, candidates: Sequence[CandidatePartition], own: Mapping[str, TunedKernels]
+) -> list[Figure]:
+    """Return what each candidate costs in the cover that is sought."""
+    by_candidate = [
+        NodeSet.of(
+            index
+            for index in each.sub_graph.inside
+            if each.backend in own and graph.nodes[index].operator in own[each.backend].computes
+        )
+        for each in candidates
+    ]
+    flops = operator_flops(graph)
+    ours = functools.reduce(operator.or_, by_candidate, NodeSet())
+    price = _LEFT_US / max(sum(flops[index] for index in ours), 1)
+    return [
+        Figure(
+            latency_us=(1.0 if each.backend in own else _FOREIGN_US)
+            + price * sum(flops[index] for index in (each.sub_graph.inside & ours) - computed),
+            source="derived",
+        )
+        for each, computed in zip(candidates, by_candidate, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,3 +58,25 @@ def test_a_long_graph_starts_from_longer_stretches() -> None:
 def test_a_graph_of_one_operator_is_proposed_once() -> None:
     graph = DataflowGraph.from_function(function_module([(4,)], lambda x: op.nn.relu(x)))
     assert [each.inside for each in ContiguousSubgraphs("s").find_candidates(graph)] == [graph.all_indices]
+
+
+def test_what_lies_between_named_operators_is_proposed_last() -> None:
+    def body(x, *weights):
+        x = op.nn.relu(op.add(op.nn.relu(x), x))
+        for weight in weights[:-1]:
+            x = op.nn.relu(op.nn.conv2d(x, weight, padding=1))
+        return op.nn.softmax(op.matmul(op.reshape(x, (1, 4 * 64)), weights[-1]))
+
+    shapes = [(1, 4, 8, 8), (4, 4, 3, 3), (4, 4, 3, 3), (4, 4, 3, 3), (4 * 64, 10)]
+    graph = DataflowGraph.from_function(function_module(shapes, body))
+    *others, last = ContiguousSubgraphs("s", frozenset({"nn.conv2d"})).find_candidates(graph)
+    assert [each.inside for each in others] == [
+        each.inside for each in ContiguousSubgraphs("s").find_candidates(graph)
+    ]
+    assert last.inside not in {each.inside for each in others}
+    left = graph.operators_of(graph.all_indices - last.inside)
+    assert "nn.conv2d" not in left
+    assert {"matmul", "nn.softmax"} <= set(left)
+    assert [graph.nodes[last.inside.first].operator] == ["nn.conv2d"]
+    without = ContiguousSubgraphs("s", frozenset({"nn.conv3d"})).find_candidates(graph)
+    assert [each.inside for each in without] == [each.inside for each in others]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cost_model.language.network import Network, NetworkShape, initial_weights
 from records import RecordStore, open_store
@@ -17,6 +18,7 @@ from tuner.backends.metaschedule.candidates import Candidate
 from tuner.backends.metaschedule.proposers import Knowledge, Proposer, new_proposer
 from tuner.backends.tvm.native import TvmNative
 from tuner.frontend import load_model
+from tuner.frontend.torch.program import import_module
 from tuner.graph import DataflowGraph
 from tuner.graph.node_set import NodeSet
 from tuner.targets.resolution import resolve_target
@@ -76,6 +78,39 @@ def test_layers_that_are_alike_are_one_kernel_with_a_count() -> None:
     work = [each.count * each.kernel.operations for each in found.kernels]
     assert work == sorted(work, reverse=True)
     assert found.covered
+
+
+class Patches(torch.nn.Module):
+    """A convolution that cuts an image into patches, and the products of what follows, as in transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut = torch.nn.Conv2d(3, 24, 9, stride=8, padding=1)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(24, 24) for _ in range(3))
+        self.norm = torch.nn.LayerNorm(24)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = self.cut(image).flatten(2).transpose(1, 2)
+        for layer in self.layers:
+            x = x + layer(self.norm(x))
+        return x
+
+
+def test_a_part_that_takes_everything_hides_no_kernel() -> None:
+    model = import_module(Patches().eval(), (torch.randn(1, 3, 32, 32),), "patches")
+    graph = DataflowGraph.from_function(prepared_module(model))
+    found = find_own_kernels(graph, (PackedMatmul(), Nhwc(), TvmNative()), CPU)
+    assert sorted((each.kernel.name.partition(":")[0], each.count) for each in found.kernels) == [
+        ("direct", 1),
+        ("product", 3),
+    ]
+    assert {graph.nodes[index].operator for index in found.covered} >= {"nn.conv2d", "matmul"}
+
+
+def test_the_classifier_of_a_convolutional_network_is_a_kernel_of_its_own() -> None:
+    found = kernels_of("mobilenet:tiny")
+    assert "product:1x32x16" in {each.kernel.name for each in found.kernels}
+    assert sum(each.backend == "nhwc" for each in found.cover) == 1, "no convolution is in another part"
 
 
 def test_who_takes_no_part_has_no_kernels() -> None:

@@ -40,6 +40,7 @@ class Attention(TunedKernels):
 
     name = "attention"
     kernels_version = 3
+    computes = frozenset({"matmul"})
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes attention with and without a split, a scale and a mask."""

@@ -33,12 +33,13 @@ class Nhwc(TunedKernels):
 
     name = "nhwc"
     kernels_version = 8
+    computes = frozenset({"nn.conv2d"})
     packs_weights = True
     takes_contiguous_subgraphs = True
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes contiguous sub-graphs of an inference model."""
-        return WithPackedWeights(ContiguousSubgraphs(self.name))
+        return WithPackedWeights(ContiguousSubgraphs(self.name, self.computes))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Say that the function has no convolution that its kernels are for."""

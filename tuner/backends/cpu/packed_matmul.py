@@ -42,6 +42,7 @@ class PackedMatmul(TunedKernels):
 
     name = "packed_matmul"
     kernels_version = 5
+    computes = frozenset({"matmul"})
     packs_weights = True
 
     def rule(self, target: Target) -> Rule:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Self
 from urllib.parse import urlencode
 
 from tuner.backends.cpu.tuned.chosen_tiles import Chooser, ChosenTiles, KernelList
@@ -24,9 +24,12 @@ class TunedKernels(CpuKernels, ABC):
     """A backend whose kernels take decisions.
 
     Attributes:
+        computes: operators that its kernels are for; what else lies in a part, another's kernels may run.
         chosen: decisions about its kernels.
         chooser: what every kernel passes that it writes: the same, or a list.
     """
+
+    computes: ClassVar[frozenset[str]]
 
     def __init__(self, tiles: str = "") -> None:
         """Take decisions as `ChosenTiles` writes them.
