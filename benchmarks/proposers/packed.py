@@ -72,7 +72,7 @@ def measure_kernel(
 ) -> dict[str, Any]:
     """Return the trials of every proposer on a kernel, and the untuned backends beside the winner."""
     kernel = parse_kernel(name)
-    target = resolve_target("cpu", num_threads=1)
+    target = resolve_target(arguments.target, num_threads=1)
     registers = vector_registers(target)
     own = own_kernel(kernel, registers)
     assert own is not None, "only kernels that one of ours computes"
@@ -252,6 +252,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument(
+        "--target",
+        default="cpu",
+        help="cpu, or llvm with options: code for another processor; limit torch's, too (ONEDNN_MAX_CPU_ISA)",
+    )
     parser.add_argument("--records", default="out/proposers/training.db")
     parser.add_argument(
         "--model", type=Path, default=None, help="folder of the language model, if it proposes"
@@ -270,7 +275,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     entries: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    target = resolve_target("cpu", num_threads=1)
+    target = resolve_target(arguments.target, num_threads=1)
     registers = vector_registers(target)
     names = arguments.kernels or [
         name for name in (*KERNELS, *UNEVEN) if own_kernel(parse_kernel(name), registers) is not None

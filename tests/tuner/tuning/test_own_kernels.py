@@ -66,7 +66,9 @@ class SimulatedProcess:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def time(self, kernels: Sequence[Any], *, rounds: int) -> list[tuple[float, ...] | str]:
+    def time(
+        self, kernels: Sequence[Any], *, rounds: int, weight_bytes: int = 0
+    ) -> list[tuple[float, ...] | str]:
         SimulatedProcess.calls += 1
         return [(10.0 + index - 5.0 * (index == 1),) * rounds for index in range(len(kernels))]
 

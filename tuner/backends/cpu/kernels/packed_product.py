@@ -49,6 +49,9 @@ _CUTS = ((2, _BEST_ROWS), (3, _BEST_ROWS), (1, 12))
 _MOST_OF_A_ROW = 20
 """Vectors of a tile of one row."""
 
+_LANES_OF_A_ROW = 8
+"""Columns of a vector where there is one row: panels half as wide are read from memory 1.07 times as fast."""
+
 _UNLIKE = 0.02
 """What a tile of few rows with twice as many vectors as `_ACCUMULATORS` asks for costs, or with half."""
 
@@ -133,7 +136,9 @@ class ProductShape:
     @property
     def lanes(self) -> int:
         """Columns of a vector."""
-        return LANES if self.tile is None else self.tile.lanes
+        if self.tile is not None:
+            return self.tile.lanes
+        return _LANES_OF_A_ROW if self.rows == 1 and self.registers >= WIDE else LANES
 
     @property
     def vectors(self) -> int:
@@ -143,7 +148,7 @@ class ProductShape:
     @property
     def _rows_and_vectors(self) -> tuple[int, int]:
         """A tile by this module's rule: the one with which least is computed, results twice included."""
-        rows, whole = tile_rows(self.rows, _BEST_ROWS, self.registers), self.columns // LANES
+        rows, whole = tile_rows(self.rows, _BEST_ROWS, self.registers), self.columns // self.lanes
         wanted = max(1, min(max(2, _ACCUMULATORS // rows), whole))
         if self.registers < WIDE or whole < 2:
             return rows, tile_vectors(wanted, LANES, self.registers)
@@ -164,7 +169,7 @@ class ProductShape:
     def _computed(self, cut: tuple[int, int]) -> float:
         """Return how many vectors of results are computed by a cut into rows and vectors."""
         rows, vectors = cut
-        panels = -(-self.columns // (vectors * LANES))
+        panels = -(-self.columns // (vectors * self.lanes))
         return -(-self.rows // rows) * rows * panels * vectors * (SINGLE if vectors == 1 else 1.0)
 
     @property

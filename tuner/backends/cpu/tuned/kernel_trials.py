@@ -1,7 +1,8 @@
 """Trials of our own kernels as records, what the draft model learns of them, and what they choose.
 
-A trial is a record of role `task`: its workload is named by the kernel, its settings are the decisions, empty
-ones for the kernel's own rule. Kernels of several networks, sessions and machines so share one store, and
+A trial is a record of role `task`: its workload is named by the kernel, its settings are the decisions, none
+for the kernel's own rule, and how many weights were read before the same ones again, where those of a network
+were (`weight_bytes`). Kernels of several networks, sessions and machines so share one store, and
 `tessel records export` and `import` carry them. Which decisions a kernel is built with follows from records
 alone: candidates that were measured at least twice on this processor with these kernels, of which the last
 time was in turn with the rule; the fastest of those that were clearly faster round by round, or else the
@@ -32,6 +33,7 @@ OPERATOR = "own_kernel.task"
 
 _OPAQUE = 8
 _KERNEL = "kernel"
+_WEIGHT_BYTES = "weight_bytes"
 _MESSAGE_CHARACTERS = 300
 
 _MIN_TIMES = 2
@@ -53,12 +55,20 @@ class KernelTrial:
         decisions: as they were measured; those of its rule if empty.
         samples_us: of one run; none where it failed.
         message: why it failed.
+        weight_bytes: weights that were read before the same ones again (`KernelProcess.time`).
     """
 
     kernel: str
     decisions: Decisions
     samples_us: tuple[float, ...] = ()
     message: str = ""
+    weight_bytes: int = 0
+
+    @property
+    def settings(self) -> str:
+        """Its decisions and conditions, as its record has them."""
+        conditions = {_WEIGHT_BYTES: self.weight_bytes} if self.weight_bytes else {}
+        return msgspec.json.encode({**self.decisions, **conditions}, order="sorted").decode()
 
     @property
     def latency_us(self) -> float:
@@ -110,7 +120,7 @@ def keep_trials(
                     environment=environment,
                     status=Status.OK if trial.samples_us else Status.ERROR,
                     samples_us=trial.samples_us,
-                    settings=msgspec.json.encode(trial.decisions, order="sorted").decode(),
+                    settings=trial.settings,
                     message=trial.message[:_MESSAGE_CHARACTERS],
                     measured_at=time.time(),
                 ),
@@ -170,19 +180,23 @@ def draft_trials(
 ) -> tuple[DraftTrials, ...]:
     """Return trials as the draft model learns from them, by kernel; those of a kernel's rule are left out.
 
+    Of a kernel that was measured among weights of several networks, the most trials of one of them count:
+    latencies compare within such alone.
+
     Args:
         kept: of any kernels.
         families: that are wanted; all if None.
     """
-    by_kernel: dict[str, dict[bytes, tuple[npt.NDArray[np.int64], float, int]]] = {}
+    by_kernel: dict[str, dict[int, dict[bytes, tuple[npt.NDArray[np.int64], float, int]]]] = {}
     for each in kept:
         trial = each.trial
         if families is not None and family_of(trial.kernel) not in families:
             continue
         row = space_of(trial.kernel).row_of(trial.decisions) if trial.decisions else None
         if row is not None:
-            rows = by_kernel.setdefault(trial.kernel, {})
+            rows = by_kernel.setdefault(trial.kernel, {}).setdefault(trial.weight_bytes, {})
             rows[row.tobytes()] = row, trial.latency_us, each.record_id
+    most = {name: max(found.values(), key=len) for name, found in by_kernel.items()}
     return tuple(
         DraftTrials(
             name,
@@ -191,7 +205,7 @@ def draft_trials(
             tuple(latency for _, latency, _ in found.values()),
             tuple(record_id for _, _, record_id in found.values()),
         )
-        for name, found in by_kernel.items()
+        for name, found in most.items()
     )
 
 
@@ -214,7 +228,7 @@ def choose_tiles(kept: Iterable[KeptTrial], versions: Mapping[str, str]) -> Chos
     """Return the decisions that trials say are faster than the kernels' rules.
 
     Args:
-        kept: trials of this processor, the earliest first.
+        kept: trials of this processor, the earliest first, of each kernel among the weights of one network.
         versions: of the kernels of each backend, by the name that its records have for them; trials of other
             versions do not count.
     """
@@ -263,4 +277,6 @@ def _trial_of(record: Record) -> KernelTrial | None:
         return None
     if BACKEND_BY_FAMILY[family] != record.measurement.backend:
         return None
-    return KernelTrial(name, decisions, record.measurement.samples_us, record.measurement.message)
+    weight_bytes = decisions.pop(_WEIGHT_BYTES, 0)
+    measured = record.measurement
+    return KernelTrial(name, decisions, measured.samples_us, measured.message, weight_bytes)

@@ -39,6 +39,11 @@ class AttentionKernel:
         return 4 * shape.batch * shape.heads * shape.queries * shape.keys * shape.depth
 
     @property
+    def packed_bytes(self) -> int:
+        """None: it has no weights."""
+        return 0
+
+    @property
     def rule(self) -> dict[str, int]:
         """The decisions of its own rule."""
         plain = replace(self.shape, tile=None)

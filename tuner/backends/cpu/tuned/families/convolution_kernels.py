@@ -16,7 +16,7 @@ from tuner.backends.cpu.kernels.direct import DirectShape, DirectTile
 from tuner.backends.cpu.kernels.fused_concat_input import JoinedShape
 from tuner.backends.cpu.kernels.winograd_shape import WinogradShape, choose_shape
 from tuner.backends.cpu.tuned.families.kernel_names import direct_numbers, kernel_name, window_numbers
-from tuner.backends.cpu.tuned.families.own_kernel import Decisions
+from tuner.backends.cpu.tuned.families.own_kernel import Decisions, bytes_of
 from tuner.graph.relax_types import PrimFunc
 from tuner.targets.vector_registers import WIDE
 
@@ -49,6 +49,11 @@ class DirectKernel:
     def operations(self) -> int:
         """Additions and multiplications."""
         return direct_operations(self.shape)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of its packed weights."""
+        return bytes_of(self.shape.packed_shape)
 
     @property
     def rule(self) -> dict[str, int]:
@@ -101,6 +106,11 @@ class DepthwiseKernel:
         return 2 * math.prod(self.shape.result) * math.prod(self.shape.window)
 
     @property
+    def packed_bytes(self) -> int:
+        """Bytes of its packed weights."""
+        return bytes_of(self.shape.packed_shape)
+
+    @property
     def rule(self) -> dict[str, int]:
         """The decisions of its own rule."""
         plain = replace(self.shape, tile=None)
@@ -147,6 +157,11 @@ class WinogradKernel:
         shape = self.shape
         results = shape.batch * shape.result_height * shape.result_width
         return 18 * results * shape.channels * shape.filters
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of its packed weights."""
+        return bytes_of(self.shape.packed_shape)
 
     @property
     def rule(self) -> dict[str, int]:

@@ -5,6 +5,7 @@ Checked in tests/tuner/backends/cpu/tuned/test_families.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -28,6 +29,11 @@ class OwnKernel(Protocol):
         ...
 
     @property
+    def packed_bytes(self) -> int:
+        """Bytes of its packed weights."""
+        ...
+
+    @property
     def rule(self) -> dict[str, int]:
         """The decisions of its own rule that its space names, which need not be in the space."""
         ...
@@ -43,3 +49,8 @@ class OwnKernel(Protocol):
     def function(self) -> PrimFunc:
         """Return the kernel of data, packed weights, and what else it reads."""
         ...
+
+
+def bytes_of(shape: tuple[int, ...]) -> int:
+    """Return the bytes of a tensor of float32."""
+    return 4 * math.prod(shape)

@@ -11,7 +11,7 @@ from cost_model.draft.packed_families import PackedFamily
 from tuner.backends.cpu.kernels import packed_product
 from tuner.backends.cpu.kernels.packed_product import ProductShape, ProductTile
 from tuner.backends.cpu.tuned.families.kernel_names import kernel_name
-from tuner.backends.cpu.tuned.families.own_kernel import Decisions
+from tuner.backends.cpu.tuned.families.own_kernel import Decisions, bytes_of
 from tuner.backends.library_call import Activation, Then
 from tuner.graph.relax_types import PrimFunc
 
@@ -45,6 +45,11 @@ class ProductKernel:
     def operations(self) -> int:
         """Additions and multiplications."""
         return 2 * self.shape.rows * self.shape.depth * self.shape.columns
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of its packed matrix."""
+        return bytes_of(self.shape.packed_shape)
 
     @property
     def rule(self) -> dict[str, int]:

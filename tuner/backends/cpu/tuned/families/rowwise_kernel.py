@@ -15,7 +15,7 @@ from tuner.backends.cpu.kernels.direct import DirectShape, DirectTile
 from tuner.backends.cpu.kernels.inverted_residual import Block, block_kernel
 from tuner.backends.cpu.tuned.families.convolution_kernels import direct_operations
 from tuner.backends.cpu.tuned.families.kernel_names import direct_numbers, kernel_name, window_numbers
-from tuner.backends.cpu.tuned.families.own_kernel import Decisions
+from tuner.backends.cpu.tuned.families.own_kernel import Decisions, bytes_of
 from tuner.graph.relax_types import PrimFunc
 
 
@@ -49,6 +49,11 @@ class RowwiseKernel:
         wide, between, narrow = self._shapes()
         last = 0 if narrow is None else direct_operations(narrow)
         return direct_operations(wide) + 2 * math.prod(between.result) * math.prod(between.window) + last
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed weights of all its convolutions."""
+        return sum(bytes_of(each.packed_shape) for each in self._shapes() if each is not None)
 
     @property
     def rule(self) -> dict[str, int]:
