@@ -58,7 +58,7 @@ def test_kernels_of_our_own_are_built_with_what_a_budget_found(
         def __exit__(self, *error: object) -> None:
             pass
 
-        def time(self, kernels: list[object], *, rounds: int) -> list[tuple[float, ...]]:
+        def time(self, kernels: list[object], *, rounds: int, weight_bytes: int) -> list[tuple[float, ...]]:
             return [(10.0 if index != 1 else 5.0,) * rounds for index in range(len(kernels))]
 
     monkeypatch.setattr("tuner.tuning.own_kernels.KernelProcess", Process)

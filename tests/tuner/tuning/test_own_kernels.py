@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from cost_model.language.network import Network, NetworkShape, initial_weights
 from records import RecordStore, open_store
+from tuner.backends.cpu.kernels.clamp import RELU
 from tuner.backends.cpu.nhwc import Nhwc
 from tuner.backends.cpu.packed_matmul import PackedMatmul
+from tuner.backends.cpu.tuned.families import kernel_of
 from tuner.backends.metaschedule.candidates import Candidate
 from tuner.backends.metaschedule.proposers import Knowledge, Proposer, new_proposer
 from tuner.backends.tvm.native import TvmNative
@@ -28,6 +31,8 @@ from tuner.tuning.own_kernels import (
     OwnCandidates,
     OwnKernels,
     OwnTrials,
+    WeightedOwnKernel,
+    among_weights,
     chosen_tiles,
     find_own_kernels,
     tune_model,
@@ -56,6 +61,7 @@ class SimulatedProcess:
     """Takes no time: the rule takes 10 us, and a candidate the longer the more rows its tile has."""
 
     calls = 0
+    weight_bytes: ClassVar[list[int]] = []
 
     def __init__(self, target: Any) -> None:
         self.batches: list[int] = []
@@ -70,6 +76,7 @@ class SimulatedProcess:
         self, kernels: Sequence[Any], *, rounds: int, weight_bytes: int = 0
     ) -> list[tuple[float, ...] | str]:
         SimulatedProcess.calls += 1
+        SimulatedProcess.weight_bytes.append(weight_bytes)
         return [(10.0 + index - 5.0 * (index == 1),) * rounds for index in range(len(kernels))]
 
 
@@ -203,6 +210,40 @@ def test_what_was_faster_in_turn_is_chosen(store: RecordStore, monkeypatch: pyte
     assert set(tiles.decisions) == {each.kernel.name for each in kernels}
     assert all((each.rule_us, each.best_us) == (10.0, 6.0) for each in found)
     assert tune_own_kernels(kernels, OwnTrials(each=4), store, CPU)[0].best_us < math.inf
+
+
+def test_kernels_are_measured_among_the_weights_of_their_network(
+    store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products = [kernel_of(name, RELU) for name in ("product:128x768x3072", "product:128x768x768")]
+    attention = kernel_of("attention:1x12x64x128x128", RELU)
+    large = among_weights(
+        [
+            WeightedOwnKernel(products[0], 12),
+            WeightedOwnKernel(products[1], 2),
+            WeightedOwnKernel(attention, 12),
+        ]
+    )
+    total = 12 * 4 * 768 * 3072 + 2 * 4 * 768 * 768
+    assert [each.weight_bytes for each in large] == [1 << 27, 1 << 27, 0], "attention has no weights"
+    assert total / 2**0.5 <= 1 << 27 <= total * 2**0.5
+    (small,) = among_weights([WeightedOwnKernel(products[1], 1)])
+    assert small.weight_bytes == 1 << 21
+    (larger,) = among_weights([WeightedOwnKernel(products[0], 1000)])
+    assert larger.weight_bytes == 1 << 27, "no cache holds more"
+    (tiny,) = among_weights([WeightedOwnKernel(kernel_of("product:16x32x32", RELU), 2)])
+    assert tiny.weight_bytes == 0, "any cache holds them"
+
+    monkeypatch.setattr(own_kernels, "KernelProcess", SimulatedProcess)
+    monkeypatch.setattr(SimulatedProcess, "weight_bytes", [])
+    tune_own_kernels(large[:1], OwnTrials(each=6), store, CPU)
+    assert set(SimulatedProcess.weight_bytes) == {1 << 27}
+    assert chosen_tiles(store, large[:1], CPU)
+    elsewhere = [replace(large[0], weight_bytes=1 << 22)]
+    assert not chosen_tiles(store, elsewhere, CPU), "what is fastest there is not known"
+    (found,) = tune_own_kernels(elsewhere, OwnTrials(each=6), store, CPU)
+    assert found.trials == 6, "those of the large network are not among them"
+    assert chosen_tiles(store, elsewhere, CPU)
 
 
 def test_a_time_limit_ends_trials(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -161,3 +162,22 @@ def test_decisions_are_undone(name: str) -> None:
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="kernel "):
         space_of(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "product:13x96x40",
+        "direct:1x9x11x8x24x3x3x2x2x1x1",
+        "direct:1x20x20x3x12x7x7x2x2x3x3,planar",
+        "depthwise:1x14x14x72x3x3x1x1x1x1",
+        "winograd:1x16x14x14x32x1x1",
+        "rowwise:1x14x14x16x96x1x1x1x1x0x0x3x3x1x1x1x1x16x1",
+        "attention:1x2x32x37x37",
+    ],
+)
+def test_bytes_of_packed_weights_are_those_that_the_kernel_reads(name: str) -> None:
+    kernel = kernel_of(name, RELU)
+    packed = [each for each in kernel.function().params if each.name.startswith("packed")]
+    assert kernel.packed_bytes == sum(4 * math.prod(map(int, each.shape)) for each in packed)
+    assert bool(packed) == (not name.startswith("attention"))

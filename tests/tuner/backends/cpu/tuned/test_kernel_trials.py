@@ -37,14 +37,16 @@ def store(tmp_path: Path) -> Iterator[RecordStore]:
         yield opened
 
 
-def keep(store: RecordStore, *trials: tuple[Decisions, float], name: str = NAME) -> None:
+def keep(
+    store: RecordStore, *trials: tuple[Decisions, float], name: str = NAME, weight_bytes: int = 0
+) -> None:
     target = resolve_target("cpu", num_threads=1)
     for decisions, latency_us in trials:
         samples = () if math.isinf(latency_us) else (latency_us,) * 3
         keep_trials(
             store,
             kernel_of(name, RELU),
-            [KernelTrial(name, decisions, samples, "" if samples else "it crashed")],
+            [KernelTrial(name, decisions, samples, "" if samples else "it crashed", weight_bytes)],
             target=target,
             environment=environment_of(target, make_backend(BACKEND_BY_FAMILY[family_of(name)])),
         )
@@ -118,3 +120,23 @@ def test_the_draft_model_learns_candidates_not_rules(store: RecordStore) -> None
     assert np.array_equal(found[NAME].rows[0], space_of(NAME).rows[7])
     (only,) = draft_trials(known, families=(family_of(other),))
     assert only.task == other
+
+
+def test_latencies_among_other_weights_are_not_compared(store: RecordStore) -> None:
+    other = space_of(NAME).decisions_of(space_of(NAME).rows[40])
+    keep(store, ({}, 30.0), (FAST, 25.0), (SLOW, 28.0), (other, 20.0), weight_bytes=1 << 27)
+    keep(store, ({}, 10.0), (FAST, 5.0), (SLOW, 8.0))
+    target = resolve_target("cpu", num_threads=1)
+    known = load_kernel_trials(store, target, environment_of(target))
+    assert sorted((each.trial.weight_bytes, each.trial.latency_us) for each in known) == [
+        (0, 5.0),
+        (0, 8.0),
+        (0, 10.0),
+        (1 << 27, 20.0),
+        (1 << 27, 25.0),
+        (1 << 27, 28.0),
+        (1 << 27, 30.0),
+    ]
+    assert not any("weight_bytes" in each.trial.decisions for each in known)
+    (found,) = draft_trials(known)
+    assert found.latencies_us == (25.0, 28.0, 20.0), "of the network with the most"
