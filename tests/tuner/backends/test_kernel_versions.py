@@ -37,7 +37,7 @@ HALF_LOWERED = {"packed_matmul": ("6", "71667226a5e9bac2")}
 LOWERED = {
     "tvm": ("12", "6435eac23264427d", "05b3e8909ec2995d"),
     "blas": ("12", "9a60fc0104e428a9", "9a60fc0104e428a9"),
-    "packed_matmul": ("6", "132a211ea664345a", "f0e6e9b8c16faad4"),
+    "packed_matmul": ("6", "132a211ea664345a", "37997275fbced297"),
     "attention": ("3", "f5ebacf99ce2880b", "783fb4cf0a50d1a1"),
     "nhwc": ("8", "b2b4ed79135a9da1", "a6b966e11d7986e9"),
 }

@@ -50,13 +50,21 @@ _MOST_OF_A_ROW = 20
 """Vectors of a tile of one row."""
 
 _LANES_OF_A_ROW = 8
-"""Columns of a vector where there is one row: panels half as wide are read from memory 1.07 times as fast."""
+"""Columns of a vector where there is one row, with AVX2 and more: with AVX-512 panels half as wide come from
+memory 1.07 times as fast."""
 
-_UNLIKE = 0.02
-"""What a tile of few rows with twice as many vectors as `_ACCUMULATORS` asks for costs, or with half."""
+_VECTORS_OF_A_ROW = 8
+"""Vectors of a tile of one row that half of AVX2's registers hold: from memory 1.1 times as fast as one of 16
+columns, from a cache 1.65 times."""
+
+_UNLIKE = 0.05
+"""What a tile of few rows with twice as many vectors as is wanted costs, or with half."""
 
 _ACCUMULATORS = 16
 """Vectors of partial results that hide the latency of multiplication; fewer rows get more vectors."""
+
+_FILLED = 24
+"""Those of four rows and more: the wider a panel, the faster it comes from memory."""
 
 _BLOCK_BYTES = 1 << 21
 """Data that stay in the cache while all panels of weights pass."""
@@ -138,7 +146,7 @@ class ProductShape:
         """Columns of a vector."""
         if self.tile is not None:
             return self.tile.lanes
-        return _LANES_OF_A_ROW if self.rows == 1 and self.registers >= WIDE else LANES
+        return _LANES_OF_A_ROW if self.rows == 1 and self.registers >= _VECTORS_OF_A_ROW else LANES
 
     @property
     def vectors(self) -> int:
@@ -150,10 +158,14 @@ class ProductShape:
         """A tile by this module's rule: the one with which least is computed, results twice included."""
         rows, whole = tile_rows(self.rows, _BEST_ROWS, self.registers), self.columns // self.lanes
         wanted = max(1, min(max(2, _ACCUMULATORS // rows), whole))
+        if self.registers < WIDE and self.lanes < LANES:
+            return rows, min(_VECTORS_OF_A_ROW, whole)
         if self.registers < WIDE or whole < 2:
             return rows, tile_vectors(wanted, LANES, self.registers)
         if rows < _MIN_ROWS:
-            choices = range(-(-_MIN_ROWS // rows), min(whole, _most_vectors(rows)) + 1)
+            most = min(whole, _most_vectors(rows))
+            wanted = min(_FILLED // rows, most) if rows > 3 else wanted
+            choices = range(-(-_MIN_ROWS // rows), most + 1)
             costs = {
                 vectors: self._computed((rows, vectors)) * (1 + _UNLIKE * abs(math.log2(vectors / wanted)))
                 for vectors in (wanted, *choices)
