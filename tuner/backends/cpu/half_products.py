@@ -92,7 +92,13 @@ def half_kernels(function: RelaxFunction, found: HalfProduct, registers: int) ->
     data, matrix, *rest = (fresh.get(operand, operand) for operand in found.operands)
     *outer, depth = shape_of(data)
     result_shape = shape_of(function.body.body)
-    shape = ProductShape(rows=math.prod(outer), depth=depth, columns=result_shape[-1], registers=registers)
+    shape = ProductShape(
+        rows=math.prod(outer),
+        depth=depth,
+        columns=result_shape[-1],
+        registers=registers,
+        least_lanes=LANES,  # as the instruction has
+    )
     builder = relax.BlockBuilder()
     packing = pack_pairs_kernel(shape, transposed=found.linear.right_transposed)
     pack = builder.add_func(as_finished(packing), "pack_pairs")

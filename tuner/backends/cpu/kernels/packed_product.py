@@ -118,6 +118,7 @@ class ProductShape:
         depth: terms of each sum.
         columns: of the right operand.
         registers: vectors of `LANES` that all registers hold (`tuner.targets.vector_registers`).
+        least_lanes: columns of the shortest vector that the kernel can be written with.
         tile: how it is cut; by this module's rule if None.
     """
 
@@ -125,6 +126,7 @@ class ProductShape:
     depth: int
     columns: int
     registers: int = 32
+    least_lanes: int = 1
     tile: ProductTile | None = None
 
     def __post_init__(self) -> None:
@@ -146,7 +148,8 @@ class ProductShape:
         """Columns of a vector."""
         if self.tile is not None:
             return self.tile.lanes
-        return _LANES_OF_A_ROW if self.rows == 1 and self.registers >= _VECTORS_OF_A_ROW else LANES
+        is_short = self.rows == 1 and self.registers >= _VECTORS_OF_A_ROW
+        return _LANES_OF_A_ROW if is_short and self.least_lanes <= _LANES_OF_A_ROW else LANES
 
     @property
     def vectors(self) -> int:
