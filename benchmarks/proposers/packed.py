@@ -2,7 +2,8 @@
 
 Kernels of `benchmarks.proposers` that one of ours computes, and more whose extents are no multiples of 16.
 Trials of the same kernels are left out of what is known, and with --without those of whole families, so that
-a kernel is of an operator that nobody has seen; with --without-records, all. A proposer's first trial is its
+a kernel is of an operator that nobody has seen; with --without-records, all. With --drawn, kernels of uneven
+extents are drawn in their place, which no rule was made for. A proposer's first trial is its
 first proposal; with --from-rule it is the kernel's own rule, from which the proposer learns, as in tuning.
 All of a kernel's figures are processor time of one thread. What untuned backends take (the `tvm` rule, our
 kernel by its rule, and torch with packed weights, as its backend calls it) and the winner are measured in
@@ -65,6 +66,41 @@ UNEVEN = (
     "depthwise:88x27x3x1",
 )
 """More kernels of extents that are no multiples of 16."""
+
+
+_DRAWN_OPERATIONS = (10**6, 2 * 10**8)
+
+
+def drawn_kernels(count: int, registers: int) -> list[str]:
+    """Return so many kernels with a kernel of ours, none of whose extents is a multiple of 16.
+
+    Half of them are dense, and as many depthwise as other convolutions; logarithms of extents are equally
+    likely. Channels of convolutions are multiples of 4, as our kernels ask.
+    """
+    rng = np.random.default_rng([16, 19])
+
+    def extent(least: int, most: int, step: int = 1) -> int:
+        while True:
+            drawn = math.exp(rng.uniform(math.log(least), math.log(most)))
+            found = round(drawn / step) * step
+            if found % 16:
+                return found
+
+    names: list[str] = []
+    while len(names) < count:
+        family = ("dense", "convolution", "dense", "depthwise")[len(names) % 4]
+        size, stride = (int(rng.choice(each)) for each in ([1, 3, 5], [1, 1, 2]))
+        if family == "dense":
+            activation = str(rng.choice(["", "relu", "gelu"]))
+            kernel = Kernel(family, (extent(1, 256), extent(40, 1000), extent(20, 1200)), activation)
+        elif family == "convolution":
+            kernel = Kernel(family, (extent(12, 200, 4), extent(7, 57), extent(12, 200, 4), size, stride))
+        else:
+            kernel = Kernel(family, (extent(20, 300, 4), extent(7, 57), max(size, 3), stride))
+        least, most = _DRAWN_OPERATIONS
+        if least <= kernel.num_operations <= most and own_kernel(kernel, registers) is not None:
+            names.append(kernel.name)
+    return names
 
 
 def measure_kernel(
@@ -265,6 +301,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--kernels", nargs="+", default=None)
+    parser.add_argument("--drawn", type=int, default=0, help="so many kernels drawn at random, all uneven")
     parser.add_argument(
         "--without", nargs="+", default=(), choices=tuple(FAMILIES), help="families of which nothing is known"
     )
@@ -277,7 +314,8 @@ def main() -> None:
     entries: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     target = resolve_target(arguments.target, num_threads=1)
     registers = vector_registers(target)
-    names = arguments.kernels or [
+    names = arguments.kernels or drawn_kernels(arguments.drawn, registers)
+    names = names or [
         name for name in (*KERNELS, *UNEVEN) if own_kernel(parse_kernel(name), registers) is not None
     ]
     deadline = time.monotonic() + arguments.time_limit
