@@ -11,6 +11,7 @@ network, and not 26. Checked in tests/tuner/measuring/test_kernel_process.py.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -38,6 +39,9 @@ _LONG_S = 0.05
 
 _PACKED = "packed"
 """How the names of arguments begin that hold packed weights."""
+
+_MOST_STRETCHES = 4096
+"""Tensors of small weights that are kept: they take 10 us each to make."""
 
 _ALIGNMENT = 64
 """Bytes that TVM's code asks an argument to begin at."""
@@ -146,7 +150,7 @@ class WeightPool:
         *starts, stretch = itertools.accumulate(map(_bytes_of, arguments), initial=0)
         if not stretch:
             return lambda num_runs: [()] * num_runs
-        count = max(1, self._weight_bytes // stretch)
+        count = max(1, min(_MOST_STRETCHES, self._weight_bytes // stretch))
         stretches = [
             tuple(
                 self._tensor(place * stretch + start, argument)
@@ -156,7 +160,7 @@ class WeightPool:
         ]
 
         def read(num_runs: int) -> list[tuple[Any, ...]]:
-            first = -(-self._position // stretch)
+            first = -(-self._position // stretch) % count
             self._position = (first + num_runs) % count * stretch
             return [stretches[(first + run) % count] for run in range(num_runs)]
 
@@ -177,8 +181,9 @@ def _bytes_of(argument: Any) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
+@functools.lru_cache(maxsize=1)
 def _filled(num_bytes: int) -> npt.NDArray[np.uint8]:
-    """Return aligned memory that holds floating-point numbers from 0 to 1."""
+    """Return aligned memory that holds floating-point numbers from 0 to 1; the same for the next caller."""
     numbers = np.random.default_rng(0).random(num_bytes // 4 + _ALIGNMENT, dtype=np.float32)
     skipped = -numbers.ctypes.data % _ALIGNMENT
     return numbers.view(np.uint8)[skipped : skipped + num_bytes]
