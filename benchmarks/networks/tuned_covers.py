@@ -1,12 +1,12 @@
 """What tuning our own kernels gains in whole networks, before any candidate is priced.
 
-Each network is covered with as few parts as our own backends allow (`tuner.tuning.own_kernels`), tvm doing
-the rest, which is the partition that the search chooses for most of them too. Its kernels are tuned, and the
-same cover runs with the kernels' rules, with what was found, and under torch, in turn in one process. Where
-its weights lie in memory makes one program up to 2 % faster than an equal one, so that both are loaded
-several times, and the gain is the geometric mean of what each time says. Where nothing was found that is
-faster than the rules there is one program, whose gain is 1. All results are compared with torch's. What is
-done is in --out, and is not done again.
+Each network is covered with as few parts as our own backends allow (`tuner.tuning.find_own_kernels`), tvm
+doing the rest, which is the partition that the search chooses for most of them too. Its kernels are tuned,
+and the same cover runs with the kernels' rules, with what was found, and under torch, in turn in one
+process. Where its weights lie in memory makes one program up to 2 % faster than an equal one, so that both
+are loaded several times, and the gain is the geometric mean of what each time says. Where nothing was found
+that is faster than the rules there is one program, whose gain is 1. All results are compared with torch's.
+What is done is in --out, and is not done again.
 
     taskset -c 1 python -m benchmarks.networks.tuned_covers --trial-budget 200 --tuning-seconds 100
     python -m benchmarks.networks.tuned_covers --report
@@ -47,7 +47,8 @@ from tuner.lowering.outline import outline_partitions
 from tuner.lowering.weight_binding import bound_arguments
 from tuner.measuring.race import paired_ratio
 from tuner.targets.resolution import resolve_target
-from tuner.tuning.own_kernels import OwnTrials, chosen_tiles, find_own_kernels, tune_own_kernels
+from tuner.tuning.find_own_kernels import find_own_kernels
+from tuner.tuning.own_kernels import OwnTrials, chosen_tiles, tune_own_kernels
 from tuner.tuning.partition_model import prepared_module
 
 _LOADINGS = 4

@@ -33,7 +33,8 @@ from tuner.language.knowledge import draft_model_of, knowledge_of
 from tuner.language.machine import Machine
 from tuner.language.trials import measure_schedules
 from tuner.targets.vector_registers import vector_registers
-from tuner.tuning.own_kernels import OwnTrials, WeightedOwnKernel, tune_own_kernels
+from tuner.tuning.find_own_kernels import WeightedOwnKernel
+from tuner.tuning.own_kernels import OwnTrials, tune_own_kernels
 
 FAMILIES = ("dense", "product", "convolution", "depthwise")
 

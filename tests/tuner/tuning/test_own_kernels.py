@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import torch
 
 from cost_model.language.network import Network, NetworkShape, initial_weights
 from records import RecordStore, open_store
@@ -21,20 +20,15 @@ from tuner.backends.metaschedule.candidates import Candidate
 from tuner.backends.metaschedule.proposers import Knowledge, Proposer, new_proposer
 from tuner.backends.tvm.native import TvmNative
 from tuner.frontend import load_model
-from tuner.frontend.torch.program import import_module
 from tuner.graph import DataflowGraph
-from tuner.graph.node_set import NodeSet
 from tuner.targets.resolution import resolve_target
 from tuner.targets.vector_registers import vector_registers
 from tuner.tuning import own_kernels
+from tuner.tuning.find_own_kernels import OwnKernels, WeightedOwnKernel, find_own_kernels
 from tuner.tuning.own_kernels import (
     OwnCandidates,
-    OwnKernels,
     OwnTrials,
-    WeightedOwnKernel,
-    among_weights,
     chosen_tiles,
-    find_own_kernels,
     tune_model,
     tune_own_kernels,
 )
@@ -78,54 +72,6 @@ class SimulatedProcess:
         SimulatedProcess.calls += 1
         SimulatedProcess.weight_bytes.append(weight_bytes)
         return [(10.0 + index - 5.0 * (index == 1),) * rounds for index in range(len(kernels))]
-
-
-def test_layers_that_are_alike_are_one_kernel_with_a_count() -> None:
-    found = kernels_of("gpt2:tiny")
-    assert sorted(each.count for each in found.kernels) == [1, 4, 4, 4, 4]
-    assert all(each.kernel.name.startswith("product:") for each in found.kernels)
-    work = [each.count * each.kernel.operations for each in found.kernels]
-    assert work == sorted(work, reverse=True)
-    assert found.covered
-
-
-class Patches(torch.nn.Module):
-    """A convolution that cuts an image into patches, and the products of what follows, as in transformers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cut = torch.nn.Conv2d(3, 24, 9, stride=8, padding=1)
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(24, 24) for _ in range(3))
-        self.norm = torch.nn.LayerNorm(24)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        x = self.cut(image).flatten(2).transpose(1, 2)
-        for layer in self.layers:
-            x = x + layer(self.norm(x))
-        return x
-
-
-def test_a_part_that_takes_everything_hides_no_kernel() -> None:
-    model = import_module(Patches().eval(), (torch.randn(1, 3, 32, 32),), "patches")
-    graph = DataflowGraph.from_function(prepared_module(model))
-    found = find_own_kernels(graph, (PackedMatmul(), Nhwc(), TvmNative()), CPU)
-    assert sorted((each.kernel.name.partition(":")[0], each.count) for each in found.kernels) == [
-        ("direct", 1),
-        ("product", 3),
-    ]
-    assert {graph.nodes[index].operator for index in found.covered} >= {"nn.conv2d", "matmul"}
-
-
-def test_the_classifier_of_a_convolutional_network_is_a_kernel_of_its_own() -> None:
-    found = kernels_of("mobilenet:tiny")
-    assert "product:1x32x16" in {each.kernel.name for each in found.kernels}
-    assert sum(each.backend == "nhwc" for each in found.cover) == 1, "no convolution is in another part"
-
-
-def test_who_takes_no_part_has_no_kernels() -> None:
-    graph = DataflowGraph.from_function(prepared_module(load_model("gpt2:tiny")))
-    assert find_own_kernels(graph, (TvmNative(), Nhwc()), CPU).kernels == ()
-    assert find_own_kernels(graph, (TvmNative(),), CPU) == OwnKernels((), NodeSet(), ())
 
 
 def test_a_budget_is_kept_and_what_the_records_hold_is_part_of_it(
@@ -215,30 +161,12 @@ def test_what_was_faster_in_turn_is_chosen(store: RecordStore, monkeypatch: pyte
 def test_kernels_are_measured_among_the_weights_of_their_network(
     store: RecordStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    products = [kernel_of(name, RELU) for name in ("product:128x768x3072", "product:128x768x768")]
-    attention = kernel_of("attention:1x12x64x128x128", RELU)
-    large = among_weights(
-        [
-            WeightedOwnKernel(products[0], 12),
-            WeightedOwnKernel(products[1], 2),
-            WeightedOwnKernel(attention, 12),
-        ]
-    )
-    total = 12 * 4 * 768 * 3072 + 2 * 4 * 768 * 768
-    assert [each.weight_bytes for each in large] == [1 << 27, 1 << 27, 0], "attention has no weights"
-    assert total / 2**0.5 <= 1 << 27 <= total * 2**0.5
-    (small,) = among_weights([WeightedOwnKernel(products[1], 1)])
-    assert small.weight_bytes == 1 << 21
-    (larger,) = among_weights([WeightedOwnKernel(products[0], 1000)])
-    assert larger.weight_bytes == 1 << 27, "no cache holds more"
-    (tiny,) = among_weights([WeightedOwnKernel(kernel_of("product:16x32x32", RELU), 2)])
-    assert tiny.weight_bytes == 0, "any cache holds them"
-
+    large = [WeightedOwnKernel(kernel_of("product:128x768x3072", RELU), 12, 1 << 27)]
     monkeypatch.setattr(own_kernels, "KernelProcess", SimulatedProcess)
     monkeypatch.setattr(SimulatedProcess, "weight_bytes", [])
-    tune_own_kernels(large[:1], OwnTrials(each=6), store, CPU)
+    tune_own_kernels(large, OwnTrials(each=6), store, CPU)
     assert set(SimulatedProcess.weight_bytes) == {1 << 27}
-    assert chosen_tiles(store, large[:1], CPU)
+    assert chosen_tiles(store, large, CPU)
     elsewhere = [replace(large[0], weight_bytes=1 << 22)]
     assert not chosen_tiles(store, elsewhere, CPU), "what is fastest there is not known"
     (found,) = tune_own_kernels(elsewhere, OwnTrials(each=6), store, CPU)
