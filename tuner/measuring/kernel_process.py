@@ -105,7 +105,8 @@ def _time_in_turn(
 ) -> list[Samples | str]:
     """Build kernels and time them in turn; runs in the process of its own."""
     runs: list[Callable[[int], float] | str] = []
-    least_bytes = max(sum(map(_bytes_of, _packed(module["main"]))) for module in modules)
+    packed_bytes = (sum(map(_bytes_of, _packed(module["main"]))) for module in modules)
+    least_bytes = max(packed_bytes, default=0)
     pool = WeightPool(weight_bytes, least_bytes)
     for module in modules:
         try:
