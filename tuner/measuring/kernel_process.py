@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ import numpy.typing as npt
 import tvm
 from tvm.support.popen_pool import PopenWorker
 
+from records.workload import Tensor
 from tuner.graph.relax_types import PrimFunc
 from tuner.targets.resolution import tvm_target
 from tuner.targets.target import Target
@@ -169,17 +169,19 @@ class WeightPool:
 
     def _tensor(self, start: int, argument: Any) -> Any:
         """Return a parameter's tensor where it begins in memory."""
-        shape = tuple(map(int, argument.shape))
-        size = math.prod(shape) * argument.dtype.itemsize
-        return tvm.runtime.from_dlpack(
-            self._memory[start : start + size].view(str(argument.dtype)).reshape(shape)
-        )
+        tensor = _tensor_of(argument)
+        memory = self._memory[start : start + tensor.num_bytes]
+        return tvm.runtime.from_dlpack(memory.view(tensor.dtype).reshape(tensor.shape))
+
+
+def _tensor_of(argument: Any) -> Tensor:
+    """Return what a parameter of a kernel is."""
+    return Tensor(tuple(map(int, argument.shape)), str(argument.dtype))
 
 
 def _bytes_of(argument: Any) -> int:
     """Return the bytes of a parameter's tensor, with what the next one is aligned by."""
-    size = math.prod(map(int, argument.shape)) * argument.dtype.itemsize
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+    return -(-_tensor_of(argument).num_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
 @functools.lru_cache(maxsize=1)
@@ -192,7 +194,11 @@ def _filled(num_bytes: int) -> npt.NDArray[np.uint8]:
 
 def _packed(kernel: PrimFunc) -> list[Any]:
     """Return the parameters of a kernel that hold packed weights."""
-    return [each for each in kernel.params if each.name.startswith(_PACKED)]
+    return [each for each in kernel.params if _is_packed(each)]
+
+
+def _is_packed(argument: Any) -> bool:
+    return str(argument.name).startswith(_PACKED)
 
 
 def _timer(module: Any, target: Any, pool: WeightPool, counts_own_time: bool) -> Callable[[int], float]:
@@ -200,16 +206,7 @@ def _timer(module: Any, target: Any, pool: WeightPool, counts_own_time: bool) ->
     built = tvm.build(module, target=target)
     kernel, function = built["main"], module["main"]
     read = pool.reader(_packed(function))
-    device = tvm.cpu()
-    fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
-    tensors: list[Any] = []
-    for each in function.params:
-        is_packed = each.name.startswith(_PACKED)
-        tensors.append(
-            None if is_packed else tvm.runtime.empty(tuple(map(int, each.shape)), str(each.dtype), device)
-        )
-        if not is_packed:
-            fill(tensors[-1])
+    tensors = [None if _is_packed(each) else _random(each) for each in function.params]
     clock = time.thread_time_ns if counts_own_time else time.perf_counter_ns
 
     def arguments(packed: tuple[Any, ...]) -> list[Any]:
@@ -224,3 +221,11 @@ def _timer(module: Any, target: Any, pool: WeightPool, counts_own_time: bool) ->
         return max(1, clock() - started) / 1e9 / count
 
     return run
+
+
+def _random(argument: Any) -> Any:
+    """Return a tensor for a parameter, filled at random."""
+    tensor = _tensor_of(argument)
+    found = tvm.runtime.empty(tensor.shape, tensor.dtype, tvm.cpu())
+    tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")(found)
+    return found

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from cost_model.draft.packed_families import PackedFamily
+from records.workload import Tensor
 from tuner.backends.cpu.kernels import depthwise, direct, winograd
 from tuner.backends.cpu.kernels.clamp import Bounds
 from tuner.backends.cpu.kernels.depthwise import DepthwiseShape, DepthwiseTile
@@ -16,7 +17,7 @@ from tuner.backends.cpu.kernels.direct import DirectShape, DirectTile
 from tuner.backends.cpu.kernels.fused_concat_input import JoinedShape
 from tuner.backends.cpu.kernels.winograd_shape import WinogradShape, choose_shape
 from tuner.backends.cpu.tuned.families.kernel_names import direct_numbers, kernel_name, window_numbers
-from tuner.backends.cpu.tuned.families.own_kernel import Decisions, bytes_of
+from tuner.backends.cpu.tuned.families.own_kernel import Decisions
 from tuner.graph.relax_types import PrimFunc
 from tuner.targets.vector_registers import WIDE
 
@@ -53,7 +54,7 @@ class DirectKernel:
     @property
     def packed_bytes(self) -> int:
         """Bytes of its packed weights."""
-        return bytes_of(self.shape.packed_shape)
+        return Tensor(self.shape.packed_shape, "float32").num_bytes
 
     @property
     def rule(self) -> dict[str, int]:
@@ -108,7 +109,7 @@ class DepthwiseKernel:
     @property
     def packed_bytes(self) -> int:
         """Bytes of its packed weights."""
-        return bytes_of(self.shape.packed_shape)
+        return Tensor(self.shape.packed_shape, "float32").num_bytes
 
     @property
     def rule(self) -> dict[str, int]:
@@ -161,7 +162,7 @@ class WinogradKernel:
     @property
     def packed_bytes(self) -> int:
         """Bytes of its packed weights."""
-        return bytes_of(self.shape.packed_shape)
+        return Tensor(self.shape.packed_shape, "float32").num_bytes
 
     @property
     def rule(self) -> dict[str, int]:

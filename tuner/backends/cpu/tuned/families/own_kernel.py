@@ -5,7 +5,6 @@ Checked in tests/tuner/backends/cpu/tuned/test_families.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -49,8 +48,3 @@ class OwnKernel(Protocol):
     def function(self) -> PrimFunc:
         """Return the kernel of data, packed weights, and what else it reads."""
         ...
-
-
-def bytes_of(shape: tuple[int, ...]) -> int:
-    """Return the bytes of a tensor of float32."""
-    return 4 * math.prod(shape)

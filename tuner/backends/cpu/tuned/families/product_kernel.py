@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cost_model.draft.packed_families import PackedFamily
+from records.workload import Tensor
 from tuner.backends.cpu.kernels import packed_product
 from tuner.backends.cpu.kernels.packed_product import ProductShape, ProductTile
 from tuner.backends.cpu.tuned.families.kernel_names import kernel_name
-from tuner.backends.cpu.tuned.families.own_kernel import Decisions, bytes_of
+from tuner.backends.cpu.tuned.families.own_kernel import Decisions
 from tuner.backends.library_call import Activation, Then
 from tuner.graph.relax_types import PrimFunc
 
@@ -49,7 +50,7 @@ class ProductKernel:
     @property
     def packed_bytes(self) -> int:
         """Bytes of its packed matrix."""
-        return bytes_of(self.shape.packed_shape)
+        return Tensor(self.shape.packed_shape, "float32").num_bytes
 
     @property
     def rule(self) -> dict[str, int]:

@@ -9,13 +9,14 @@ import math
 from dataclasses import dataclass, replace
 
 from cost_model.draft.packed_families import PackedFamily
+from records.workload import Tensor
 from tuner.backends.cpu.kernels import direct
 from tuner.backends.cpu.kernels.depthwise import DepthwiseShape, DepthwiseTile
 from tuner.backends.cpu.kernels.direct import DirectShape, DirectTile
 from tuner.backends.cpu.kernels.inverted_residual import Block, block_kernel
 from tuner.backends.cpu.tuned.families.convolution_kernels import direct_operations
 from tuner.backends.cpu.tuned.families.kernel_names import direct_numbers, kernel_name, window_numbers
-from tuner.backends.cpu.tuned.families.own_kernel import Decisions, bytes_of
+from tuner.backends.cpu.tuned.families.own_kernel import Decisions
 from tuner.graph.relax_types import PrimFunc
 
 
@@ -53,7 +54,9 @@ class RowwiseKernel:
     @property
     def packed_bytes(self) -> int:
         """Bytes of the packed weights of all its convolutions."""
-        return sum(bytes_of(each.packed_shape) for each in self._shapes() if each is not None)
+        return sum(
+            Tensor(each.packed_shape, "float32").num_bytes for each in self._shapes() if each is not None
+        )
 
     @property
     def rule(self) -> dict[str, int]:
