@@ -38,7 +38,11 @@ NEEDED = (
 )  # fmt: skip
 """What forked processes find imported; nothing of this project."""
 
-BOUNDS = ("search/test_every_bound.py", "search/makespan/bounds", "search/makespan/exact/test_device_subsets.py")
+BOUNDS = (
+    "search/test_every_bound.py",
+    "search/makespan/bounds",
+    "search/makespan/exact/test_device_subsets.py",
+)
 PERIODS = ("search/repetend/test_period_bounds.py", "search/test_every_bound.py")
 MODEL = ("search/model", "search/test_every_bound.py")
 STEADY = ("search/repetend/test_steady_state_memory.py",)
@@ -68,6 +72,14 @@ TESTS: dict[str, tuple[str, ...]] = {
 }
 """By module or folder of modules, the tests that must notice a change, the fastest first."""
 
+MARKS = "not slow and not postgres and not gpu"
+SLOW = (
+    "tests/tessel/exports/test_recipe.py::test_a_tuned_plan_has_its_modules",
+    "tests/tessel/search/makespan/bounds/test_decision_diagram.py::test_known_totals_are_proven_least",
+    "tests/records/database/test_store.py::test_eight_processes_that_append_and_four_that_read_lose_nothing",
+)
+"""Tests that are left out: each mutant would wait for them."""
+
 
 @dataclass(slots=True)
 class Run:
@@ -88,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
         os.environ.setdefault(name, "1")
     for name in NEEDED:
         importlib.import_module(name)
-    modules = [module for module in TESTS if any(word in module for word in options.only or [""])]
+    modules = [module for module in _modules() if any(word in module for word in options.only or [""])]
     seconds = _baselines(modules, options.jobs)
     chosen = _drawn(modules, options.each, options.seed)
     end = time.monotonic() + 60 * options.minutes
@@ -124,6 +136,20 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _modules() -> list[str]:
+    """Return the modules that `TESTS` names, those of its folders one by one."""
+    found = []
+    for name in TESTS:
+        paths = sorted((ROOT / name).glob("*.py")) if name.endswith("/") else [ROOT / name]
+        found += [str(path.relative_to(ROOT)) for path in paths if path.name != "__init__.py"]
+    return found
+
+
+def _tests_of(module: str) -> list[str]:
+    names = TESTS.get(module) or TESTS[module[: module.rindex("/") + 1]]
+    return [f"tests/{module.split('/')[0]}/{name}" for name in names]
+
+
 def _drawn(modules: Sequence[str], each: int, seed: int) -> list[tuple[str, Mutant]]:
     """Return so many mutants of each module, those of all modules mixed, so that a budget cuts none short."""
     equivalent = {line.split("\t")[0] for line in EQUIVALENT.read_text().splitlines() if "\t" in line}
@@ -144,7 +170,7 @@ def _baselines(modules: Sequence[str], jobs: int) -> dict[str, float]:
     seconds = {}
     for run, status, took in _finished([(module, None, 900.0) for module in modules], jobs):
         if status != 0:
-            sys.exit(f"the tests of {run.module} fail as it is: pytest {' '.join(TESTS[run.module])}")
+            sys.exit(f"the tests of {run.module} fail as it is: pytest {' '.join(_tests_of(run.module))}")
         seconds[run.module] = took
     return seconds
 
@@ -205,8 +231,20 @@ def _tested(module: str, mutant: Mutant | None) -> int:
     if mutant is not None:
         code = compile(mutant.tree, str(ROOT / module), "exec")
         sys.meta_path.insert(0, _MutantFinder(module.removesuffix(".py").replace("/", "."), code))
-    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-profile", "mutants"]
-    return int(pytest.main([*options, "--rootdir", str(ROOT), *TESTS[module]]))
+    options = [
+        "-q",
+        "-x",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "--hypothesis-profile",
+        "mutants",
+        "-m",
+        MARKS,
+    ]
+    deselected = [f"--deselect={test}" for test in SLOW]
+    return int(pytest.main([*options, *deselected, "--rootdir", str(ROOT), *_tests_of(module)]))
 
 
 class _MutantFinder(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
