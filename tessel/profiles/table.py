@@ -41,6 +41,8 @@ _TIMES = {
 
 _SIZES = {
     "weights": "weight_bytes",
+    "trained": "trained_bytes",
+    "reduced": "reduced_bytes",
     "saved": "saved_bytes",
     "saved_for_weight": "saved_for_weight_bytes",
     "peak": "peak_bytes",

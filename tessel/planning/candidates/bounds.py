@@ -72,7 +72,7 @@ class _Terms:
         times: running sums of each layer's work.
         gradients: running sums of each layer's least microseconds from its output's gradient to its input's.
         ends_with_gradient: whether the last block of a device is always one that others wait for.
-        synchronisation: microseconds of an all-reduce as latency, and per byte of weights.
+        synchronisation: microseconds of an all-reduce as latency, and per byte of reduced weights.
         update_us: microseconds of the optimizer, of all layers; 0 where devices differ.
     """
 
@@ -148,9 +148,9 @@ class FamilyBounds:
 
 
 def trained_ratio(sums: LayerSums, options: PlanOptions) -> float:
-    """Return bytes of weights, gradients and optimizer state for each byte of weights."""
+    """Return bytes of gradients and optimizer state for each byte of trained weights."""
     optimizer = options.optimizer
-    return 1.0 + (optimizer.gradient_ratio + optimizer.state_ratio if sums.has_backward else 0.0)
+    return optimizer.gradient_ratio + optimizer.state_ratio if sums.has_backward else 0.0
 
 
 def _terms(degrees: Family, copies: int, sums: LayerSums, cluster: Cluster, options: PlanOptions) -> _Terms:
@@ -189,7 +189,7 @@ def _least_hop(sums: LayerSums, cluster: Cluster, options: PlanOptions, tensor_p
 def _synchronisation(
     family: Family, copies: int, sums: LayerSums, cluster: Cluster, options: PlanOptions
 ) -> tuple[float, float]:
-    """Return microseconds of latency and per byte of weights of the fastest position's all-reduce."""
+    """Return microseconds of latency and per byte of reduced weights of the fastest position's all-reduce."""
     ratio = options.optimizer.gradient_ratio
     if not sums.has_backward or family.data_parallel * copies == 1 or not ratio:
         return 0.0, 0.0
@@ -219,8 +219,13 @@ def _why_nothing_fits(terms: _Terms, prices: RunPrices, options: PlanOptions) ->
     if alone.max() > ample:
         layer = int(alone.argmax())
         return f"layer {layer} alone needs {alone[layer] / gib:.2f} GiB of the {ample / gib:.2f} of a device"
-    shared = sum(num_bytes * (len(layers) - 1) for _, layers, num_bytes in terms.sums.tied)
-    needed = terms.copies * trained_ratio(terms.sums, options) * float(terms.sums.weights[-1] - shared)
+    shared = sum(tensor.num_bytes * (len(tensor.layers) - 1) for tensor in terms.sums.tied)
+    trained_shared = sum(tensor.trained_bytes * (len(tensor.layers) - 1) for tensor in terms.sums.tied)
+    needed = terms.copies * float(
+        terms.sums.weights[-1]
+        - shared
+        + trained_ratio(terms.sums, options) * (terms.sums.trained[-1] - trained_shared)
+    )
     if needed > sum(terms.limits):
         return (
             f"weights, gradients and optimizer state need {needed / gib:.2f} GiB of the "
@@ -251,7 +256,7 @@ def _hops_before(chain: Sequence[int]) -> FloatArray:
 def _last_synchronisation(terms: _Terms) -> float:
     """Return the least time from a stage's last weight gradient to the end of its all-reduce."""
     latency, rate = terms.synchronisation
-    fewest = float(np.diff(terms.sums.weights).min())
+    fewest = float(np.diff(terms.sums.reduced).min())
     return latency + rate * fewest if rate and fewest else 0.0
 
 
@@ -364,10 +369,10 @@ def _stage_bound(
         + 2 * (num_stages - 1 - stage) * terms.hop_us
     )[None, :]
     latency, rate = terms.synchronisation
-    weights = sums.weights[None, :] - sums.weights[:, None]
-    own_end = np.where(weights > 0, latency + rate * weights, 0.0) if rate else 0.0
-    if len(set(terms.speeds.tolist())) == 1 and sums.weights[-1] > 0 and terms.update_us:
-        shares = sums.update if sums.update[-1] else sums.weights
+    reduced = sums.reduced[None, :] - sums.reduced[:, None]
+    own_end = np.where(reduced > 0, latency + rate * reduced, 0.0) if rate else 0.0
+    if len(set(terms.speeds.tolist())) == 1 and terms.update_us:
+        shares = sums.update if sums.update[-1] else sums.trained
         own_end = own_end + terms.update_us * (shares[None, :] - shares[:, None]) / shares[-1]
     first = _last_synchronisation(terms)
 

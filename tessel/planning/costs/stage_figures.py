@@ -6,7 +6,7 @@ blocks at both ends, so that a micro-batch keeps a device busy that much longer.
 replicas by a ring. The optimizer takes what was measured, or else moves weights, gradients and state through
 memory once. `figures_of_sums` is O(stages): a plan tries many thousand layouts.
 
-A device holds weights, gradients, optimizer state, the flat copy of gradients that a runtime makes for the
+A device holds weights, gradients and optimizer state of those that are trained, the flat copy of gradients that a runtime makes for the
 all-reduce, the runtime's own bytes, and the largest need of a layer while it runs. Every term is at its most
 at once, though the copy and a layer's need come one after the other: an allocator keeps what it was given.
 
@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,7 +65,9 @@ class StageFigures:
         hop_us: microseconds from each stage to its next one and back; 0 within a device, and between the
             copies of an `xshape`.
         kept_bytes: bytes from a forward to its backward, by stage.
-        extra_bytes: bytes that a recomputation adds until the weight half ends, where the order splits.
+        halved_bytes: of a split backward, bytes kept from its input half to its weight half, by stage.
+        trained_bytes: weights that have gradients and optimizer state, by device.
+        frozen_bytes: weights that have none, by device.
         static_bytes: weights, gradients, optimizer state and the largest need of a running block, by device.
         memory_bytes: by device, or None where there is no limit.
         synchronisations: over the replicas.
@@ -81,7 +84,9 @@ class StageFigures:
     backward_weight_us: FloatArray | None
     hop_us: FloatArray
     kept_bytes: FloatArray
-    extra_bytes: FloatArray
+    halved_bytes: FloatArray
+    trained_bytes: tuple[int, ...]
+    frozen_bytes: tuple[int, ...]
     static_bytes: tuple[int, ...]
     memory_bytes: tuple[int, ...] | None
     synchronisations: tuple[Collective, ...]
@@ -191,6 +196,7 @@ def figures_of_sums(
     is_no_longer = (input_us + weight_us <= backward_us * (1 + 1e-9)).all()
     is_dominated = splits and bool(is_no_longer and not run.recomputes.any())
     trained = sums.has_backward
+    held = _held(sums, layout, run)
     return StageFigures(
         groups=run.groups,
         forward_us=run.of_sums(sums.forward) / speed + hops.forward_us,
@@ -199,8 +205,14 @@ def figures_of_sums(
         backward_weight_us=weight_us if splits else None,
         hop_us=hops.lag_us,
         kept_bytes=np.where(run.recomputes, run.of_sums(sums.kept), run.of_sums(sums.saved)),
-        extra_bytes=np.where(run.recomputes, run.of_sums(sums.saved) - run.of_sums(sums.kept), 0.0),
-        static_bytes=_static_bytes(sums, layout, optimizer, runtime, run),
+        halved_bytes=np.where(
+            run.recomputes, run.of_sums(sums.recomputed_for_weight), run.of_sums(sums.saved_for_weight)
+        ),
+        trained_bytes=tuple(round(each.trained) for each in held),
+        frozen_bytes=tuple(round(each.weights - each.trained) for each in held),
+        static_bytes=tuple(
+            static_bytes(each, optimizer if trained else None, runtime) for each in held
+        ),
         memory_bytes=_memory(layout, cluster),
         synchronisations=_synchronisations(sums, layout, cluster, optimizer) if trained else (),
         ties=_ties(sums, layout, cluster, optimizer) if trained else (),
@@ -351,26 +363,53 @@ def _hop_ends(
     return send_us, runtime.hop_overhead_us + transfer_us + gathered_us
 
 
-def _static_bytes(
-    sums: LayerSums, layout: Layout, optimizer: Optimizer, runtime: Runtime, run: _Run
-) -> tuple[int, ...]:
-    """Return what each device holds throughout, and its largest need while one block runs."""
-    weights = run.of_sums(sums.weights)
+class HeldBytes(NamedTuple):
+    """What a device holds beside activations.
+
+    Attributes:
+        weights: bytes of all weights.
+        trained: of these, bytes that have gradients and optimizer state.
+        running: the largest need of a block while it runs.
+    """
+
+    weights: float
+    trained: float
+    running: float
+
+
+def static_bytes(held: HeldBytes, optimizer: Optimizer | None, runtime: Runtime = OVERLAPPED) -> int:
+    """Return what a device holds throughout a step, and its largest need while one block runs.
+
+    Args:
+        held: bytes of its weights.
+        optimizer: what trained weights have beside them; None where nothing is trained.
+        runtime: what the framework adds.
+    """
+    found = runtime.context_bytes + held.weights + runtime.peak_factor * held.running
+    if optimizer is not None:
+        gradients = held.trained * optimizer.gradient_ratio
+        found += gradients + held.trained * optimizer.state_ratio + min(gradients, runtime.bucket_bytes)
+    return math.ceil(found)
+
+
+def _held(sums: LayerSums, layout: Layout, run: _Run) -> list[HeldBytes]:
+    """Return what each device holds beside activations; a tied tensor counts once on each."""
+    weights, trained = run.of_sums(sums.weights), run.of_sums(sums.trained)
     recomputes = layout.recompute or (False,) * len(layout.cuts)
     peak = np.where(recomputes, largest(sums.recomputed_peak, layout.cuts), largest(sums.peak, layout.cuts))
     peak = np.tile(peak, len(run.chains))
-    trained = 1.0 + (optimizer.gradient_ratio + optimizer.state_ratio if sums.has_backward else 0.0)
     found = []
     for device in range(layout.pipeline):
         here = [stage for stage, group in enumerate(run.groups) if device in group]
-        shared = (
-            sums.twice_held((int(run.first[s]), int(run.after[s]) - 1) for s in here) if sums.tied else 0.0
+        twice, trained_twice = sums.twice_held((int(run.first[s]), int(run.after[s]) - 1) for s in here)
+        found.append(
+            HeldBytes(
+                weights=sum(float(weights[stage]) for stage in here) - twice,
+                trained=sum(float(trained[stage]) for stage in here) - trained_twice,
+                running=max(float(peak[stage]) for stage in here),
+            )
         )
-        held = sum(float(weights[stage]) for stage in here) - shared
-        flat = min(held * optimizer.gradient_ratio, runtime.bucket_bytes) if sums.has_backward else 0.0
-        running = runtime.peak_factor * max(float(peak[stage]) for stage in here)
-        found.append(math.ceil(runtime.context_bytes + trained * held + flat + running))
-    return tuple(found)
+    return found
 
 
 def ring_us(link: Link, devices: int, num_bytes: float) -> float:
@@ -410,7 +449,7 @@ def _synchronisations(
     found = []
     num_stages = len(layout.cuts)
     for stage, (first, last) in enumerate(layout.cuts):
-        num_bytes = float(sums.weights[last + 1] - sums.weights[first]) * optimizer.gradient_ratio
+        num_bytes = float(sums.reduced[last + 1] - sums.reduced[first]) * optimizer.gradient_ratio
         stages = (stage, stage + num_stages)[:copies]
         down = layout.device_of(stage)
         positions = sorted({down, layout.pipeline - 1 - down}) if copies == 2 else [down]
@@ -425,10 +464,10 @@ def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimize
     """Return the exchanges of tensors that layers on different devices share."""
     found = []
     num_stages = len(layout.cuts)
-    for _, layers, weight_bytes in sums.tied:
+    for tensor in sums.tied:
         stages = [
             next(stage for stage, (first, last) in enumerate(layout.cuts) if first <= layer <= last)
-            for layer in layers
+            for layer in tensor.layers
         ]
         held_by = {layout.devices_of(stage) for stage in stages}
         # Stages divided over the same devices hold the same part of it on each.
@@ -436,7 +475,7 @@ def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimize
         link = collective_link(layout, cluster, positions)
         # A part of a tensor that another stage holds whole is the smallest: all of it is exchanged.
         parts = max(map(len, held_by)) // min(map(len, held_by))
-        num_bytes = weight_bytes * parts * optimizer.gradient_ratio
+        num_bytes = tensor.trained_bytes * parts * optimizer.gradient_ratio
         us = ring_us(link, len(positions), num_bytes)
         if us:
             copies = (0, num_stages) if layout.placement == "xshape" else (0,)
@@ -453,8 +492,10 @@ def _updates(
     state.
     """
     us = run.of_sums(sums.update) / speed
-    if not sums.has_update and optimizer.gradient_ratio:
+    if not optimizer.updates:
+        us = 0.0 * us
+    elif not sums.has_update:
         moved = 2 + optimizer.gradient_ratio + 2 * optimizer.state_ratio
-        us = run.of_sums(sums.weights) * moved / runtime.update_bytes_per_s * 1e6
+        us = run.of_sums(sums.trained) * moved / runtime.update_bytes_per_s * 1e6
     num_devices = 1 + max(max(group) for group in run.groups)
     return tuple(sum_by_device(run.groups, us, num_devices).tolist())

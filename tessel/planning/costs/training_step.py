@@ -189,8 +189,8 @@ _KINDS = {
 
 def _block(form: str, stage: int, span: int, figures: StageFigures) -> Block:
     kept = math.ceil(figures.kept_bytes[stage]) if figures.has_backward else 0
-    extra = math.ceil(figures.extra_bytes[stage])
-    memory = {"f{}": kept, "b{}": -kept, "b{}_input": extra, "b{}_weight": -kept - extra}[form]
+    halved = math.ceil(figures.halved_bytes[stage])
+    memory = {"f{}": kept, "b{}": -kept, "b{}_input": halved - kept, "b{}_weight": -halved}[form]
     return Block(
         name=form.format(stage),
         kind=_KINDS[form],
