@@ -104,6 +104,7 @@ def write_picture(
                 gains=options.gains,
                 style=style,
                 width=_inches(options),
+                device_names=None if plan is None else plan.device_names,
             )
 
 
@@ -162,6 +163,7 @@ def _compared_document(comparison: Comparison, plan: AnyPlan | None, out: Path, 
         title=title,
         step_ms=None if plan is None else plan.step_us / 1000,
         static_bytes=None if plan is None else plan.static_bytes,
+        device_names=None if plan is None else plan.device_names,
         model=_plan_model(plan) if isinstance(plan, Plan) else None,
         tables=() if plan is None else _plan_tables(plan) if isinstance(plan, Plan) else layout_tables(plan),
     )

@@ -99,13 +99,14 @@ def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
     )
 
 
-STAGE_COLUMNS = ("stage", "device", "layers", "forward (ms)", "backward (ms)", "weights", "recomputes")
+STAGE_COLUMNS = ("stage", "devices", "layers", "forward (ms)", "backward (ms)", "weights", "recomputes")
 
 
 def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
     """Return a row a stage: where it runs, what it holds and what it takes."""
     from tessel.planning.costs.stage_costs import costs_of
     from tessel.planning.costs.stage_figures import table_key
+    from tessel.planning.layout import name_devices
 
     costs = costs_of(profile, table_key(layout))
     rows = []
@@ -115,7 +116,7 @@ def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
         rows.append(
             (
                 str(stage),
-                "all" if len(layout.devices_of(stage)) > 1 else str(layout.device_of(stage)),
+                name_devices(layout.cluster_devices(stage)),
                 str(first) if first == last else f"{first}-{last}",
                 f"{sum(cost.forward_us for cost in inner) / 1e3:.4g}",
                 f"{sum(cost.joint_backward_us or 0.0 for cost in inner) / 1e3:.4g}",
@@ -124,6 +125,11 @@ def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
             )
         )
     return tuple(rows)
+
+
+def format_gap(gap: float) -> str:
+    """Return a gap as text; one that is not 0 is not printed as 0."""
+    return "below 0.1%" if 0 < gap < 5e-4 else f"{gap:.1%}"
 
 
 def baseline_rows(plan: SavedPlan) -> tuple[tuple[str, ...], ...]:

@@ -35,7 +35,7 @@ def nearest_to_fitting(search: PlanSearch) -> PlanResult:
     pool = Pool(Problem(known.profile, free, known.global_batch, known.options), budget)
     nearest: tuple[float, Candidate] | None = None
     for family in search.families:
-        for recompute in (False, True) if known.options.recompute and known.profile.is_training else (False,):
+        for recompute in (False, True) if known.may_recompute else (False,):
             for cut in initial_cuts(pool, family):
                 flags = (recompute,) * family.num_stages
                 candidate = pool.price(family, replace(cut, recompute=flags))

@@ -112,6 +112,11 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1)
 
     @property
+    def device_names(self) -> tuple[str, ...]:
+        """What the devices of each position of the pipeline are called: by their numbers in the cluster."""
+        return self.layout.device_names
+
+    @property
     def title(self) -> str:
         """The model, and how the devices are used."""
         layout = self.layout

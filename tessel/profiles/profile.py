@@ -50,10 +50,11 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         recompute_us: microseconds of running the forward again before the backward; None: as the forward.
         update_us: microseconds of the optimizer's step on this layer, once a training step; None if unknown.
         weight_bytes: bytes of the weights that a device holds.
-        trained_bytes: of these, bytes that have gradients and optimizer state; None: all of them, or none where
-            the backward yields no gradients of weights. The same holds for
+        trained_bytes: of these, bytes that have gradients and optimizer state; None: all of them, or none
+            where the backward yields no gradients of weights.
         reduced_bytes: bytes of trained weights whose gradients are summed over replicas; None: all.
-        saved_bytes: bytes kept from forward to backward.
+        saved_bytes: bytes kept from forward to backward; of inference, to the end of the step, as a part of a
+            cache of keys and values is.
         saved_for_weight_bytes: of a split backward, bytes kept from its input half to its weight half; None
             if unknown: all that is saved.
         peak_bytes: bytes that the layer needs only while it runs, beyond weights and saved activations.
@@ -106,7 +107,7 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def updated_bytes(self) -> int:
-        """Bytes of weights that have gradients and optimizer state: as given, or else all that are trained."""
+        """Bytes of weights that have gradients and optimizer state: as given, or else as the backward says."""
         if self.trained_bytes is not None:
             return self.trained_bytes
         gradients_us = self.joint_backward_us if self.backward_weight_us is None else self.backward_weight_us

@@ -71,7 +71,7 @@ class _Terms:
         hop_us: least microseconds from one device to the next.
         times: running sums of each layer's work.
         gradients: running sums of each layer's least microseconds from its output's gradient to its input's.
-        ends_with_gradient: whether the last block of a device is always one that others wait for.
+        ends_with_gradient: whether the last block of a device is always a gradient that others wait for.
         synchronisation: microseconds of an all-reduce as latency, and per byte of reduced weights.
         update_us: microseconds of the optimizer, of all layers; 0 where devices differ.
     """
@@ -87,6 +87,11 @@ class _Terms:
     ends_with_gradient: bool
     synchronisation: tuple[float, float]
     update_us: float
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether others always run after a device's last block, as of joint backwards or forwards alone."""
+        return self.ends_with_gradient or (not self.sums.has_backward and self.copies == 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +124,21 @@ class FamilyBounds:
         if family.branches is not None:
             return FamilyBound(step_us=_branched(family, terms))
         return FamilyBound(step_us=max(_sharing(family, terms), _one_layer(terms), _path(family, terms)))
+
+    def any_order(self, family: Family, sums: LayerSums) -> float:
+        """Return a step time that no layout of a family can beat in whichever order its devices stand.
+
+        Args:
+            family: its devices stand by speed, the fastest first, so that groups are as fast as they can be.
+            sums: of its table.
+        """
+        terms = self._terms_of(family, sums)
+        if family.placement == "mshape":
+            return max(_divided_ends(terms), _path(family, terms))
+        if family.branches is not None:
+            first, second, _ = family.sections(sums.num_layers)
+            return max(_path_of(branch, terms) for branch in (first, second))
+        return max(_sharing(family, terms, any_order=True), _one_layer(terms), _path(family, terms))
 
     def by_cuts(self, family: Family, sums: LayerSums, prices: RunPrices) -> FamilyBound:
         """Return the bound over all cuts of a family with one stage a device; O(stages × layers²) in arrays.
@@ -244,8 +264,17 @@ def _ramps(family: Family, terms: _Terms) -> tuple[FloatArray, FloatArray]:
     hops = _hops_before(chain)[first_stage] * terms.hop_us
     fastest = terms.speeds.max()
     heads = terms.sums.forward[first_stage] / fastest + hops
-    tails = terms.gradients[first_stage] / fastest + hops if terms.sums.has_backward else 0.0 * hops
-    return heads, tails
+    if terms.sums.has_backward:
+        return heads, terms.gradients[first_stage] / fastest + hops
+    if terms.copies > 1:
+        return heads, 0.0 * hops
+    last_stage = np.zeros(family.pipeline, dtype=np.int64)
+    for stage, device in enumerate(chain):
+        last_stage[device] = max(last_stage[device], stage)
+    hops_ahead = _hops_before(chain)
+    after = terms.sums.num_layers - (family.num_stages - 1 - last_stage)
+    tails = (terms.sums.forward[-1] - terms.sums.forward[after]) / fastest
+    return heads, tails + (hops_ahead[-1] - hops_ahead[last_stage]) * terms.hop_us
 
 
 def _hops_before(chain: Sequence[int]) -> FloatArray:
@@ -260,25 +289,41 @@ def _last_synchronisation(terms: _Terms) -> float:
     return latency + rate * fewest if rate and fewest else 0.0
 
 
-def _sharing(family: Family, terms: _Terms) -> float:
+def _sharing(family: Family, terms: _Terms, *, any_order: bool = False) -> float:
+    """Return the least step by the work of all devices.
+
+    Args:
+        family: the way to use them.
+        terms: of the family.
+        any_order: whether the fastest device may stand wherever most time is idle; the least sum of products
+            is that of one list ascending and the other descending.
+    """
     heads, tails = _ramps(family, terms)
     work = terms.copies * terms.micro_batches * terms.times[-1]
     own_end = _last_synchronisation(terms)
     total_speed = terms.speeds.sum()
+
+    def idle(us: FloatArray) -> float:
+        return float(
+            (np.sort(terms.speeds)[::-1] * np.sort(us)).sum() if any_order else (terms.speeds * us).sum()
+        )
+
     # The update is a device's own, at the profile's speed where all are alike.
-    alone = (
-        work + float((terms.speeds * (heads + own_end)).sum()) + terms.update_us * terms.speeds[0]
-    ) / total_speed
-    if not terms.ends_with_gradient:
+    alone = (work + idle(heads + own_end) + terms.update_us * terms.speeds[0]) / total_speed
+    if not terms.is_waited_for:
         return float(alone)
-    waited_for = (work + float((terms.speeds * (heads + tails + own_end)).sum())) / total_speed
+    waited_for = (work + idle(heads + tails + own_end)) / total_speed
     return float(max(alone, waited_for))
 
 
 def _one_layer(terms: _Terms) -> float:
     fastest = terms.speeds.max()
     work = terms.micro_batches * np.diff(terms.times) / fastest
-    behind = terms.gradients[:-1] / fastest if terms.ends_with_gradient else 0.0
+    behind: FloatArray | float = 0.0
+    if terms.ends_with_gradient:
+        behind = terms.gradients[:-1] / fastest
+    elif terms.is_waited_for:
+        behind = (terms.sums.forward[-1] - terms.sums.forward[1:]) / fastest
     return float((terms.sums.forward[:-1] / fastest + work + behind).max()) + _last_synchronisation(terms)
 
 
@@ -363,6 +408,9 @@ def _stage_bound(
     fastest = terms.speeds.max()
     ahead = (sums.forward / fastest + stage * terms.hop_us)[:, None]
     behind = (terms.gradients / fastest + stage * terms.hop_us)[:, None]
+    if not sums.has_backward:
+        stages_after = num_stages - 1 - stage
+        behind = ((sums.forward[-1] - sums.forward) / fastest + stages_after * terms.hop_us)[None, :]
     # From the end of a forward to the start of its backward, through all later stages.
     beyond = (
         (sums.forward[-1] - sums.forward + terms.gradients[-1] - terms.gradients) / fastest
@@ -379,11 +427,14 @@ def _stage_bound(
     def bound(extra: FloatArray | float, static: FloatArray, held: FloatArray) -> FloatArray:
         work = terms.micro_batches * (prices.time + extra) / speed
         least: FloatArray = ahead + work + own_end
-        if terms.ends_with_gradient:
+        if terms.is_waited_for:
             least = np.maximum(least, ahead + work + behind + first)
         if limit is None:
             return least
         room = limit - static
+        if not sums.has_backward:
+            kept: FloatArray = np.where(terms.micro_batches * held <= room, least, np.inf)
+            return kept
         alive = (prices.time + extra) / speed + beyond
         if not terms.ends_with_gradient:
             alive = (sums.forward[None, :] - sums.forward[:, None]) / speed + beyond
@@ -407,19 +458,23 @@ def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
         micro_batches: of the layout's placement.
     """
     work = figures.device_work_us() * micro_batches
-    heads = _heads(figures)
-    first = np.full(len(work), np.inf)
-    for stage, group in enumerate(figures.groups):
-        for device in group:
-            first[device] = min(first[device], heads[stage])
-    ends = [np.inf] * len(work)
+    heads, tails = _heads(figures), _tails(figures)
+    num_devices = len(work)
+    first, last, ends = [np.inf] * num_devices, [np.inf] * num_devices, [np.inf] * num_devices
     us_of = {stage: each.us for each in figures.synchronisations for stage in each.stages}
     for stage, group in enumerate(figures.groups):
         for device in group:
+            first[device] = min(first[device], heads[stage])
+            last[device] = min(last[device], tails[stage])
             ends[device] = min(ends[device], us_of.get(stage, 0.0))
+    least_update_us = min(figures.update_us)
     return max(
-        float(first[device] + work[device] + ends[device] + figures.update_us[device])
-        for device in range(len(work))
+        float(
+            first[device]
+            + work[device]
+            + max(ends[device] + figures.update_us[device], last[device] + least_update_us)
+        )
+        for device in range(num_devices)
     )
 
 
@@ -433,3 +488,26 @@ def _heads(figures: StageFigures) -> Sequence[float]:
                 reached = heads[stage] + float(figures.forward_us[stage]) + float(figures.hop_us[stage])
                 heads[following] = max(heads[following], reached)
     return heads
+
+
+def _tails(figures: StageFigures) -> Sequence[float]:
+    """Return the least time behind each stage's last block, where that is always one that others wait for.
+
+    Of forwards alone that is the way to the last stage, of joint backwards the way back to the first. Of
+    backwards in halves nobody may wait for the last.
+    """
+    tails = [0.0] * len(figures.groups)
+    if figures.backward_input_us is not None:
+        return tails
+    for chain in figures.chains:
+        for stage in chain if figures.backward_us is not None else reversed(chain):
+            following = figures.next_stages[stage]
+            if following < 0:
+                continue
+            hop_us = float(figures.hop_us[stage])
+            if figures.backward_us is not None:
+                reached = tails[stage] + float(figures.backward_us[stage]) + hop_us
+                tails[following] = max(tails[following], reached)
+            else:
+                tails[stage] = tails[following] + float(figures.forward_us[following]) + hop_us
+    return tails

@@ -33,6 +33,11 @@ class Problem:
     _sums: dict[TableKey, LayerSums] = field(default_factory=dict)
     _prices: dict[tuple[TableKey, bool], RunPrices] = field(default_factory=dict)
 
+    @property
+    def may_recompute(self) -> bool:
+        """Whether stages may run their forward again: where memory is limited, and there is a backward."""
+        return self.options.recompute and self.cluster.is_limited and self.profile.is_training
+
     def sums(self, family: Family) -> LayerSums:
         """Return the running sums of a family's table."""
         key = family.table_key

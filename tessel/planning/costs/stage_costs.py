@@ -41,7 +41,7 @@ class LayerSums:
         weights: bytes of weights, tied tensors counted in each layer.
         trained: of these, bytes that have gradients and optimizer state.
         reduced: of those, bytes whose gradients are summed over replicas.
-        saved: bytes kept from forward to backward.
+        saved: bytes kept from forward to backward; of inference, to the end of the step.
         kept: the same under recomputation: every layer's input.
         saved_for_weight: bytes kept from the input half of a split backward to its weight half.
         recomputed_for_weight: the same under recomputation.

@@ -6,9 +6,10 @@ blocks at both ends, so that a micro-batch keeps a device busy that much longer.
 replicas by a ring. The optimizer takes what was measured, or else moves weights, gradients and state through
 memory once. `figures_of_sums` is O(stages): a plan tries many thousand layouts.
 
-A device holds weights, gradients and optimizer state of those that are trained, the flat copy of gradients that a runtime makes for the
-all-reduce, the runtime's own bytes, and the largest need of a layer while it runs. Every term is at its most
-at once, though the copy and a layer's need come one after the other: an allocator keeps what it was given.
+A device holds weights, gradients and optimizer state of those that are trained, the flat copy of gradients
+that a runtime makes for the all-reduce, the runtime's own bytes, and the largest need of a layer while it
+runs. Every term is at its most at once, though the copy and a layer's need come one after the other: an
+allocator keeps what it was given.
 
 Left out: contention between hops, and between collectives and compute; the global norm of gradients; loading
 of data. Checked in tests/tessel/planning/costs/test_training_step.py against a recomputation that shares no
@@ -64,7 +65,7 @@ class StageFigures:
         backward_weight_us: weight half; None likewise.
         hop_us: microseconds from each stage to its next one and back; 0 within a device, and between the
             copies of an `xshape`.
-        kept_bytes: bytes from a forward to its backward, by stage.
+        kept_bytes: bytes from a forward to its backward, by stage; of inference, to the end of the step.
         halved_bytes: of a split backward, bytes kept from its input half to its weight half, by stage.
         trained_bytes: weights that have gradients and optimizer state, by device.
         frozen_bytes: weights that have none, by device.
@@ -210,9 +211,7 @@ def figures_of_sums(
         ),
         trained_bytes=tuple(round(each.trained) for each in held),
         frozen_bytes=tuple(round(each.weights - each.trained) for each in held),
-        static_bytes=tuple(
-            static_bytes(each, optimizer if trained else None, runtime) for each in held
-        ),
+        static_bytes=tuple(static_bytes(each, optimizer if trained else None, runtime) for each in held),
         memory_bytes=_memory(layout, cluster),
         synchronisations=_synchronisations(sums, layout, cluster, optimizer) if trained else (),
         ties=_ties(sums, layout, cluster, optimizer) if trained else (),
@@ -264,20 +263,13 @@ def table_key(layout: Layout) -> TableKey:
     return TableKey(layout.micro_batch, layout.tensor_parallel, layout.shards, layout.joined)
 
 
-def slots(layout: Layout, position: int) -> tuple[int, ...]:
-    """Return the devices of the cluster at one position of the pipeline, replica by replica."""
-    width = layout.data_parallel * layout.tensor_parallel
-    numbers = range(position * width, (position + 1) * width)
-    return tuple(layout.device_order[slot] for slot in numbers) if layout.device_order else tuple(numbers)
-
-
 def position_speeds(layout: Layout, cluster: Cluster) -> FloatArray:
     """Return how fast each position of the pipeline is: as its slowest device."""
     if not cluster.device_speed:
         return np.ones(layout.pipeline)
     return np.array(
         [
-            min(cluster.speed_of(device) for device in slots(layout, position))
+            min(cluster.speed_of(device) for device in layout.devices_at(position))
             for position in range(layout.pipeline)
         ]
     )
@@ -287,7 +279,7 @@ def _memory(layout: Layout, cluster: Cluster) -> tuple[int, ...] | None:
     """Return the memory limit of each position: that of its smallest device."""
     found = []
     for position in range(layout.pipeline):
-        limits = [cluster.memory_of(device) for device in slots(layout, position)]
+        limits = [cluster.memory_of(device) for device in layout.devices_at(position)]
         known = [limit for limit in limits if limit is not None]
         if not known:
             return None
@@ -305,7 +297,7 @@ def hop_link(layout: Layout, cluster: Cluster, source: int, target: int) -> Link
     """Return the link between two positions of the pipeline: the slower one if any replica leaves a node."""
     if cluster.intra_node is None:
         return cluster.hop
-    pairs = zip(slots(layout, source), slots(layout, target), strict=True)
+    pairs = zip(layout.devices_at(source), layout.devices_at(target), strict=True)
     return cluster.intra_node if all(_is_one_node(pair, cluster) for pair in pairs) else cluster.hop
 
 
@@ -430,7 +422,7 @@ def collective_link(layout: Layout, cluster: Cluster, positions: Sequence[int]) 
     """
     if cluster.intra_node is None or not cluster.devices_per_node:
         return cluster.collective
-    every = [device for position in positions for device in slots(layout, position)]
+    every = [device for position in positions for device in layout.devices_at(position)]
     if _is_one_node(every, cluster):
         return cluster.intra_node
     # A gradient is summed over the devices with the same part of each layer.

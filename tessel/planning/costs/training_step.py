@@ -104,7 +104,7 @@ def build_step(
         ScheduleError: the profile has no table for the layout's micro-batch and tensor-parallel degree.
     """
     figures = stage_figures(profile, layout, cluster, optimizer, runtime)
-    check_room(figures)
+    check_room(figures, layout.device_names)
     return step_of_figures(layout, figures)
 
 
@@ -121,20 +121,25 @@ def step_of_figures(layout: Layout, figures: StageFigures) -> TrainingStep:
     )
 
 
-def check_room(figures: StageFigures) -> None:
+def check_room(figures: StageFigures, device_names: Sequence[str] | None = None) -> None:
     """Refuse stages that no order makes fit.
+
+    Args:
+        figures: of the stages.
+        device_names: what the devices of each position are called; by their position if None.
 
     Raises:
         InfeasibleError: a device cannot hold its weights and one micro-batch; names it and what it needs.
     """
     if figures.memory_bytes is None:
         return
-    held = figures.by_device(figures.kept_bytes * figures.has_backward)
+    held = figures.by_device(figures.kept_bytes)
     for device, (static, limit) in enumerate(zip(figures.static_bytes, figures.memory_bytes, strict=True)):
         needed = static + (float(held[device]) if len(figures.chains) == 1 else 0.0)
         if needed > limit:
+            name = device if device_names is None else device_names[device]
             raise InfeasibleError(
-                f"device {device} needs {needed / 2**30:.2f} GiB for its weights and one micro-batch in "
+                f"device {name} needs {needed / 2**30:.2f} GiB for its weights and one micro-batch in "
                 f"flight, the limit is {limit / 2**30:.2f} GiB; use more stages, recomputation or a smaller "
                 "micro-batch"
             )
@@ -188,7 +193,7 @@ _KINDS = {
 
 
 def _block(form: str, stage: int, span: int, figures: StageFigures) -> Block:
-    kept = math.ceil(figures.kept_bytes[stage]) if figures.has_backward else 0
+    kept = math.ceil(figures.kept_bytes[stage])
     halved = math.ceil(figures.halved_bytes[stage])
     memory = {"f{}": kept, "b{}": -kept, "b{}_input": halved - kept, "b{}_weight": -halved}[form]
     return Block(

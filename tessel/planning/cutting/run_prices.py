@@ -82,8 +82,8 @@ def run_prices(sums: LayerSums, *, splits: bool, trained_ratio: float) -> RunPri
         recompute=_differences(sums.recompute),
         static=static + _maxima(sums.peak),
         recomputed_static=static + _maxima(sums.recomputed_peak),
-        saved=_differences(sums.saved) * sums.has_backward,
-        kept=_differences(sums.kept) * sums.has_backward,
+        saved=_differences(sums.saved),
+        kept=_differences(sums.kept),
     )
 
 

@@ -166,7 +166,7 @@ def _spans(figures: StageFigures, step_us: float) -> IntArray:
 
 
 def _memory(figures: StageFigures) -> IntArray:
-    kept = np.ceil(figures.kept_bytes).astype(np.int64) * figures.has_backward
+    kept = np.ceil(figures.kept_bytes).astype(np.int64)
     halved = np.ceil(figures.halved_bytes).astype(np.int64)
     return np.concatenate([kept, -kept, halved - kept, -halved])
 
