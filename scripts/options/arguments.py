@@ -127,11 +127,17 @@ def check_folder(option: str, path: Path | None, *, suffixes: Sequence[str] = ()
         ) from error
 
 
+LEAST_PLAIN_BYTES = 1e6
+"""Below, a number without a unit is not taken for bytes: nobody has a device of 16."""
+
+
 def parse_bytes(text: str) -> int:
     """Return bytes from `16GiB`, `512MiB`, `2GB` or a plain number of bytes."""
     value = _quantity(text, _BYTES_BY_SUFFIX, "a size such as 16GiB, 512MiB or 1000000")
     if value < 1:
         raise typer.BadParameter(f"{text!r} is less than one byte; give a size such as 16GiB")
+    if value < LEAST_PLAIN_BYTES and text.strip()[-1].isdigit():
+        raise typer.BadParameter(f"{text!r} is {value:g} bytes, without a unit; write {value:g}GiB if so meant")
     return int(value)
 
 

@@ -107,7 +107,7 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def updated_bytes(self) -> int:
-        """Bytes of weights that have gradients and optimizer state: as given, or else as the backward says."""
+        """Bytes of weights that have gradients and optimizer state: as given, or as the backward says."""
         if self.trained_bytes is not None:
             return self.trained_bytes
         gradients_us = self.joint_backward_us if self.backward_weight_us is None else self.backward_weight_us
