@@ -137,7 +137,9 @@ def parse_bytes(text: str) -> int:
     if value < 1:
         raise typer.BadParameter(f"{text!r} is less than one byte; give a size such as 16GiB")
     if value < LEAST_PLAIN_BYTES and text.strip()[-1].isdigit():
-        raise typer.BadParameter(f"{text!r} is {value:g} bytes, without a unit; write {value:g}GiB if so meant")
+        raise typer.BadParameter(
+            f"{text!r} is {value:g} bytes, without a unit; write {value:g}GiB if so meant"
+        )
     return int(value)
 
 

@@ -14,24 +14,17 @@ from dataclasses import dataclass
 import msgspec
 
 from tessel.placement_comparison import PlannedRow
-from tessel.planning.cluster import Cluster, Link, Optimizer
+from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.find_plan import find_plan
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlannedStep, PlanProgress, PlanResult
 from tessel.profiles.branches import find_branches, relayed_bytes
 from tessel.profiles.profile import CostTable, LayerCost, Profile, ShardTable
-from tessel.profiles.tuned_plan import cost_of_stage, profile_of_stages
+from tessel.profiles.stage_cost import cost_of_stage
+from tessel.profiles.tuned_plan import profile_of_stages
 from tessel.search import SearchBudget
 from tuner.plan import LayersPlan, StagePlan
-
-OPTIMIZERS = {
-    "none": Optimizer(name="none", gradient_ratio=1.0, state_ratio=0.0),
-    "sgd": Optimizer(name="sgd", gradient_ratio=1.0, state_ratio=0.0),
-    "momentum": Optimizer(name="momentum", gradient_ratio=1.0, state_ratio=1.0),
-    "adam": Optimizer(name="adam", gradient_ratio=1.0, state_ratio=2.0),
-}
-"""As `tessel.pipeline.OPTIMIZER_STATES` counts bytes: gradients are held even where nothing is updated."""
 
 RUN: tuple[PlacementName, ...] = ("vshape", "interleaved", "zbv", "xshape", "mshape", "kshape")
 """Placements that `tessel run` takes."""
@@ -127,11 +120,7 @@ def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
         )
 
     def updated(cost: LayerCost) -> LayerCost:
-        cost = msgspec.structs.replace(cost, update_us=us_a_byte * cost.weight_bytes)
-        if cost.backward_input_us is not None or cost.backward_us is None:
-            return cost
-        # Its inputs need no gradient, so that all of its backward is the weight half.
-        return msgspec.structs.replace(cost, backward_input_us=0.0, backward_weight_us=cost.backward_us)
+        return msgspec.structs.replace(cost, update_us=us_a_byte * cost.weight_bytes)
 
     def divided(stage: StagePlan) -> LayerCost:
         return updated(cost_of_stage(stage))

@@ -483,9 +483,8 @@ def _heads(figures: StageFigures) -> Sequence[float]:
     heads = [0.0] * len(figures.groups)
     for chain in figures.chains:
         for stage in chain:
-            following = figures.next_stages[stage]
-            if following >= 0:
-                reached = heads[stage] + float(figures.forward_us[stage]) + float(figures.hop_us[stage])
+            reached = heads[stage] + float(figures.forward_us[stage]) + float(figures.hop_us[stage])
+            for following in figures.next_stages[stage]:
                 heads[following] = max(heads[following], reached)
     return heads
 
@@ -501,13 +500,12 @@ def _tails(figures: StageFigures) -> Sequence[float]:
         return tails
     for chain in figures.chains:
         for stage in chain if figures.backward_us is not None else reversed(chain):
-            following = figures.next_stages[stage]
-            if following < 0:
-                continue
             hop_us = float(figures.hop_us[stage])
-            if figures.backward_us is not None:
-                reached = tails[stage] + float(figures.backward_us[stage]) + hop_us
-                tails[following] = max(tails[following], reached)
-            else:
-                tails[stage] = tails[following] + float(figures.forward_us[following]) + hop_us
+            for following in figures.next_stages[stage]:
+                if figures.backward_us is not None:
+                    reached = tails[stage] + float(figures.backward_us[stage]) + hop_us
+                    tails[following] = max(tails[following], reached)
+                else:
+                    reached = tails[following] + float(figures.forward_us[following]) + hop_us
+                    tails[stage] = max(tails[stage], reached)
     return tails

@@ -29,6 +29,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import Cluster, Link, Optimizer
@@ -45,10 +46,12 @@ class Collective:
     Attributes:
         stages: stages of the placement whose last weight gradients it waits for.
         us: microseconds it takes.
+        devices: within one pipeline, that take part; empty for all that hold the stages.
     """
 
     stages: tuple[int, ...]
     us: float
+    devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,7 +66,7 @@ class StageFigures:
         backward_us: joint backward with its recomputation; None where its halves take no longer,
         backward_input_us: input half with the recomputation; None where it may not split, and
         backward_weight_us: weight half; None likewise.
-        hop_us: microseconds from each stage to its next one and back; 0 within a device, and between the
+        hop_us: microseconds from each stage to its next ones and back; 0 within a device, and between the
             copies of an `xshape`.
         kept_bytes: bytes from a forward to its backward, by stage; of inference, to the end of the step.
         halved_bytes: of a split backward, bytes kept from its input half to its weight half, by stage.
@@ -75,7 +78,7 @@ class StageFigures:
         ties: between stages that share a tensor.
         update_us: of the optimizer, by device.
         chains: stages of each copy of the model, in topological order: a chain, but for two branches.
-        next_stages: the stage that takes what each makes; -1 of the last of a copy.
+        next_stages: the stages that take what each makes; none of the last of a copy.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -94,7 +97,7 @@ class StageFigures:
     ties: tuple[Collective, ...]
     update_us: tuple[float, ...]
     chains: tuple[tuple[int, ...], ...]
-    next_stages: tuple[int, ...]
+    next_stages: tuple[tuple[int, ...], ...]
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -174,6 +177,17 @@ def stage_figures(
     return figures_of_sums(sums, layout, cluster, optimizer, runtime)
 
 
+def halves_replace_joint(
+    joint_us: FloatArray, input_us: FloatArray, weight_us: FloatArray, recomputes: npt.NDArray[np.bool_]
+) -> bool:
+    """Return whether no order is better with a joint backward of any stage than with its halves in its place.
+
+    Halves that take no longer, one after the other, replace it everywhere; with recomputation they hold more
+    in between.
+    """
+    return bool((input_us + weight_us <= joint_us * (1 + 1e-9)).all() and not recomputes.any())
+
+
 def figures_of_sums(
     sums: LayerSums,
     layout: Layout,
@@ -192,10 +206,7 @@ def figures_of_sums(
     backward_us = run.of_sums(sums.backward) / speed + added_us
     input_us = run.of_sums(sums.backward_input) / speed + added_us
     weight_us = run.of_sums(sums.backward_weight) / speed
-    # Halves that take no longer, one after the other, replace the joint backward in every order; with
-    # recomputation they hold more in between.
-    is_no_longer = (input_us + weight_us <= backward_us * (1 + 1e-9)).all()
-    is_dominated = splits and bool(is_no_longer and not run.recomputes.any())
+    is_dominated = splits and halves_replace_joint(backward_us, input_us, weight_us, run.recomputes)
     trained = sums.has_backward
     held = _held(sums, layout, run)
     return StageFigures(
@@ -230,7 +241,7 @@ class _Run:
     recomputes: np.ndarray[tuple[int], np.dtype[np.bool_]]
     groups: tuple[tuple[int, ...], ...]
     chains: tuple[tuple[int, ...], ...]
-    next_stages: tuple[int, ...]
+    next_stages: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, sums: LayerSums, layout: Layout) -> _Run:
@@ -240,7 +251,9 @@ class _Run:
         recomputes = np.array(layout.recompute or (False,) * num_stages) & sums.has_backward
         down = tuple(layout.devices_of(stage) for stage in range(num_stages))
         chain = tuple(range(num_stages))
-        following = tuple(map(layout.next_stage, chain))
+        following = tuple(
+            () if later < 0 else (later,) for later in map(layout.next_stage, range(num_stages))
+        )
         if layout.placement != "xshape":
             return cls(first, after, recomputes, down, (chain,), following)
         twice = np.concatenate
@@ -250,7 +263,7 @@ class _Run:
             twice((recomputes, recomputes)),
             (*down, *((layout.pipeline - 1 - device,) for (device,) in down)),
             (chain, tuple(stage + num_stages for stage in chain)),
-            (*following, *(stage + num_stages if stage >= 0 else stage for stage in following)),
+            (*following, *(tuple(stage + num_stages for stage in later) for later in following)),
         )
 
     def of_sums(self, sums: FloatArray) -> FloatArray:
@@ -312,9 +325,12 @@ class _Hops:
 
 def _hops(sums: LayerSums, layout: Layout, cluster: Cluster, runtime: Runtime, run: _Run) -> _Hops:
     num_stages, groups = len(layout.cuts), run.groups
-    found = _Hops(np.zeros(len(groups) - 1), np.zeros(len(groups)), np.zeros(len(groups)))
-    for stage, following in enumerate(run.next_stages):
-        pair = None if following < 0 else _hop_ends_of(groups[stage], groups[following])
+    found = _Hops(np.zeros(len(groups)), np.zeros(len(groups)), np.zeros(len(groups)))
+    for stage, later in enumerate(run.next_stages):
+        if not later:
+            continue
+        (following,) = later
+        pair = _hop_ends_of(groups[stage], groups[following])
         if pair is None:
             continue
         num_bytes = float(sums.boundary[layout.cuts[stage % num_stages][1]])

@@ -148,7 +148,7 @@ def _timed(order: RuleOrder, figures: StageFigures, step_us: float) -> tuple[Int
     ends = np.zeros(len(figures.devices), dtype=np.int64)
     peaks = np.zeros(len(figures.static_bytes), dtype=np.int64)
     end = np.zeros(order.num_tasks, dtype=np.int64)
-    lags = whole_steps(figures.hop_us, step_us) if len(figures.hop_us) else np.zeros(1, dtype=np.int64)
+    lags = whole_steps(figures.hop_us, step_us)
     work = np.stack((_spans(figures, step_us), _memory(figures)))
     _time(order, work, lags, ends, peaks, end)
     return ends, peaks, end

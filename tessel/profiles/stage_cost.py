@@ -1,0 +1,66 @@
+"""What a measured stage costs, in the terms of a profile.
+
+A first stage whose inputs need no gradient does all of its backward in its weight half. Checked in
+tests/tessel/profiles/test_readers.py and tests/tessel/test_one_builder.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tessel.profiles.figures import MAX_HALVES_RATIO, make_cost
+from tessel.profiles.profile import LayerCost
+from tuner.plan import Figure, StagePlan
+
+
+def cost_of_stage(stage: StagePlan) -> LayerCost:
+    """Return what a stage costs on each device that it runs on, its collectives included.
+
+    Raises:
+        DocumentError: a figure is beyond what a layer can have.
+    """
+    return make_stage_cost(without_outlier_backward(figures_of_stage(stage)), "the model", stage.name)
+
+
+def figures_of_stage(stage: StagePlan) -> dict[str, float | None]:
+    """Return the figures of a stage by the names that `LayerCost` has for them."""
+    joint_us, input_us = _latency_us(stage.backward), _latency_us(stage.backward_input)
+    weight_us = _latency_us(stage.backward_weight)
+    halved: float = stage.saved_for_weight_bytes
+    if joint_us is not None and input_us is None:
+        input_us, weight_us, halved = 0.0, joint_us, stage.saved_bytes
+    return {
+        "forward_us": stage.forward.latency_us,
+        "backward_us": joint_us,
+        "backward_input_us": input_us,
+        "backward_weight_us": weight_us,
+        "weight_bytes": stage.weight_bytes + stage.bound_bytes,
+        "saved_bytes": stage.saved_bytes,
+        "saved_for_weight_bytes": halved,
+        "boundary_bytes": stage.boundary_bytes,
+    }
+
+
+def without_outlier_backward(figures: Mapping[str, float | None]) -> Mapping[str, float | None]:
+    """Return the figures, without a joint backward that only another load of the machine explains.
+
+    Units are known here, and the halves one after the other do all that the joint backward does.
+    """
+    joint, halves = figures["backward_us"], (figures["backward_input_us"], figures["backward_weight_us"])
+    together = sum(half or 0.0 for half in halves)
+    if joint is None or halves == (None, None) or joint <= MAX_HALVES_RATIO * together:
+        return figures
+    return {**figures, "backward_us": together}
+
+
+def make_stage_cost(figures: Mapping[str, float | None], path: object, stage: str) -> LayerCost:
+    """Return the cost of a stage; where one half of its backward is missing, it has none."""
+    halves = ("backward_input_us", "backward_weight_us")
+    filled = dict(figures)
+    if any(figures[half] is not None for half in halves):
+        filled |= {half: figures[half] or 0.0 for half in halves}
+    return make_cost(filled, path, stage, units_are_known=True)
+
+
+def _latency_us(figure: Figure | None) -> float | None:
+    return None if figure is None else figure.latency_us
