@@ -85,8 +85,8 @@ def save_plan(plan: Plan, path: Path) -> None:
     save(plan, path)
 
 
-def load_plan(path: Path) -> Plan:
-    """Read a plan.
+def read_plan(path: Path) -> Plan:
+    """Read a plan's document as it stands; `tessel.loading.load_plan` also computes its figures again.
 
     Raises:
         DocumentError: the file cannot be read, is not a plan, or contradicts itself; the message names

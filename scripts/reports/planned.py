@@ -33,7 +33,7 @@ def load_planned(file: Path) -> tuple[Schedule, AnyPlan | None]:
     """
     from tessel.documents import DocumentKind, detect_kind, load_schedule
     from tessel.errors import DocumentError
-    from tessel.plan import load_plan
+    from tessel.loading import load_plan
     from tessel.planning.saved_plan import load_saved_plan
 
     other = _OTHER_FILES.get(file.suffix.lower())

@@ -1,33 +1,53 @@
 """What a measured stage costs, in the terms of a profile.
 
-A first stage whose inputs need no gradient does all of its backward in its weight half. Checked in
+Where stages were measured in halves, one without them is one whose inputs need no gradient, such as the
+first: it does all of its backward in its weight half. Checked in
 tests/tessel/profiles/test_readers.py and tests/tessel/test_one_builder.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tessel.profiles.figures import MAX_HALVES_RATIO, make_cost
 from tessel.profiles.profile import LayerCost
 from tuner.plan import Figure, StagePlan
 
 
-def cost_of_stage(stage: StagePlan) -> LayerCost:
-    """Return what a stage costs on each device that it runs on, its collectives included.
+def costs_of_stages(stages: Sequence[StagePlan]) -> tuple[LayerCost, ...]:
+    """Return what each stage costs on each device that it runs on, its collectives included.
+
+    Args:
+        stages: of one model.
 
     Raises:
         DocumentError: a figure is beyond what a layer can have.
     """
-    return make_stage_cost(without_outlier_backward(figures_of_stage(stage)), "the model", stage.name)
+    is_split = are_split(stages)
+    return tuple(
+        make_stage_cost(
+            without_outlier_backward(figures_of_stage(stage, is_split=is_split)), "the model", stage.name
+        )
+        for stage in stages
+    )
 
 
-def figures_of_stage(stage: StagePlan) -> dict[str, float | None]:
-    """Return the figures of a stage by the names that `LayerCost` has for them."""
+def are_split(stages: Iterable[StagePlan]) -> bool:
+    """Return whether backwards of a model's stages were measured in halves."""
+    return any(stage.backward_input is not None for stage in stages)
+
+
+def figures_of_stage(stage: StagePlan, *, is_split: bool) -> dict[str, float | None]:
+    """Return the figures of a stage by the names that `LayerCost` has for them.
+
+    Args:
+        stage: one of a model.
+        is_split: whether backwards of the model's stages were measured in halves.
+    """
     joint_us, input_us = _latency_us(stage.backward), _latency_us(stage.backward_input)
     weight_us = _latency_us(stage.backward_weight)
     halved: float = stage.saved_for_weight_bytes
-    if joint_us is not None and input_us is None:
+    if is_split and joint_us is not None and input_us is None:
         input_us, weight_us, halved = 0.0, joint_us, stage.saved_bytes
     return {
         "forward_us": stage.forward.latency_us,

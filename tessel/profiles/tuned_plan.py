@@ -14,11 +14,11 @@ import msgspec
 
 from tessel.errors import DocumentError, ScheduleError
 from tessel.names import name_of_path
-from tessel.plan import load_plan
+from tessel.plan import read_plan as read_document
 from tessel.profiles.figures import decode_json, refusal
 from tessel.profiles.profile import MAX_FACTOR, CostTable, Layer, Profile
 from tessel.profiles.reading import Reading
-from tessel.profiles.stage_cost import figures_of_stage, make_stage_cost, without_outlier_backward
+from tessel.profiles.stage_cost import are_split, figures_of_stage, make_stage_cost, without_outlier_backward
 from tuner.plan import StagePlan, TiedParameter
 
 
@@ -51,7 +51,7 @@ def read_plan(path: Path, text: bytes) -> Reading:
     Raises:
         DocumentError: it is none.
     """
-    plan = load_plan(path)
+    plan = read_document(path)
     profile = profile_of_stages(
         plan.stages, plan.tied, name=plan.model, device=plan.device_model, micro_batch=plan.batch, path=path
     )
@@ -118,7 +118,8 @@ def profile_of_stages(
                 f"{path} has {stage.name} on {stage.shards.num_shards} devices, and a profile says "
                 "what whole layers cost on one; take the plan of a chain"
             )
-    figures = [figures_of_stage(stage) for stage in stages]
+    is_split = are_split(stages)
+    figures = [figures_of_stage(stage, is_split=is_split) for stage in stages]
     names = [_name(stage) for stage in stages]
     unique = names if len(set(names)) == len(names) else [stage.name for stage in stages]
     profile = _profile(unique, figures, tied, name=name, device=device, micro_batch=micro_batch, path=path)

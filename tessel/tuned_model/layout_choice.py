@@ -8,7 +8,7 @@ tests/tessel/tuned_model/test_layout_choice.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -21,7 +21,7 @@ from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlannedStep, PlanProgress, PlanResult
 from tessel.profiles.branches import find_branches, relayed_bytes
 from tessel.profiles.profile import CostTable, LayerCost, Profile, ShardTable
-from tessel.profiles.stage_cost import cost_of_stage
+from tessel.profiles.stage_cost import costs_of_stages
 from tessel.profiles.tuned_plan import profile_of_stages
 from tessel.search import SearchBudget
 from tuner.plan import LayersPlan, StagePlan
@@ -122,22 +122,22 @@ def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
     def updated(cost: LayerCost) -> LayerCost:
         return msgspec.structs.replace(cost, update_us=us_a_byte * cost.weight_bytes)
 
-    def divided(stage: StagePlan) -> LayerCost:
-        return updated(cost_of_stage(stage))
+    def divided(stages: Sequence[StagePlan]) -> Iterator[LayerCost]:
+        return map(updated, costs_of_stages(stages))
 
-    shards = tuple(
-        ShardTable(micro_batch=layers.batch, shards=count, first=divided(first), last=divided(last))
-        for count, (first, last) in sorted(layers.shards.items())
-    )
+    shards = []
+    for count, (first, last) in sorted(layers.shards.items()):
+        *_, first_cost, last_cost = divided((*layers.layers, first, last))
+        shards.append(ShardTable(micro_batch=layers.batch, shards=count, first=first_cost, last=last_cost))
     costs = tuple(map(updated, table.costs)) if layers.training else table.costs
     whole = CostTable(
         micro_batch=table.micro_batch, tensor_parallel=1, costs=passing(costs), intervals=table.intervals
     )
     split = tuple(
-        CostTable(micro_batch=layers.batch, tensor_parallel=count, costs=passing(map(divided, stages)))
+        CostTable(micro_batch=layers.batch, tensor_parallel=count, costs=passing(divided(stages)))
         for count, stages in sorted(layers.tensor_parallel.items())
     )
-    return msgspec.structs.replace(profile, tables=(whole, *split), shards=shards, branches=branches)
+    return msgspec.structs.replace(profile, tables=(whole, *split), shards=tuple(shards), branches=branches)
 
 
 def _update_us_a_byte(layers: LayersPlan, optimizer: str) -> float:

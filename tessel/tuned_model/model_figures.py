@@ -32,7 +32,7 @@ from tessel.planning.costs.stage_figures import (
     static_bytes,
 )
 from tessel.profiles.profile import LayerCost
-from tessel.profiles.stage_cost import cost_of_stage
+from tessel.profiles.stage_cost import costs_of_stages
 from tuner.plan import ModelPlan, StagePlan
 
 
@@ -58,6 +58,7 @@ def figures_of_model(
     memory_limit_bytes: int | None = None,
     link: Link | None = None,
     update_us_a_byte: float = 0.0,
+    keeps_joint: bool = False,
 ) -> StageFigures:
     """Return what measured stages take and hold, and what follows their last blocks.
 
@@ -67,8 +68,9 @@ def figures_of_model(
         memory_limit_bytes: memory of one device; None for no limit.
         link: between any two devices, over which gradients are summed round a ring; None to leave that out.
         update_us_a_byte: microseconds of the update for each byte of trained weights.
+        keeps_joint: whether joint backwards stay where their halves take no longer.
     """
-    costs = [cost_of_stage(stage) for stage in tuned.stages]
+    costs = costs_of_stages(tuned.stages)
     recomputes = np.array([stage.recomputes for stage in tuned.stages])
     again = np.where(recomputes, [cost.forward_us for cost in costs], 0.0)
     joint, halves = _backwards(costs, again)
@@ -79,7 +81,7 @@ def figures_of_model(
     return StageFigures(
         groups=groups,
         forward_us=_array(cost.forward_us for cost in costs),
-        backward_us=joint if tuned.training and not is_dominated else None,
+        backward_us=joint if tuned.training and (keeps_joint or not is_dominated) else None,
         backward_input_us=halves[0] if halves else None,
         backward_weight_us=halves[1] if halves else None,
         hop_us=_array((*tuned.hop_latency_us, 0.0)),

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.errors import DocumentError, InfeasibleError
+from tessel.loading import load_plan
 from tessel.pipeline import block_of_function, build_plan, choose_step_us, place_stages
 from tessel.placement import Edge
-from tessel.plan import load_plan, save_plan
+from tessel.plan import save_plan
 from tessel.search.budget import SearchBudget
 from tessel.tuned_model.model_figures import devices_of_stages
 from tessel.validation import check_schedule

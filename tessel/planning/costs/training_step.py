@@ -140,8 +140,8 @@ def check_room(figures: StageFigures, device_names: Sequence[str] | None = None)
             name = device if device_names is None else device_names[device]
             raise InfeasibleError(
                 f"device {name} needs {needed / 2**30:.2f} GiB for {_stages_on(device, figures)} and one "
-                f"micro-batch in flight, the limit is {limit / 2**30:.2f} GiB; use more stages, recomputation or a smaller "
-                "micro-batch"
+                f"micro-batch in flight, the limit is {limit / 2**30:.2f} GiB; use more stages, "
+                "recomputation or a smaller micro-batch"
             )
 
 
