@@ -125,10 +125,23 @@ def place_stages(tuned: ModelPlan, *, step_us: float) -> Placement:
     return place_blocks(figures_of_model(tuned), step_us)
 
 
-def block_of_function(function: str) -> str:
-    """Return the block that runs a stage's function: `b1_input` for `stage1.backward_input`."""
+def blocks_of_function(function: str, placement: Placement) -> tuple[str, ...]:
+    """Return the blocks that run a stage's function: `b1_input` for `stage1.backward_input`.
+
+    A stage without halves of its own runs all of its backward in its weight half, too, and in its input half
+    nothing.
+
+    Args:
+        function: stage and kind.
+        placement: of the plan.
+    """
     stage, _, kind = function.partition(".")
     index = stage.removeprefix("stage")
     if kind == "forward":
-        return f"f{index}"
-    return f"b{index}{kind.removeprefix('backward')}"
+        return (f"f{index}",)
+    names = [f"b{index}{kind.removeprefix('backward')}"]
+    halves = (f"b{index}_input", f"b{index}_weight")
+    known = placement.index_by_name
+    if kind == "backward" and halves[0] in known and not placement.block(halves[0]).span:
+        names += halves
+    return tuple(name for name in names if name in known)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tessel.errors import DocumentError, InfeasibleError
 from tessel.loading import load_plan
-from tessel.pipeline import block_of_function, build_plan, choose_step_us, place_stages
+from tessel.pipeline import blocks_of_function, build_plan, choose_step_us, place_stages
 from tessel.placement import Edge
 from tessel.plan import save_plan
 from tessel.search.budget import SearchBudget
@@ -65,9 +65,16 @@ def test_halves_that_take_no_longer_replace_the_joint_backwards() -> None:
 def test_every_block_of_a_placement_runs_a_function_of_its_stage() -> None:
     placement = place_stages(tuned_model([(10.0, 20.0, 12.0, 11.0)] * 2), step_us=1.0)
     kinds = ("forward", "backward", "backward_input", "backward_weight")
-    named = {block_of_function(f"stage{stage}.{kind}") for stage in range(2) for kind in kinds}
-    assert {block.name for block in placement.blocks} <= named
-    assert block_of_function("stage11.backward_input") == "b11_input"
+    named = [
+        block
+        for stage in range(2)
+        for kind in kinds
+        for block in blocks_of_function(f"stage{stage}.{kind}", placement)
+    ]
+    assert {block.name for block in placement.blocks} == set(named)
+    assert blocks_of_function("stage1.backward_input", placement) == ("b1_input",)
+    # The first stage has no halves: its whole backward runs as its weight half, if it is not run at once.
+    assert blocks_of_function("stage0.backward", placement) == ("b0", "b0_input", "b0_weight")
 
 
 def test_a_plan_is_valid_never_slower_than_1f1b_and_loads_as_it_was(tmp_path: Path) -> None:
