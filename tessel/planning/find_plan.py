@@ -31,7 +31,7 @@ from tessel.planning.explanation import changes_of, explain, plan_changed
 from tessel.planning.nothing_fits import nearest_to_fitting, why_nothing_fits
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
-from tessel.planning.plan_search import PlanSearch, counts_of, stopped_by
+from tessel.planning.plan_search import PlanSearch, counts_of, restrictions, stopped_by
 from tessel.profiles.profile import Profile
 from tessel.search.budget import LONGEST_S, SearchBudget
 
@@ -111,15 +111,18 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
         search.changed = plan_changed(best.layout, problem.cluster, problem.options, sizes, search.plan_again)
         assert pool.best is not None  # there was one already
         best = pool.best
-    planned = best.planned(with_schedule=True)
+    bounds = pool.problem.bounds
+    own = best.planned(with_schedule=True)
+    planned = own.of_layers(bounds)
     others = sorted(
         (each for each in tuple(pool.by_family.values()) if each.order and each.family != best.family),
         key=lambda candidate: (candidate.step_us, repr(candidate.family)),
     )
-    alternatives = tuple(candidate.planned() for candidate in others[:ALTERNATIVES])
+    alternatives = tuple(candidate.planned().of_layers(bounds) for candidate in others[:ALTERNATIVES])
     baselines = search.baselines
     if with_changes and pool.problem.options.baselines:
-        baselines = with_rules_on(planned, baselines)
+        baselines = with_rules_on(own, baselines)
+    baselines = tuple(row.of_layers(bounds) for row in baselines)
     lower_bound_us = min(search.lower_bound_us(), planned.estimate.step_us)
     if with_changes:
         search.budget.is_proven = planned.estimate.step_us <= lower_bound_us * (1 + 1e-9)
@@ -128,7 +131,7 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
         lower_bound_us=lower_bound_us,
         alternatives=alternatives,
         baselines=baselines,
-        explanation=explain(planned, lower_bound_us, alternatives, baselines),
+        explanation=(*explain(planned, lower_bound_us, alternatives, baselines), *restrictions(search)),
         changes=changes_of(planned, search.changed),
         counts=counts_of(search),
         stopped_by=stopped_by(search.budget),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -227,3 +227,16 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             row, column = divmod(stage, self.pipeline)
             return self.pipeline - 1 - column if row % 2 else column
         return stage % self.pipeline
+
+
+def layout_of_layers(layout: Layout, bounds: Sequence[int]) -> Layout:
+    """Return a layout of groups as one of their layers."""
+    cuts = tuple((bounds[first], bounds[last + 1] - 1) for first, last in layout.cuts)
+    return msgspec.structs.replace(layout, cuts=cuts)
+
+
+def layout_of_groups(layout: Layout, bounds: Sequence[int]) -> Layout:
+    """Return a layout of layers, each of whose stages begins a group, as one of groups."""
+    index = {first: group for group, first in enumerate(bounds)}
+    cuts = tuple((index[first], index[last + 1] - 1) for first, last in layout.cuts)
+    return msgspec.structs.replace(layout, cuts=cuts)

@@ -58,12 +58,12 @@ def nearest_to_fitting(search: PlanSearch) -> PlanResult:
     )
     search.pool.best = limited
     search.pool.by_family = {}
-    planned = limited.planned(with_schedule=True)
+    planned = limited.planned(with_schedule=True).of_layers(known.bounds)
     return PlanResult(
         best=planned,
         lower_bound_us=limited.lower_bound_us,
         alternatives=(),
-        baselines=search.baselines,
+        baselines=tuple(row.of_layers(known.bounds) for row in search.baselines),
         explanation=(f"{why_nothing_fits(search)[:1].upper()}{why_nothing_fits(search)[1:]}.",),
         changes=(),
         counts=counts_of(search),

@@ -107,6 +107,7 @@ class PlanSearch:
         seeds: candidates of another plan to begin with.
         bounds: by family.
         proven: by family, a bound that holds after all of its cuts were looked at.
+        bounds_of_layers: by family, where stages are cut between groups of layers: a bound for every cut.
         untried_us: a step time that holds for orders of unequal devices that no family has; infinite where
             families have all.
         baselines: rows to compare with.
@@ -122,11 +123,14 @@ class PlanSearch:
     seeds: tuple[Candidate, ...] = ()
     bounds: dict[Family, FamilyBound] = field(default_factory=dict)
     proven: dict[Family, float] = field(default_factory=dict)
+    bounds_of_layers: dict[Family, float] = field(default_factory=dict)
     untried_us: float = math.inf
     baselines: tuple[Baseline, ...] = ()
     changed: Mapping[str, PlannedStep] = field(default_factory=dict)
     _family_bounds: FamilyBounds = field(init=False)
+    _bounds_of_layers: FamilyBounds = field(init=False)
     _cut_bounds: set[Family] = field(default_factory=set)
+    _found_again: list[Candidate] = field(default_factory=list)
     _degrees_us: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     @classmethod
@@ -146,7 +150,7 @@ class PlanSearch:
         """
         every = tuple(
             families(
-                problem.profile,
+                problem.grouped,
                 problem.cluster,
                 global_batch=problem.global_batch,
                 options=problem.options,
@@ -214,17 +218,20 @@ class PlanSearch:
         try:
             search = PlanSearch.of(problem, self.budget.part(share), seed=self.seed)
             if options.micro_batch in (None, best.layout.micro_batch):
-                search.seeds = (best,)
+                search.seeds = (best, *self._found_again)
             search.run()
         except ScheduleError:
             return None
         if search.pool.best is None:
             return None
         self._begin_from(search.pool.best)
+        self._found_again.append(search.pool.best)
         return search.pool.best.planned()
 
     def lower_bound_us(self) -> float:
-        """Return a step time that no layout allowed can beat."""
+        """Return a step time that no layout allowed can beat, whichever layers its stages begin at."""
+        if self.pool.problem.is_grouped:
+            return min(*self.bounds_of_layers.values(), self.untried_us)
         tried = min(
             max(self.bounds[family].step_us, self.proven.get(family, 0.0)) for family in self.families
         )
@@ -269,11 +276,15 @@ class PlanSearch:
     def _bound_families(self) -> None:
         problem = self.pool.problem
         self._family_bounds = FamilyBounds(problem.cluster, problem.options)
+        self._bounds_of_layers = FamilyBounds(problem.cluster, problem.options)
         for family in self.families:
             self.bounds[family] = self._family_bounds.quick(
                 family, problem.sums(family), problem.prices(family)
             )
             self.budget.charge(OPERATIONS_A_BOUND)
+            if problem.is_grouped:
+                sums = problem.sums_of_layers(family)
+                self.bounds_of_layers[family] = self._bounds_of_layers.of_every_cut(family, sums)
         self._bound_untried_orders()
         self.pool.lower_bound_us = self.lower_bound_us()
 
@@ -290,7 +301,9 @@ class PlanSearch:
             if not tries_every_order(cluster, family.data_parallel * family.tensor_parallel)
         }
         for family in sorted(untried, key=repr):
-            bound_us = self._family_bounds.any_order(family, problem.sums(family))
+            bound_us = self._bounds_of_layers.of_every_cut(
+                family, problem.sums_of_layers(family), any_order=True
+            )
             self.untried_us = min(self.untried_us, bound_us)
 
     def _bound_by_cuts(self, family: Family) -> None:
@@ -366,7 +379,7 @@ class PlanSearch:
         return found
 
     def _climb(self) -> None:
-        cap = CLIMBS_PER_LAYER * len(self.pool.problem.profile.layers)
+        cap = CLIMBS_PER_LAYER * self.pool.problem.num_layers
         for candidate in self.pool.finalists()[:CLIMBED_FAMILIES]:
             if candidate.order and not self.pool.budget.is_over and candidate.family in self.bounds:
                 hill_climb(self.pool, candidate, _rule_of(candidate), max_priced=cap)
@@ -494,11 +507,11 @@ class PlanSearch:
             self.proven[family] = min(self.proven[family], bounds[id(candidate)])
 
     def _num_cuts(self, family: Family) -> int:
-        sections = family.sections(len(self.pool.problem.profile.layers))
+        sections = family.sections(self.pool.problem.num_layers)
         return num_cuts(sections, may_recompute=self.pool.problem.may_recompute)
 
     def _every_cut(self, family: Family) -> Iterator[Cut]:
-        sections = family.sections(len(self.pool.problem.profile.layers))
+        sections = family.sections(self.pool.problem.num_layers)
         return every_cut(sections, may_recompute=self.pool.problem.may_recompute)
 
 
@@ -521,6 +534,22 @@ def _but_for_split(family: Family) -> tuple[object, ...]:
 def stopped_by(budget: SearchBudget) -> StoppedBy:
     """Return what ended the search: an interrupt, though some part of the work was used up before it."""
     return "interrupt" if budget.is_interrupted and not budget.is_proven else budget.stopped_by
+
+
+def restrictions(search: PlanSearch) -> tuple[str, ...]:
+    """Return sentences on what was not looked at one by one, though the bound holds for it."""
+    problem, found = search.pool.problem, []
+    if problem.is_grouped:
+        found.append(
+            f"Stages begin at {problem.num_layers} of the {len(problem.profile.layers)} layers; the bound "
+            "holds for every cut."
+        )
+    if math.isfinite(search.untried_us):
+        found.append(
+            "Of the orders of unequal devices a few were tried, and swaps in the best; the bound holds for "
+            "every order."
+        )
+    return tuple(found)
 
 
 def counts_of(search: PlanSearch) -> SearchCounts:

@@ -29,7 +29,7 @@ from tessel.planning.candidates.sweep import hill_climb, initial_cuts
 from tessel.planning.costs.training_step import estimate_step
 from tessel.planning.cutting.chain_cut import chain_cut
 from tessel.planning.cutting.cut import Cut
-from tessel.planning.layout import Layout
+from tessel.planning.layout import Layout, layout_of_groups
 from tessel.planning.plan_result import Baseline, PlannedStep
 
 CLIMBED_FAMILIES = 2
@@ -116,7 +116,7 @@ def find_baselines(
     found.append(_torch_auto(pool, [family for family in families if _is_for_torch(family)]))
     by_hand = pool.problem.options.by_hand
     if by_hand is not None:
-        found.append(_row("by-hand", offer_by_hand(pool, by_hand)))
+        found.append(_row("by-hand", offer_by_hand(pool, layout_of_groups(by_hand, pool.problem.bounds))))
     return tuple(found)
 
 
@@ -196,7 +196,7 @@ def _strongest(
         if not any(_applies(rule, family) for family in families):
             reason = _why_inapplicable(rule)
         return Baseline(name=baseline.name, planned=None, fits=False, reason=reason)
-    cap = CLIMBS_PER_LAYER * len(pool.problem.profile.layers)
+    cap = CLIMBS_PER_LAYER * pool.problem.num_layers
     best = min(
         (hill_climb(pool, start, (rule,), max_priced=cap) for start in starts[:CLIMBED_FAMILIES]),
         key=lambda candidate: candidate.step_us,

@@ -119,26 +119,27 @@ class FamilyBounds:
         reason = _why_nothing_fits(terms, prices, self.options)
         if reason:
             return FamilyBound(step_us=np.inf, reason=reason)
-        if family.placement == "mshape":
-            return FamilyBound(step_us=max(_divided_ends(terms), _path(family, terms)))
-        if family.branches is not None:
-            return FamilyBound(step_us=_branched(family, terms))
-        return FamilyBound(step_us=max(_sharing(family, terms), _one_layer(terms), _path(family, terms)))
+        return FamilyBound(step_us=self.of_every_cut(family, sums))
 
-    def any_order(self, family: Family, sums: LayerSums) -> float:
-        """Return a step time that no layout of a family can beat in whichever order its devices stand.
+    def of_every_cut(self, family: Family, sums: LayerSums, *, any_order: bool = False) -> float:
+        """Return a step time that no layout of a family can beat, whether or not it keeps memory; O(layers).
 
         Args:
-            family: its devices stand by speed, the fastest first, so that groups are as fast as they can be.
+            family: degrees, micro-batch size and placement.
             sums: of its table.
+            any_order: whether the bound is to hold for every order of its devices; they then stand by speed,
+                the fastest first, so that groups are as fast as they can be.
         """
         terms = self._terms_of(family, sums)
         if family.placement == "mshape":
             return max(_divided_ends(terms), _path(family, terms))
-        if family.branches is not None:
-            first, second, _ = family.sections(sums.num_layers)
-            return max(_path_of(branch, terms) for branch in (first, second))
-        return max(_sharing(family, terms, any_order=True), _one_layer(terms), _path(family, terms))
+        if family.branches is None:
+            sharing = _sharing(family, terms, any_order=any_order)
+            return max(sharing, _one_layer(terms), _path(family, terms))
+        if not any_order:
+            return _branched(family, terms)
+        first, second, _ = family.sections(sums.num_layers)
+        return max(_path_of(branch, terms) for branch in (first, second))
 
     def by_cuts(self, family: Family, sums: LayerSums, prices: RunPrices) -> FamilyBound:
         """Return the bound over all cuts of a family with one stage a device; O(stages × layers²) in arrays.
