@@ -72,7 +72,7 @@ def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
         f"{plan.layout.micro_batches} micro-batches of {plan.layout.micro_batch} a replica, "
         f"{plan.layout.placement}, order {escaped(plan.order)}. A training step takes "
         f"{plan.training_step_us / 1e3:.4g} ms, and no allowed plan less than "
-        f"{plan.lower_bound_us / 1e3:.4g} ms.\n",
+        f"{plan.lower_bound_us / 1e3:.4g} ms ({plan.proof}).\n",
         "### Against hand-written ways, each with its own best degrees and cut\n",
         markdown_table(("plan", "step (ms)", "fits"), baseline_rows(plan)),
         "### The order against hand-written ones, on the same stages\n",
@@ -92,7 +92,8 @@ def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
             title="Stages, per micro-batch", columns=STAGE_COLUMNS, rows=stage_rows(plan.profile, plan.layout)
         ),
         PageTable(
-            title="Training step against hand-written ways, each with its own best degrees and cut",
+            title=f"Training step ({plan.proof}) against hand-written ways, each with its own best degrees "
+            "and cut",
             columns=("plan", "step (ms)", "fits"),
             rows=baseline_rows(plan),
         ),

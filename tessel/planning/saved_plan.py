@@ -7,6 +7,7 @@ Checked in tests/tessel/planning/test_saved_plan.py.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tessel.planning.costs.block_check import check_blocks
 from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.costs.training_step import end_of_step
 from tessel.planning.layout import Layout
-from tessel.planning.plan_result import PlanResult
+from tessel.planning.plan_result import PROVEN_GAP, PlanResult
 from tessel.planning.runtime import OVERLAPPED, RUNTIMES
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
@@ -126,6 +127,14 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def device_names(self) -> tuple[str, ...]:
         """What the devices of each position of the pipeline are called: by their numbers in the cluster."""
         return self.layout.device_names
+
+    @property
+    def proof(self) -> str:
+        """How near its step is to the least that any allowed plan takes."""
+        gap = self.training_step_us / self.lower_bound_us - 1 if self.lower_bound_us else math.inf
+        return (
+            "proven optimal of all plans" if gap <= PROVEN_GAP else f"gap {gap:.1%} to the bound of all plans"
+        )
 
     @property
     def title(self) -> str:
