@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -118,13 +117,12 @@ def check_folder(option: str, path: Path | None, *, suffixes: Sequence[str] = ()
         raise typer.BadParameter(
             f"{option} {path} is in a folder that does not exist; make it first: mkdir -p {path.parent}"
         )
+    from records.output import check_output, output_problem
+
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        check_output(path)
     except OSError as error:
-        raise typer.BadParameter(
-            f"{option} {path} cannot be written ({error.strerror or error}); name a file in a folder that can"
-        ) from error
+        raise typer.BadParameter(f"{option} {output_problem(path, error)}") from error
 
 
 def parse_bytes(text: str) -> int:

@@ -42,6 +42,8 @@ def take_over() -> None:
             encoding=sys.stdout.encoding,
             line_buffering=os.isatty(results),
         )
+        # `records.output` asks this for where `--save /dev/stdout` goes.
+        sys.__stdout__ = sys.stdout  # type: ignore[misc]  # the process's own stdout is another one from now on
     make_lenient(sys.stdout)
 
 
