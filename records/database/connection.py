@@ -348,8 +348,8 @@ def _lock_folder(folder: int, path: Path) -> None:
         except OSError as error:
             if error.errno != errno.EWOULDBLOCK or time.monotonic() > give_up_at:
                 raise RecordFileError(
-                    f"records file {path} cannot be made ({error.strerror}): without hard links and locks, two "
-                    "programs could make it at once; name a file on another file system"
+                    f"records file {path} cannot be made ({error.strerror}): without hard links and locks, "
+                    "two programs could make it at once; name a file on another file system"
                 ) from error
         time.sleep(_RETRY_S)
 
