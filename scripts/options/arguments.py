@@ -110,8 +110,6 @@ def check_folder(option: str, path: Path | None, *, suffixes: Sequence[str] = ()
         raise typer.BadParameter(
             f"{option} {path} has the suffix {path.suffix or '(none)'}; end it with one of {known}"
         )
-    if path.is_dir():
-        raise typer.BadParameter(f"{option} {path} is a folder; name a file in it")
     folder = path.absolute().parent
     if not folder.is_dir():
         raise typer.BadParameter(
@@ -121,6 +119,8 @@ def check_folder(option: str, path: Path | None, *, suffixes: Sequence[str] = ()
 
     try:
         check_output(path)
+    except IsADirectoryError as error:
+        raise typer.BadParameter(f"{option} {path} is a folder; name a file in it") from error
     except OSError as error:
         raise typer.BadParameter(f"{option} {output_problem(path, error)}") from error
 
