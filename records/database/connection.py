@@ -41,6 +41,14 @@ _RETRY_S = 0.01
 
 CONNECT_TIMEOUT_S = 10
 
+_KEEP_ALIVE = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""A server whose machine vanished is given up after a minute; the system's own default is two hours."""
+
 CACHE_KIB = 64 * 1024
 """Pages that a connection keeps, at most: most of what look-ups and appends touch among 10^6 records. With
 SQLite's 2 MiB, every look-up reads a dozen pages from the file again."""
@@ -146,7 +154,7 @@ def _connect_postgresql(url: URL) -> sa.Engine:
         return sa.create_engine(
             url,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S, **_KEEP_ALIVE},
             pool_size=2,
             use_native_hstore=False,  # spares opening three round trips, for a type that no table has
         )
