@@ -2,8 +2,8 @@
 
 The periodic schedule says in which order each device runs its tasks. Of that endless order keep the tasks of
 N micro-batches, and start each as soon as its devices and what it waits for allow: warm-up and cool-down
-fall into place, and what repeats in the middle keeps its period. A device holds at no time more than in the
-endless order, so the memory limits hold as well.
+fall into place, and what repeats in the middle keeps its period. Where no micro-batch frees before it adds, a
+device holds at no time more than in the endless order, so the memory limits hold as well.
 
     endless    … b0 f2 b1 f3 b2 f4 b3 …
     N = 3      f0 f1 b0 f2 b1 b2
@@ -27,7 +27,8 @@ from tessel.search.makespan.device_orders import Orders, earliest_starts, keeps_
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.params import Phase
 from tessel.search.makespan.repeating_part import schedule_of
-from tessel.search.model.instance import Instance, IntArray, build_instance
+from tessel.search.model.instance import Instance, build_instance
+from tessel.search.model.memory_need import NEVER_AMPLE
 from tessel.search.repetend.find_repetend import find_repetend_of
 from tessel.search.repetend.params import RepetendParams
 from tessel.search.repetend.repetend_result import RepetendResult
@@ -89,8 +90,7 @@ class RepetendSearch:
         if not budget.is_proven and budget.is_cut_by_whole:
             return False
         orders = _cut_orders(instance, repetend)
-        # A repetend whose micro-batches free more than they add may keep its limits only in the long run.
-        if not _frees_more_than_it_adds(instance, repetend) or keeps_limits(instance.arrays, orders):
+        if _keeps_limits(instance, orders):
             self.best.offer(earliest_starts(instance.arrays, orders), "repetend with warm-up and cool-down")
         return repetend.rate_optimal
 
@@ -104,35 +104,31 @@ def unroll_repetend(repetend: RepetendResult, *, micro_batches: int) -> Schedule
     Args:
         repetend: found under the limits that the schedule is to keep.
         micro_batches: how many are run, >= 1.
+
+    Raises:
+        ScheduleError: the repetend keeps its limits only in the long run.
     """
     began = time.monotonic()
     instance = build_instance(repetend.placement, micro_batches=micro_batches, memory=repetend.memory)
-    start = cut_repetend(instance, repetend)
+    orders = _cut_orders(instance, repetend)
+    if not _keeps_limits(instance, orders):
+        raise ScheduleError(
+            f"the first of {micro_batches} micro-batches would hold more than the limits: the repetend relies "
+            "on what earlier ones have freed before they add; use `find_schedule`"
+        )
     return schedule_of(
         instance,
-        start,
+        earliest_starts(instance.arrays, orders),
         lower_bound=makespan_lower_bound(instance),
         search_seconds=repetend.search_seconds + time.monotonic() - began,
         found_by="repetend with warm-up and cool-down",
     )
 
 
-def cut_repetend(instance: Instance, repetend: RepetendResult) -> IntArray:
-    """Return the starts by task of the repetend cut to the instance's micro-batches; -1 for tasks not run.
-
-    Args:
-        instance: what is scheduled.
-        repetend: found under the instance's limits, for the same placement.
-    """
-    return earliest_starts(instance.arrays, _cut_orders(instance, repetend))
-
-
-def _frees_more_than_it_adds(instance: Instance, repetend: RepetendResult) -> bool:
-    net = [0] * instance.arrays.num_devices
-    for block in (instance.placement.blocks[index] for index in repetend.block_indices):
-        for device in block.devices:
-            net[device] += block.memory
-    return min(net) < 0
+def _keeps_limits(instance: Instance, orders: Orders) -> bool:
+    """A repetend whose micro-batches free before they add may keep its limits only in the long run."""
+    is_lent = (instance.arrays.ample >= NEVER_AMPLE).any()
+    return not is_lent or keeps_limits(instance.arrays, orders)
 
 
 def _cut_orders(instance: Instance, repetend: RepetendResult) -> Orders:

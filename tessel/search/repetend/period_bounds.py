@@ -8,8 +8,7 @@ With limit L, at most L units are held at any time, so the period of one micro-b
 
 The steps are longest paths between the two blocks; where several blocks add and free, units are matched so
 that the product is greatest (any matching is a bound). Left out: what devices do to each other's waits.
-Checked in tests/tessel/search/repetend/test_period_bounds.py: no bound is above an exhaustive search's
-answer.
+Checked in tests/tessel/search/repetend/test_period_bounds.py and tests/tessel/search/test_every_bound.py.
 
 Source: Tessel (HPCA 2024) uses the work bound; the resource bounds of modulo scheduling are Rau's ResMII.
 """

@@ -8,9 +8,11 @@ long, hold at least as much and let others start no earlier than a pair that tak
 
 A schedule of the placement, with i' where b or i starts and w' behind i' or where w starts, is one of the
 relaxation, so that each bound on the latter holds for the former: what b frees at its start is of no use
-before its end, since whatever adds memory needs the device, so that a part may as well be freed inside it.
+before its end, since whatever adds memory needs the device, so that a part may as well be freed inside it;
+not so where a block without a span adds memory there. A pair whose first block adds, what its second needs,
+adds no more than b does.
 Choices of another form are not relaxed.
-Checked in tests/tessel/search/makespan/bounds/test_choice_relaxation.py against CP-SAT.
+Checked in tests/tessel/search/test_every_bound.py against CP-SAT.
 """
 
 from __future__ import annotations
@@ -54,12 +56,14 @@ class _Split:
         first: the first of the two.
         second: the second of the two.
         gap: least steps from the start of the first to that of the second.
+        is_beside_instant: whether a block without a span adds memory on one of their devices.
     """
 
     joint: Block
     first: Block
     second: Block
     gap: int
+    is_beside_instant: bool
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -76,8 +80,10 @@ class _Split:
         span = min(self.joint.span, self.first.span)
         rest = min(self.second.span, self.joint.span - span)
         left = min(self.joint.memory, self.first.memory + self.second.memory)
-        # A second block without a span would start when the next one may, and free too late for it.
-        held = self.first.memory if rest > 0 else min(self.joint.memory, self.first.memory)
+        # What is freed inside the joint block helps nobody, but for those without a span that may add when it
+        # starts. A second block without a span would start when the next one may, and free too late for it.
+        most = self.joint.memory if rest == 0 or self.is_beside_instant else max(0, self.joint.memory)
+        held = min(self.first.memory, most)
         return _changed(self.first, span, held), _changed(self.second, rest, min(0, left - held))
 
 
@@ -89,6 +95,7 @@ def _read_splits(placement: Placement) -> Sequence[_Split] | None:
     """The choices, if each is one between a block and two, one after the other, on the same devices."""
     by_name = {block.name: block for block in placement.blocks}
     lag = {(edge.source, edge.target): edge.lag for edge in placement.edges}
+    instant = {d for block in placement.blocks if block.span == 0 and block.memory > 0 for d in block.devices}
     found = []
     for choice in placement.choices:
         options = sorted(choice.options, key=len)
@@ -102,7 +109,8 @@ def _read_splits(placement: Placement) -> Sequence[_Split] | None:
         first, second = by_name[pair[0]], by_name[pair[1]]
         if not joint.devices == first.devices == second.devices:
             return None
-        found.append(_Split(joint, first, second, first.span + lag[pair[0], pair[1]]))
+        gap = first.span + lag[pair[0], pair[1]]
+        found.append(_Split(joint, first, second, gap, not instant.isdisjoint(joint.devices)))
     return found
 
 

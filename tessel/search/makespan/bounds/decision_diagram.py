@@ -13,8 +13,7 @@ which only lets more happen: a relaxed decision diagram.
 The last state's least end is a bound on the makespan. States from which no end before a known makespan can be
 reached are dropped; if none is left, that makespan is least. Choices are relaxed before
 (`tessel.search.makespan.bounds.choice_relaxation`); where blocks without a span hold memory on these devices,
-nothing is said. Checked in
-tests/tessel/search/makespan/bounds/test_decision_diagram.py against exhaustive search and CP-SAT.
+nothing is said. Checked in tests/tessel/search/test_every_bound.py against CP-SAT.
 
 Source: Andersen, Hadzic, Hooker and Tiedemann (CP 2007) and Bergman, Cire, van Hoeve and Hooker, "Decision
 Diagrams for Optimization" (2016), for relaxed diagrams of sequencing problems.

@@ -15,7 +15,7 @@ Each number is a proof by itself; the largest counts. They take milliseconds;
 `tessel.search.makespan.bounds.decision_diagram` and, where memory is tight,
 `tessel.search.makespan.exact.device_subsets` prove more. Choices take the option that makes the number
 smallest.
-Checked in tests/tessel/search/makespan/bounds/test_lower_bounds.py against exhaustive search.
+Checked in tests/tessel/search/test_every_bound.py against CP-SAT.
 """
 
 from __future__ import annotations

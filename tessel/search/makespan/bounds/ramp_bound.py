@@ -13,7 +13,7 @@ is still to start h steps before the end includes what comes after it, so that a
 memory of its weight gradient.
 
 It leaves out what happens in between (`tessel.search.makespan.bounds.lower_bounds` has that). Checked in
-tests/tessel/search/makespan/bounds/test_ramp_bound.py against exhaustive search.
+tests/tessel/search/test_every_bound.py against CP-SAT, and by hand in makespan/bounds/test_ramp_bound.py.
 
 Source: Johnson's and Lawler's relaxations of one machine with heads and tails, here with a knapsack of
 memory; the envelope is Dantzig's solution of its linear relaxation.
@@ -87,6 +87,10 @@ def ramp_bound(blocks: DeviceBlocks) -> int:
     head = {block: int(arrays.head[block]) for block in blocks.here}
     after = {block: int(arrays.tail[block]) - blocks.span[block] for block in blocks.here}
     work = arrays.micro_batches * blocks.least_work
+    # A schedule in which nobody takes some option may be over before that option's ramp is.
+    fixed = [block for block in blocks.here if blocks.choice[block] < 0]
+    longest = max([work, *(length[block] for length in (head, after) for block in fixed)])
+    head, after = ({block: min(steps, longest) for block, steps in each.items()} for each in (head, after))
     starts = list(_idle_steps(blocks, head, is_end=False))
     ends = list(_idle_steps(blocks, after, is_end=True))
     best = max((lost for _, lost in (*starts, *ends)), default=0)

@@ -13,7 +13,7 @@
 - *Other devices* are left out by keeping the blocks of some, and the longest paths between them as lags.
 
 How often either loses what matters differs: `tessel.search.makespan.exact.device_subsets` looks for the best.
-Checked in tests/tessel/search/makespan/bounds/test_sub_problem.py against exhaustive search.
+Checked in tests/tessel/search/test_every_bound.py against CP-SAT.
 """
 
 from __future__ import annotations

@@ -190,9 +190,11 @@ class DeviceSubsetSearch:
         self.attempt = Attempt(model, best.makespan, states, keeps_history=False)
 
     def _begin_growing(self) -> None:
-        """Take the device whose diagram alone has proven most."""
-        alone = self._bounds_alone()
-        first = max(alone, key=lambda device: (alone[device], -device))
+        """Take the device whose diagram alone has proven most; one that runs nothing proves nothing."""
+        alone, on_start = self._bounds_alone(), self.best.instance.arrays.on_start
+        first = max(
+            alone, key=lambda device: (alone[device], on_start[device + 1] > on_start[device], -device)
+        )
         self.current = Subset((first,), (first,))
         self._list_candidates()
 

@@ -178,3 +178,14 @@ def test_wrong_arguments_are_refused() -> None:
         find_schedule(vshape(2), micro_batches=1, time_limit_s=0)
     with pytest.raises(ValueError, match="2 memory limits were given for 3 devices"):
         find_schedule(vshape(3), micro_batches=1, memory=(1, 2))
+
+
+def test_devices_that_run_nothing_are_no_obstacle() -> None:
+    blocks = tuple(
+        Block(name=name, devices=(2,), span=span, memory=units)
+        for name, span, units in (("f", 0, 3), ("g", 4, 0), ("i", 1, 0), ("w", 0, -3))
+    )
+    edges = (Edge("g", "f", 1), Edge("f", "i", 1), Edge("i", "w"))
+    placement = Placement(devices=3, blocks=blocks, edges=edges)
+    found = find_schedule(placement, micro_batches=3, memory=(1, 1, 4), budget=SearchBudget(0.3))
+    check_schedule(found)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tessel.errors import ScheduleError
 from tessel.placement import Placement
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule
-from tessel.search.makespan.incumbent import makespan_of
-from tessel.search.makespan.warmup_cooldown import cut_repetend, unroll_repetend
-from tessel.search.model.instance import build_instance
+from tessel.search.makespan.warmup_cooldown import unroll_repetend
 from tessel.search.repetend.find_repetend import find_repetend
 from tessel.shapes import kshape, mshape, nnshape, vshape, xshape
 from tessel.validation import check_schedule
-from tests.samples.schedule_samples import as_schedule
+from tests.samples.random_instances import random_instance
 
 
 @pytest.mark.parametrize(
@@ -25,12 +24,19 @@ def test_cut_repetend_is_valid_whatever_the_number_of_micro_batches(
     placement: Placement, memory: int, copies: int, micro_batches: int
 ) -> None:
     repetend = find_repetend(placement, memory=memory, max_copies=copies)
-    instance = build_instance(placement, micro_batches=micro_batches, memory=(memory,) * 4)
-    start = cut_repetend(instance, repetend)
-    check_schedule(as_schedule(placement, instance.arrays, start, (memory,) * 4))
-    assert makespan_of(instance.arrays, start) <= micro_batches * sum(
-        block.span for block in placement.blocks
-    )
+    whole = unroll_repetend(repetend, micro_batches=micro_batches)
+    check_schedule(whole)
+    assert whole.makespan <= micro_batches * sum(block.span for block in placement.blocks)
+
+
+def test_limits_that_a_repetend_keeps_only_in_the_long_run_are_not_broken_before() -> None:
+    # Here a micro-batch may free what it has not added yet: the first one has nobody to borrow from.
+    placement, micro_batches, memory = random_instance(1801)
+    found = find_schedule(placement, micro_batches=micro_batches, memory=memory, budget=SearchBudget(0.05))
+    check_schedule(found)
+    repetend = find_repetend(placement, memory=memory, max_copies=1)
+    with pytest.raises(ScheduleError, match="the first of 2 micro-batches would hold more than the limits"):
+        unroll_repetend(repetend, micro_batches=micro_batches)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.errors import InfeasibleError
-from tessel.placement import Block, Edge, Placement
+from tessel.placement import Block, Choice, Edge, Placement
 from tessel.search.model import feasible_order, memory_need
 from tessel.search.model.instance import build_instance
 from tessel.search.model.memory_need import NEVER_AMPLE, ample_rooms, least_memory
@@ -165,3 +165,19 @@ def test_a_search_that_was_cut_off_does_not_claim_that_there_is_no_order(
     monkeypatch.setattr(memory_need, "MAX_COUNTS", 0)
     with pytest.raises(InfeasibleError, match="not every order was tried"):
         build_instance(placement, micro_batches=2, memory=(2, 6))
+
+
+def test_what_only_an_option_not_taken_ties_is_no_proof_that_nothing_fits() -> None:
+    # With x, nothing says that f comes before b; the order of all blocks that is looked for has i between.
+    blocks = tuple(
+        Block(name=name, devices=(device,), memory=units)
+        for name, device, units in (("f", 0, 3), ("b", 0, -3), ("i", 1, 0), ("x", 1, 0))
+    )
+    placement = Placement(
+        devices=2,
+        blocks=blocks,
+        edges=(Edge("f", "i"), Edge("i", "b")),
+        choices=(Choice("way", (("i",), ("x",))),),
+    )
+    with pytest.raises(InfeasibleError, match="not every order was tried"):
+        build_instance(placement, micro_batches=1, memory=(0, 0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +16,7 @@ from tessel.search.model.problem import make_problem
 from tessel.shapes import make_shape, vshape
 from tessel.validation import check_schedule
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
-from tests.samples.schedule_samples import Case, least_makespan, tiny_cases, zero_bubble_v
+from tests.samples.schedule_samples import Case, zero_bubble_v
 
 FAR = 1 << 40
 
@@ -55,34 +53,6 @@ def finished(diagram: RelaxedDiagram | None, known: int) -> int:
     while not diagram.is_over:
         diagram.advance(known)
     return diagram.bound
-
-
-def bounds(case: Case, known: int) -> list[int]:
-    placement, micro_batches, memory = case
-    problem = make_problem(placement, memory=memory)
-    return [
-        finished(relaxed_diagram(problem, devices, micro_batches), known)
-        for size in range(1, placement.devices + 1)
-        for devices in combinations(range(placement.devices), size)
-    ]
-
-
-@settings(max_examples=60, deadline=None)
-@given(case=tiny_cases().filter(lambda case: not case[0].choices))
-def test_no_bound_is_above_the_truth(case: Case) -> None:
-    truth = least_makespan(*case)
-    if truth is not None:
-        assert max(bounds(case, FAR)) <= truth
-        assert max(bounds(case, truth + 1)) <= truth
-
-
-@settings(max_examples=40, deadline=None)
-@given(case=small_cases())
-def test_no_bound_is_above_the_general_solvers_answer(case: Case) -> None:
-    truth = least_makespan_by_cpsat(*case)
-    if truth is not None:
-        assert max(bounds(case, FAR)) <= truth
-        assert max(bounds(case, truth + 1)) <= truth
 
 
 @settings(max_examples=25, deadline=None)
