@@ -38,7 +38,11 @@ NEEDED = (
 )  # fmt: skip
 """What forked processes find imported; nothing of this project."""
 
-BOUNDS = ("search/test_every_bound.py", "search/makespan/bounds", "search/makespan/exact/test_device_subsets.py")
+BOUNDS = (
+    "search/test_every_bound.py",
+    "search/makespan/bounds",
+    "search/makespan/exact/test_device_subsets.py",
+)
 PERIODS = ("search/repetend/test_period_bounds.py", "search/test_every_bound.py")
 MODEL = ("search/model", "search/test_every_bound.py")
 STEADY = ("search/repetend/test_steady_state_memory.py",)
