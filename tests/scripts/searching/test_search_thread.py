@@ -1,4 +1,4 @@
-"""What a search is waited for: an answer that keeps `find_schedule`'s promise, at any limit and under any load."""
+"""A search is waited for until its answer keeps `find_schedule`'s promise, at any limit and load."""
 
 from __future__ import annotations
 
