@@ -33,7 +33,8 @@ EQUIVALENT = ROOT / ".ci" / "equivalent_mutants.txt"
 WANTED = 0.95
 
 NEEDED = (
-    "pytest", "hypothesis", "numpy", "scipy.stats", "networkx", "numba", "msgspec", "sqlalchemy", "matplotlib",
+    "pytest", "hypothesis", "numpy", "scipy.stats", "networkx", "numba", "msgspec", "sqlalchemy",
+    "matplotlib",
     "ortools.sat.python.cp_model", "jsonschema", "torch", "tvm.relax",
 )  # fmt: skip
 """What forked processes find imported; nothing of this project."""

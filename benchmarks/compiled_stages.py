@@ -24,7 +24,8 @@ from benchmarks.simulator.provenance import commit, processor
 from tessel.engine.actions import actions_from_csv, actions_of, rank_by_stage
 from tessel.engine.job import JobSpec, RunSpec, actions_as_lines
 from tessel.engine.ranks.launch import launch
-from tessel.plan import Plan, load_plan
+from tessel.loading import load_plan
+from tessel.plan import Plan
 from tuner.plan import ModelPlan
 
 PROVIDERS = {

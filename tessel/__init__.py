@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from tessel.comparison import Comparison, compare_schedules
     from tessel.documents import load_placement, load_schedule, save
     from tessel.errors import ScheduleError
+    from tessel.loading import load_plan
     from tessel.picture.files import draw
     from tessel.placement import Block, Edge, Placement
-    from tessel.plan import Plan, load_plan
+    from tessel.plan import Plan
     from tessel.schedule import Schedule
     from tessel.search import SearchBudget, find_frontier, find_repetend, find_schedule
     from tessel.validation import check_schedule
@@ -70,7 +71,7 @@ _MODULE_BY_NAME = {
     "find_repetend": "tessel.search",
     "find_schedule": "tessel.search",
     "load_placement": "tessel.documents",
-    "load_plan": "tessel.plan",
+    "load_plan": "tessel.loading",
     "load_schedule": "tessel.documents",
     "save": "tessel.documents",
 }

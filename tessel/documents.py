@@ -8,14 +8,12 @@ names the file and, if applicable, the key. Checked in tests/tessel/test_documen
 from __future__ import annotations
 
 import enum
-import errno
 import os
-import tempfile
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
 
+from records.output import io_reason, io_remedy, output_problem, write_output
 from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule, decode_schedule
@@ -78,13 +76,12 @@ def save_document(path: str | os.PathLike[str], document: bytes) -> None:
     Raises:
         DocumentError: the folder is missing or cannot be written, or the disk is full.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise DocumentError(f"{path} is a folder, and a document is a file; name a file in it")
     try:
-        _replace(target, document)
+        write_output(path, document)
+    except IsADirectoryError as error:
+        raise DocumentError(f"{path} is a folder, and a document is a file; name a file in it") from error
     except OSError as error:
-        raise DocumentError(f"{path} cannot be written, {_reason(error)}; {_remedy(error)}") from error
+        raise DocumentError(output_problem(path, error)) from error
 
 
 def detect_kind(path: str | os.PathLike[str]) -> DocumentKind:
@@ -106,7 +103,7 @@ def read_document(path: str | os.PathLike[str]) -> bytes:
         with open(path, "rb") as file:
             text = file.read(MAX_DOCUMENT_BYTES + 1)
     except OSError as error:
-        raise DocumentError(f"{path} cannot be read, {_reason(error)}; {_remedy(error)}") from error
+        raise DocumentError(f"{path} cannot be read, {io_reason(error)}; {io_remedy(error)}") from error
     if not text.strip():
         raise DocumentError(f"{path} is empty, and a document is a JSON object; write it again")
     if len(text) > MAX_DOCUMENT_BYTES:
@@ -178,46 +175,3 @@ def _decode(text: bytes, wanted: type[_Document], path: str | os.PathLike[str]) 
 
 def _too_deep(path: str | os.PathLike[str]) -> DocumentError:
     return DocumentError(f"{path} is nested deeper than any document; check that it is the right file")
-
-
-def _replace(target: Path, document: bytes) -> None:
-    """Write beside the target, force to disk, then rename over it: a reader sees the old file or the new."""
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(document)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(_file_mode(target))
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _file_mode(target: Path) -> int:
-    """The mode the target has, or what the process's umask gives a new file."""
-    if target.exists():
-        return target.stat().st_mode & 0o777
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or type(error).__name__
-
-
-def _remedy(error: OSError) -> str:
-    match error.errno:
-        case errno.ENOENT | errno.ENOTDIR:
-            return "check the path, or make the folder first"
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            return "choose a place you may use, or change its permissions"
-        case errno.EISDIR:
-            return "name a file in it"
-        case errno.ENOSPC | errno.EDQUOT:
-            return "free some space or choose another disk"
-        case _:
-            return "check the path and the disk"

@@ -59,6 +59,11 @@ class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Return the plan's document, keys sorted, a line a value."""
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1)
 
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """What its devices are called: by their numbers."""
+        return tuple(map(str, range(self.placement.devices)))
+
     def __repr__(self) -> str:
         return (
             f"Plan({self.model!r} on {self.device_model!r}, {len(self.stages)} stages, "
@@ -80,8 +85,8 @@ def save_plan(plan: Plan, path: Path) -> None:
     save(plan, path)
 
 
-def load_plan(path: Path) -> Plan:
-    """Read a plan.
+def read_plan(path: Path) -> Plan:
+    """Read a plan's document as it stands; `tessel.loading.load_plan` also computes its figures again.
 
     Raises:
         DocumentError: the file cannot be read, is not a plan, or contradicts itself; the message names

@@ -9,8 +9,6 @@ Checked through tests/cost_model/test_kernel_model.py and test_stage_model.py.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +19,7 @@ import numpy as np
 from cost_model.errors import CostModelFileError
 from cost_model.forests.boosting import xgboost
 from cost_model.forests.forest_files import checked_forest
+from records.output import write_output
 
 TRAINING = "tessel cost-model train"
 """The command that makes most models."""
@@ -75,9 +74,9 @@ def save_model(
     for name, booster in boosters.items():
         content = bytes(booster.save_raw("json"))
         digests[name] = _digest(content)
-        _write_whole(folder / f"{name}.json", content)
+        write_output(folder / f"{name}.json", content)
     whole = msgspec.json.encode(msgspec.structs.replace(manifest, digests=digests), order="sorted")
-    _write_whole(folder / manifest_name, msgspec.json.format(whole, indent=1))
+    write_output(folder / manifest_name, msgspec.json.format(whole, indent=1))
 
 
 def load_manifest(
@@ -200,14 +199,6 @@ def _read(path: Path, limit: int) -> bytes:
     if len(content) > limit:
         raise ValueError(f"it has more than {limit // 2**20} MiB, which no model needs")
     return content
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
 
 
 def _first_line(error: Exception) -> str:

@@ -8,8 +8,6 @@ in it to parse. Checked in tests/cost_model/language/test_model_files.py.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -18,6 +16,7 @@ import numpy as np
 from cost_model.errors import CostModelFileError
 from cost_model.language.network import Floats, Network, NetworkShape
 from cost_model.language.text import TEXT_VERSION
+from records.output import write_output
 
 SCHEMA_VERSION = 2
 MANIFEST = "language_model.json"
@@ -80,9 +79,9 @@ def save_network(network: Network, manifest: Manifest, folder: Path) -> Manifest
     whole = msgspec.structs.replace(
         manifest, shape=network.shape, weights=f"weights-{digest}.f32", digest=digest
     )
-    _write_whole(folder / whole.weights, content)
+    write_output(folder / whole.weights, content)
     text = msgspec.json.format(msgspec.json.encode(whole, order="sorted"), indent=1)
-    _write_whole(folder / MANIFEST, text)
+    write_output(folder / MANIFEST, text)
     for path in folder.glob("weights-*"):
         if path.name != whole.weights:
             path.unlink(missing_ok=True)
@@ -169,11 +168,3 @@ def _tensors(shape: NetworkShape, numbers: Floats) -> dict[str, Floats]:
         found[name] = numbers[start : start + size].reshape(extents).astype(np.float32)
         start += size
     return found
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)

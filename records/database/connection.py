@@ -4,7 +4,8 @@ SQLite runs in write-ahead mode with `synchronous=FULL`: readers never wait for 
 returned is on the disk, so that it survives a killed process and a power cut. Writers take the write lock
 when they begin (`BEGIN IMMEDIATE`), because a transaction that reads first and writes later can be refused
 immediately, without waiting. A new file is created under another name and linked into place, so creation is
-atomic, and eight processes that start together create one file.
+atomic, and eight processes that start together create one file; where there are no hard links, it is renamed
+under a lock of the folder.
 
 A read-only file, or one in a read-only folder, can still be read: without the auxiliary files that SQLite
 otherwise creates, but including a write-ahead log left by a killed writer. A file of another application is
@@ -14,6 +15,8 @@ tests/records/database/test_connection.py.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -37,6 +40,14 @@ _RETRY_S = 0.01
 """Pause before the next attempt where SQLite does not wait by itself."""
 
 CONNECT_TIMEOUT_S = 10
+
+_KEEP_ALIVE = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""A server whose machine vanished is given up after a minute; the system's own default is two hours."""
 
 CACHE_KIB = 64 * 1024
 """Pages that a connection keeps, at most: most of what look-ups and appends touch among 10^6 records. With
@@ -91,7 +102,7 @@ def connect(url: URL) -> sa.Engine:
         return _connect_postgresql(url)
     path = Path(str(url.database))
     if not path.exists():
-        _make_sqlite_file(path)
+        _make_sqlite_file(Path(os.path.realpath(path)))
     _check_sqlite_file(path)
     _check_tables(path)
     return _connect_sqlite(path) if _is_writable(path) else _connect_to_read(path)
@@ -143,7 +154,7 @@ def _connect_postgresql(url: URL) -> sa.Engine:
         return sa.create_engine(
             url,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S, **_KEEP_ALIVE},
             pool_size=2,
             use_native_hstore=False,  # spares opening three round trips, for a type that no table has
         )
@@ -293,7 +304,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 def _make_sqlite_file(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".tessel-", suffix=".new")
         os.close(descriptor)
     except OSError as error:
         raise RecordFileError(
@@ -308,25 +319,47 @@ def _make_sqlite_file(path: Path) -> None:
                 write_version(connection)
             engine.dispose()
         fresh.chmod(0o666 & ~_umask())
-        _link(fresh, path)
+        _give_name(fresh, path)
     finally:
         for leftover in fresh.parent.glob(f"{fresh.name}*"):
             leftover.unlink(missing_ok=True)
 
 
-def _link(fresh: Path, path: Path) -> None:
+def _give_name(fresh: Path, path: Path) -> None:
     """Give the finished file its name, unless another process was first."""
-    try:
-        os.link(fresh, path)
-    except FileExistsError:
-        return
-    except OSError:  # file systems without hard links
-        os.rename(fresh, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            return
+        except OSError:  # file systems without hard links, such as exFAT
+            _lock_folder(folder, path)
+            if not path.exists():
+                os.rename(fresh, path)
         os.fsync(folder)
     finally:
-        os.close(folder)
+        os.close(folder)  # and unlock it
+
+
+def _lock_folder(folder: int, path: Path) -> None:
+    """Lock a folder against others that make a file in it; the system unlocks it for a process that dies.
+
+    Raises:
+        RecordFileError: the file system has no locks, or somebody keeps this one.
+    """
+    give_up_at = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno != errno.EWOULDBLOCK or time.monotonic() > give_up_at:
+                raise RecordFileError(
+                    f"records file {path} cannot be made ({error.strerror}): without hard links and locks, "
+                    "two programs could make it at once; name a file on another file system"
+                ) from error
+        time.sleep(_RETRY_S)
 
 
 def _umask() -> int:
@@ -340,6 +373,8 @@ def _check_sqlite_file(path: Path) -> None:
         raise RecordFileError(
             f"records file {path} is a folder; name a file in it, such as {path}/records.db"
         )
+    if not path.is_file() and path.exists():
+        raise RecordFileError(f"records file {path} is a device or a pipe, not a database; name a file")
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)

@@ -18,6 +18,7 @@ import filecmp
 import itertools
 import logging
 import os
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -150,9 +151,8 @@ def _upgrade(connection: sa.Connection, version: int, location: str) -> None:
 def _back_up_file(path: Path, version: int) -> None:
     """Copy the file as it is to a name of its own; an equal one from an earlier attempt is as good."""
     backup = path.with_name(f"{path.name}.v{version}-backup")
-    partial = backup.with_name(f"{backup.name}.partial")
+    partial = backup.with_name(f".tessel-{secrets.token_hex(8)}.part")  # a name that nobody can lay a link at
     try:
-        partial.unlink(missing_ok=True)
         # A connection of its own reads what is committed, while the upgrade holds the write lock.
         with (
             contextlib.closing(sqlite3.connect(path)) as source,

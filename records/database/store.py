@@ -19,6 +19,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from records.backend_names import kept_name
+from records.database.claims import claims_of
 from records.database.connection import connect, explained_errors, location_of, parse_url
 from records.database.counts import Stats, count_records
 from records.database.migration import prepare_schema
@@ -80,12 +81,17 @@ def open_store(url: str, *, clock: Callable[[], float] = time.time) -> RecordSto
 
 
 class RecordStore:
-    """Measurements in one database. Open it with `open_store`; it may be used from several threads."""
+    """Measurements in one database. Open it with `open_store`; it may be used from several threads.
+
+    Attributes:
+        claims: what this process is measuring, and others with the same database are not to.
+    """
 
     def __init__(self, engine: sa.Engine, location: str, *, clock: Callable[[], float] = time.time) -> None:
         self._engine = engine
         self._location = location
         self.clock = clock
+        self.claims = claims_of(engine)
 
     @property
     def location(self) -> str:
@@ -104,7 +110,8 @@ class RecordStore:
         self.close()
 
     def close(self) -> None:
-        """Close all connections; SQLite then folds its write-ahead file into the main one."""
+        """Give claims back and close all connections; SQLite then folds its write-ahead file in."""
+        self.claims.close()
         self._engine.dispose()
 
     def compact(self) -> None:

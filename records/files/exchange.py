@@ -16,7 +16,6 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO, cast
 
 import msgspec
@@ -26,6 +25,7 @@ from records.database.store import RecordStore
 from records.errors import RecordError, RecordFileError
 from records.files.lines import read_lines
 from records.measurement import Measurement
+from records.output import open_output, output_problem
 from records.record import Record, measurement_digest, storable
 from records.workload import Workload
 
@@ -79,21 +79,11 @@ def save_records(
         RecordFileError: a record is damaged.
         RecordError: the file cannot be written.
     """
-    partial = Path(f"{os.fspath(path)}.partial")
     try:
-        with partial.open("wb") as file:
-            summary = export_records(store, file, skip_damaged=skip_damaged)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        with open_output(path) as file:
+            return export_records(store, file, skip_damaged=skip_damaged)
     except OSError as error:
-        raise RecordError(
-            f"records could not be written to {path} ({error.strerror}); free some space, or name a file in "
-            "a folder that you may write in"
-        ) from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return summary
+        raise RecordError(f"records: {output_problem(path, error)}") from error
 
 
 def check_records(path: str | os.PathLike[str]) -> int:

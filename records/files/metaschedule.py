@@ -26,6 +26,7 @@ from records.errors import RecordError, RecordFileError
 from records.files.lines import read_lines
 from records.limits import MAX_INTEGER
 from records.measurement import Measurement, Status
+from records.output import open_output, output_problem
 from records.record import Record
 from records.workload import Operator, Role, Tensor, Workload, describe
 
@@ -84,13 +85,10 @@ def write_database(records: Iterable[Record], folder: str | os.PathLike[str]) ->
         )
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with (root / WORKLOAD_FILE).open("xb") as workloads, (root / RECORD_FILE).open("xb") as entries:
+        with open_output(root / WORKLOAD_FILE) as workloads, open_output(root / RECORD_FILE) as entries:
             return _write(records, workloads, entries)
     except OSError as error:
-        raise RecordError(
-            f"the MetaSchedule database in {root} cannot be written ({error.strerror}); name a folder that "
-            "you may write in"
-        ) from error
+        raise RecordError(f"the MetaSchedule database in {output_problem(root, error)}") from error
 
 
 class Trial(NamedTuple):

@@ -10,11 +10,13 @@ import typer
 from scripts.options.arguments import parse_names
 from scripts.options.tuning_options import JsonOption
 from scripts.reports.comparison import SchedulesOption, build_comparison, print_comparison
-from scripts.reports.planned import load_planned
+from scripts.reports.planned import baseline_rows, load_planned
 from scripts.terminal import console
 
 if TYPE_CHECKING:
+    from scripts.documents.schedules import Compared
     from tessel.comparison import Comparison
+    from tessel.planning.saved_plan import SavedPlan
 
 
 def compare(
@@ -33,20 +35,38 @@ def compare(
 
     `tessel compare schedule.json --schedules 1f1b,gpipe --json`
     """
-    comparison, is_plan = _load(file, parse_names(schedules))
-    if json:
-        from scripts.documents.schedules import Compared
+    from tessel.planning.saved_plan import SavedPlan
 
-        not_applicable = dict(comparison.not_applicable)
-        console.print_json(Compared(schedules=comparison.rows, not_applicable=not_applicable))
+    schedule, plan = load_planned(file)
+    comparison = build_comparison(schedule, plan, parse_names(schedules))
+    saved = plan if isinstance(plan, SavedPlan) else None
+    if json:
+        console.print_json(_document(comparison, saved))
     else:
-        print_comparison(comparison, in_bytes=is_plan)
+        if saved is not None:
+            console.print_line("Orders on the plan's own stages:")
+        print_comparison(comparison, in_bytes=plan is not None)
+        if saved is not None:
+            console.print_line(
+                f"\nTraining steps, each with its own best degrees and cut; this plan: {saved.proof}"
+            )
+            console.print_table("", ("plan", "step (ms)", "fits"), baseline_rows(saved))
     if explain:
         say = console.print_note if json else console.print_line
         for name, reason in comparison.not_applicable:
             say(f"{name}: {reason}")
 
 
-def _load(file: Path, names: tuple[str, ...] | None) -> tuple[Comparison, bool]:
-    schedule, plan = load_planned(file)
-    return build_comparison(schedule, plan, names), plan is not None
+def _document(comparison: Comparison, saved: SavedPlan | None) -> Compared:
+    from msgspec import UNSET
+
+    from scripts.documents.schedules import Compared
+
+    return Compared(
+        schedules=comparison.rows,
+        not_applicable=dict(comparison.not_applicable),
+        devices=UNSET
+        if saved is None
+        else tuple(saved.layout.devices_at(position) for position in range(saved.layout.pipeline)),
+        baselines=UNSET if saved is None else saved.baselines,
+    )

@@ -93,7 +93,7 @@ def load_recipe(path: Path) -> Recipe:
     """
     from tessel.documents import DocumentKind, detect_kind, load_schedule
     from tessel.exports.recipe import recipe_of_plan, recipe_of_saved_plan, recipe_of_schedule
-    from tessel.plan import load_plan
+    from tessel.loading import load_plan
     from tessel.planning.saved_plan import load_saved_plan
 
     kind = detect_kind(path)

@@ -18,7 +18,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         micro_batch: samples of a micro-batch.
         micro_batches: micro-batches of one replica.
         placement: which device runs which stage.
-        stage_devices: of each stage, its device within one pipeline.
+        stage_devices: of each stage, the devices of the cluster that hold it, over all replicas and copies.
         cuts: first and last layer of each stage, inclusive.
         recompute: of each stage, whether its forward runs again before its backward.
         split_backward: whether the order may split backwards.
@@ -26,6 +26,8 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         step_ms: milliseconds of the training step.
         lower_bound_ms: no allowed plan takes less; of an alternative, no order of its layout.
         memory_bytes: most bytes held, one a device.
+        trained_bytes: weights of each device that have gradients and optimizer state.
+        not_trained_bytes: weights of each device that have none.
         fits: whether every device keeps its limit.
     """
 
@@ -36,7 +38,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: int
     micro_batches: int
     placement: str
-    stage_devices: tuple[int, ...]
+    stage_devices: tuple[tuple[int, ...], ...]
     cuts: tuple[tuple[int, int], ...]
     recompute: tuple[bool, ...]
     split_backward: bool
@@ -44,6 +46,8 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float
     lower_bound_ms: float
     memory_bytes: tuple[int, ...]
+    trained_bytes: tuple[int, ...]
+    not_trained_bytes: tuple[int, ...]
     fits: bool
 
 

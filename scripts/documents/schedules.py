@@ -5,13 +5,24 @@ from __future__ import annotations
 import msgspec
 
 from tessel.comparison import ComparisonRow
+from tessel.planning.saved_plan import SavedBaseline
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tessel compare` prints: rows, fastest first, and why other schedules do not apply."""
+    """What `tessel compare` prints.
+
+    Attributes:
+        schedules: on the same placement, stages and limits, fastest first.
+        not_applicable: by name, why other schedules do not apply.
+        devices: of a plan of layers, the devices of the cluster behind each row of the placement.
+        baselines: of a plan of layers, what its whole training step was compared with, each with its own best
+            degrees and cut.
+    """
 
     schedules: tuple[ComparisonRow, ...]
     not_applicable: dict[str, str]
+    devices: tuple[tuple[int, ...], ...] | msgspec.UnsetType = msgspec.UNSET
+    baselines: tuple[SavedBaseline, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -111,20 +110,23 @@ def check_folder(option: str, path: Path | None, *, suffixes: Sequence[str] = ()
         raise typer.BadParameter(
             f"{option} {path} has the suffix {path.suffix or '(none)'}; end it with one of {known}"
         )
-    if path.is_dir():
-        raise typer.BadParameter(f"{option} {path} is a folder; name a file in it")
     folder = path.absolute().parent
     if not folder.is_dir():
         raise typer.BadParameter(
             f"{option} {path} is in a folder that does not exist; make it first: mkdir -p {path.parent}"
         )
+    from records.output import check_output, output_problem
+
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        check_output(path)
+    except IsADirectoryError as error:
+        raise typer.BadParameter(f"{option} {path} is a folder; name a file in it") from error
     except OSError as error:
-        raise typer.BadParameter(
-            f"{option} {path} cannot be written ({error.strerror or error}); name a file in a folder that can"
-        ) from error
+        raise typer.BadParameter(f"{option} {output_problem(path, error)}") from error
+
+
+LEAST_PLAIN_BYTES = 1e6
+"""Below, a number without a unit is not taken for bytes: nobody has a device of 16."""
 
 
 def parse_bytes(text: str) -> int:
@@ -132,6 +134,10 @@ def parse_bytes(text: str) -> int:
     value = _quantity(text, _BYTES_BY_SUFFIX, "a size such as 16GiB, 512MiB or 1000000")
     if value < 1:
         raise typer.BadParameter(f"{text!r} is less than one byte; give a size such as 16GiB")
+    if value < LEAST_PLAIN_BYTES and text.strip()[-1].isdigit():
+        raise typer.BadParameter(
+            f"{text!r} is {value:g} bytes, without a unit; write {value:g}GiB if so meant"
+        )
     return int(value)
 
 

@@ -51,19 +51,18 @@ def work_option(
 
 
 def make_budget(work: float | None, time_limit: str | None) -> SearchBudget:
-    """Return what the options `--work` and `--time-limit` allow.
+    """Return what the options `--work` and `--time-limit` allow; without the second no time cuts the search.
 
     Raises:
         BadParameter: one of them is not above 0 or is no number.
     """
-    from tessel.search.budget import DEFAULT_WORK, LONGEST_S, SearchBudget
+    from tessel.search.budget import DEFAULT_WORK, SearchBudget
 
     if work is not None and not 0 < work < 1e9:
         raise typer.BadParameter(f"--work is {work:g}; give a number of units above 0, such as 10")
     if time_limit is not None:
         return SearchBudget(work_limit=work, time_limit_s=parse_duration(time_limit))
-    units = DEFAULT_WORK if work is None else work
-    return SearchBudget(work_limit=units, time_limit_s=LONGEST_S * max(1.0, units / DEFAULT_WORK))
+    return SearchBudget(work_limit=DEFAULT_WORK if work is None else work)
 
 
 def only_time(work: float | None, time_limit: str | None) -> float | None:

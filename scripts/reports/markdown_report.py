@@ -21,7 +21,11 @@ def plan_report(plan: Plan, comparison: Comparison) -> str:
     from tessel.comparison import format_ms
 
     schedule = plan.schedule
-    proof = "proven optimal" if schedule.optimal else f"within {schedule.gap:.1%} of optimal"
+    proof = (
+        "its order proven optimal on these stages"
+        if schedule.optimal
+        else f"its order within {schedule.gap:.1%} of optimal on these stages"
+    )
     kind = "training" if plan.training else "inference"
     parts = [
         f"## {escaped(plan.model)}, {kind}, on {len(plan.stages)} devices\n",

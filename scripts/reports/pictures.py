@@ -104,6 +104,7 @@ def write_picture(
                 gains=options.gains,
                 style=style,
                 width=_inches(options),
+                device_names=None if plan is None else plan.device_names,
             )
 
 
@@ -162,6 +163,7 @@ def _compared_document(comparison: Comparison, plan: AnyPlan | None, out: Path, 
         title=title,
         step_ms=None if plan is None else plan.step_us / 1000,
         static_bytes=None if plan is None else plan.static_bytes,
+        device_names=None if plan is None else plan.device_names,
         model=_plan_model(plan) if isinstance(plan, Plan) else None,
         tables=() if plan is None else _plan_tables(plan) if isinstance(plan, Plan) else layout_tables(plan),
     )
@@ -179,7 +181,7 @@ def _report(comparison: Comparison, plan: AnyPlan | None) -> str:
 
 def _plan_model(plan: Plan) -> PageModel:
     from tessel.picture.page import GraphPart, PageModel
-    from tessel.pipeline import block_of_function
+    from tessel.pipeline import blocks_of_function
 
     functions = dict.fromkeys(node.function for node in plan.graph)
     return PageModel(
@@ -188,7 +190,11 @@ def _plan_model(plan: Plan) -> PageModel:
             GraphPart(part=node.part, function=node.function, layers=node.layers, inputs=node.inputs)
             for node in plan.graph
         ),
-        block_of_function={function: block_of_function(function) for function in functions},
+        block_of_function={
+            function: blocks[0]
+            for function in functions
+            if (blocks := blocks_of_function(function, plan.placement))
+        },
         layers={block.name: _layers_of(block.name, plan) for block in plan.placement.blocks},
     )
 
@@ -202,7 +208,7 @@ def _layers_of(block: str, plan: Plan) -> tuple[str, ...]:
 
 def _plan_parts(plan: Plan) -> tuple[PagePart, ...]:
     from tessel.picture.page import PagePart
-    from tessel.pipeline import block_of_function
+    from tessel.pipeline import blocks_of_function
 
     return tuple(
         PagePart(
@@ -212,7 +218,9 @@ def _plan_parts(plan: Plan) -> tuple[PagePart, ...]:
             source=part.figure.source,
             occurrences=part.occurrences,
             runner_up=part.runner_up,
-            blocks=tuple(map(block_of_function, part.functions)),
+            blocks=tuple(
+                block for function in part.functions for block in blocks_of_function(function, plan.placement)
+            ),
             layers=format_layers(part.layers),
             tensors=format_tensors(part),
         )

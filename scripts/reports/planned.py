@@ -33,7 +33,7 @@ def load_planned(file: Path) -> tuple[Schedule, AnyPlan | None]:
     """
     from tessel.documents import DocumentKind, detect_kind, load_schedule
     from tessel.errors import DocumentError
-    from tessel.plan import load_plan
+    from tessel.loading import load_plan
     from tessel.planning.saved_plan import load_saved_plan
 
     other = _OTHER_FILES.get(file.suffix.lower())
@@ -72,7 +72,7 @@ def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
         f"{plan.layout.micro_batches} micro-batches of {plan.layout.micro_batch} a replica, "
         f"{plan.layout.placement}, order {escaped(plan.order)}. A training step takes "
         f"{plan.training_step_us / 1e3:.4g} ms, and no allowed plan less than "
-        f"{plan.lower_bound_us / 1e3:.4g} ms.\n",
+        f"{plan.lower_bound_us / 1e3:.4g} ms ({plan.proof}).\n",
         "### Against hand-written ways, each with its own best degrees and cut\n",
         markdown_table(("plan", "step (ms)", "fits"), baseline_rows(plan)),
         "### The order against hand-written ones, on the same stages\n",
@@ -92,20 +92,22 @@ def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
             title="Stages, per micro-batch", columns=STAGE_COLUMNS, rows=stage_rows(plan.profile, plan.layout)
         ),
         PageTable(
-            title="Training step against hand-written ways, each with its own best degrees and cut",
+            title=f"Training step ({plan.proof}) against hand-written ways, each with its own best degrees "
+            "and cut",
             columns=("plan", "step (ms)", "fits"),
             rows=baseline_rows(plan),
         ),
     )
 
 
-STAGE_COLUMNS = ("stage", "device", "layers", "forward (ms)", "backward (ms)", "weights", "recomputes")
+STAGE_COLUMNS = ("stage", "devices", "layers", "forward (ms)", "backward (ms)", "weights", "recomputes")
 
 
 def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
     """Return a row a stage: where it runs, what it holds and what it takes."""
     from tessel.planning.costs.stage_costs import costs_of
     from tessel.planning.costs.stage_figures import table_key
+    from tessel.planning.layout import name_devices
 
     costs = costs_of(profile, table_key(layout))
     rows = []
@@ -115,7 +117,7 @@ def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
         rows.append(
             (
                 str(stage),
-                "all" if len(layout.devices_of(stage)) > 1 else str(layout.device_of(stage)),
+                name_devices(layout.cluster_devices(stage)),
                 str(first) if first == last else f"{first}-{last}",
                 f"{sum(cost.forward_us for cost in inner) / 1e3:.4g}",
                 f"{sum(cost.joint_backward_us or 0.0 for cost in inner) / 1e3:.4g}",
@@ -124,6 +126,11 @@ def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
             )
         )
     return tuple(rows)
+
+
+def format_gap(gap: float) -> str:
+    """Return a gap as text; one that is not 0 is not printed as 0."""
+    return "below 0.1%" if 0 < gap < 5e-4 else f"{gap:.1%}"
 
 
 def baseline_rows(plan: SavedPlan) -> tuple[tuple[str, ...], ...]:

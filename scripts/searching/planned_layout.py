@@ -144,13 +144,16 @@ def fastest_placement(plans: Mapping[str, Plan], choice: ChosenLayout | None) ->
         plans: by name, at least one.
         choice: what was planned; None where cuts were given.
     """
-    from tessel.tuned_model.step_end import step_end
+    from tessel.planning.costs.training_step import end_of_step
+    from tessel.tuned_model.model_figures import figures_of_model
 
     def step_us(plan: Plan) -> float:
-        after_us = 0.0
-        if choice is not None and plan.training:
-            after_us = step_end(plan, choice.link, update_us_a_byte=choice.update_us_a_byte).after_us
-        return plan.schedule.makespan * plan.step_us + after_us
+        figures = figures_of_model(
+            plan,
+            link=None if choice is None else choice.link,
+            update_us_a_byte=0.0 if choice is None else choice.update_us_a_byte,
+        )
+        return end_of_step(figures, plan.schedule, step_us=plan.step_us).step_us
 
     return min(plans, key=lambda name: step_us(plans[name]))
 

@@ -2,8 +2,9 @@
 
 The search runs in a thread of its own and looks at its budget between rounds. Where it is to end, by Ctrl-C
 or because its time is over, it has a moment to do so; then the best answer so far is taken without it, in the
-middle of a compiled round, of a rule that takes long, or of code that is not compiled yet.
-Checked in tests/scripts/terminal/test_interrupts.py.
+middle of a compiled round or of code that is not compiled yet. A search of which there is no answer yet is
+waited for, however late: `find_schedule` gives none before the hand-written rules are built.
+Checked in tests/scripts/searching/test_search_thread.py and tests/scripts/terminal/test_interrupts.py.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ def _abandon(work: _Work[Answer], budget: SearchBudget) -> None:
 
 
 def _percent(budget: SearchBudget) -> tuple[int | None, int | None]:
-    """How much of the work is done and of how much; unknown where only time is limited."""
-    if not budget.is_by_work:
+    """How much of the work is done and of how much; unknown where only time is limited, or all is done."""
+    if not budget.is_by_work or not budget.operations_left:
         return None, None
     whole = budget.operations + budget.operations_left
     return int(100 * budget.operations / max(1, whole)), 100

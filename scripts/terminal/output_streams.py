@@ -42,6 +42,8 @@ def take_over() -> None:
             encoding=sys.stdout.encoding,
             line_buffering=os.isatty(results),
         )
+        # `records.output` asks this for where `--save /dev/stdout` goes.
+        sys.__stdout__ = sys.stdout  # type: ignore[misc]  # the process's own stdout is another one from now on
     make_lenient(sys.stdout)
 
 
@@ -72,13 +74,25 @@ def make_lenient(stream: TextIO) -> None:
 
 
 class _ForWhoeverReads(io.FileIO):
-    """A file descriptor for writing, on which it is no error that nobody reads any more."""
+    """A file descriptor for writing, on which it is no error that nobody reads any more.
+
+    A full disk is an error once: what is written after it, as the process ends, is dropped.
+    """
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w")
+        self._has_failed = False
 
     def write(self, data: ReadableBuffer, /) -> int:
+        if self._has_failed:
+            return memoryview(data).nbytes
         try:
             return super().write(data)
         except BrokenPipeError:
             return memoryview(data).nbytes
+        except OSError as error:
+            self._has_failed = True
+            raise OSError(
+                f"the results cannot be written to stdout, {error.strerror}; free some space, or write them "
+                "elsewhere"
+            ) from error

@@ -7,6 +7,7 @@ starts from these, and tests examine these. Times are schedule steps.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessel.dag import Dag
@@ -170,3 +171,17 @@ def _phase(schedule: Schedule, start: int) -> Phase:
     if start < schedule.repetend.start:
         return Phase.WARM_UP
     return Phase.REPETEND if start < schedule.repetend.end else Phase.COOL_DOWN
+
+
+def names_of(schedule: Schedule, device_names: Sequence[str] | None) -> Sequence[str]:
+    """Return what each device is called: as given, or by its number.
+
+    Raises:
+        ValueError: the names are not one a device.
+    """
+    devices = schedule.placement.devices
+    if device_names is None:
+        return [str(device) for device in range(devices)]
+    if len(device_names) != devices:
+        raise ValueError(f"{len(device_names)} names are given for {devices} devices; give one each")
+    return device_names

@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import re
 from contextlib import AbstractContextManager
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 import matplotlib
 from matplotlib.figure import Figure
 
-from tessel.errors import DocumentError
+from tessel.documents import save_document
 
 _DPI = 150.0
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -42,20 +42,14 @@ def save_figure(figure: Figure, path: Path) -> None:
     Raises:
         DocumentError: the folder cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial{path.suffix}")
-    try:
-        if path.suffix == ".svg":
-            partial.write_text(svg_document(figure), encoding="utf-8")
-        else:
-            dpi = max(figure.dpi, _DPI) if path.suffix == ".png" else _DPI
-            with _saving():
-                figure.savefig(partial, dpi=dpi, metadata=_metadata(figure, path.suffix))
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise DocumentError(
-            f"{path} cannot be written ({error.strerror}); choose a folder that exists and can be written"
-        ) from error
+    if path.suffix == ".svg":
+        save_document(path, svg_document(figure).encode())
+        return
+    drawn = BytesIO()
+    dpi = max(figure.dpi, _DPI) if path.suffix == ".png" else _DPI
+    with _saving():
+        figure.savefig(drawn, format=path.suffix[1:], dpi=dpi, metadata=_metadata(figure, path.suffix))
+    save_document(path, drawn.getvalue())
 
 
 def svg_document(figure: Figure) -> str:

@@ -26,7 +26,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 
-from tessel.picture.bars import Box, boxes_of, critical_bars, idle_steps
+from tessel.picture.bars import Box, boxes_of, critical_bars, idle_steps, names_of
 from tessel.picture.colors import CHUNK_COLOR, CRITICAL, IDLE, BlockStyle, block_styles, chunk_whites, ink_on
 from tessel.schedule import Schedule
 
@@ -65,6 +65,7 @@ def draw_schedule(
     annotation_args: ArtistArgs | None = None,
     rectangle_args: Mapping[str, ArtistArgs] | None = None,
     line_args: ArtistArgs | None = None,
+    device_names: Sequence[str] | None = None,
 ) -> Axes:
     """Draw the schedule's bars on the axes.
 
@@ -79,6 +80,7 @@ def draw_schedule(
         rectangle_args: properties of the bars (`matplotlib.collections.PolyCollection`) by kind, likewise;
             kinds of one's own go by their blocks' names without the number, such as "allreduce".
         line_args: properties of the critical path (`matplotlib.lines.Line2D`), likewise.
+        device_names: of each row, what its device is called; the numbers from 0 on if None.
 
     Returns:
         The axes.
@@ -94,7 +96,7 @@ def draw_schedule(
     marked = _draw_phases(axes, schedule, scale, room)
     if critical_path:
         _draw_critical_path(axes, schedule, scale, line_args or {})
-    _label_devices(axes, schedule, room)
+    _label_devices(axes, schedule, room, names_of(schedule, device_names))
     axes.set_xlabel("time (steps)" if step_ms is None else "time (ms)")
     axes.set_title(title, loc="left", pad=16.0 if marked else 6.0, parse_math=False)
     for side in ("top", "right", "left"):
@@ -339,17 +341,18 @@ def _draw_critical_path(axes: Axes, schedule: Schedule, scale: float, line_args:
     line.set(**line_args)
 
 
-def _label_devices(axes: Axes, schedule: Schedule, room: _Room) -> None:
+def _label_devices(axes: Axes, schedule: Schedule, room: _Room, names: Sequence[str]) -> None:
     every = max(int(np.ceil(7 / room.row)), 1)  # rows lower than 7 points do not all have a label
     shown = range(0, schedule.placement.devices, every)
     figure = axes.get_figure(root=True)
     assert figure is not None
     if figure.get_size_inches()[0] < NARROW_INCHES:
-        labels = [str(device) for device in shown]
+        labels = [names[device] for device in shown]
         axes.set_ylabel("device")
     else:
         idle = idle_steps(schedule)
         labels = [
-            f"device {device}  ({idle[device] / max(schedule.makespan, 1):.0%} idle)" for device in shown
+            f"device {names[device]}  ({idle[device] / max(schedule.makespan, 1):.0%} idle)"
+            for device in shown
         ]
     axes.set_yticks(shown, labels, fontsize=min(rcParams["font.size"], max(0.8 * room.row, 5.0)))

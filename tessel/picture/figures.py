@@ -50,6 +50,7 @@ def schedule_figure(
     rectangle_args: Mapping[str, ArtistArgs] | None = None,
     line_args: ArtistArgs | None = None,
     width: float = SCREEN_INCHES,
+    device_names: Sequence[str] | None = None,
 ) -> DescribedFigure:
     """Return a figure of the schedule over its memory, with a legend.
 
@@ -62,6 +63,7 @@ def schedule_figure(
         rectangle_args: see `draw_schedule`.
         line_args: see `draw_schedule`.
         width: of the figure, in inches.
+        device_names: see `draw_schedule`.
     """
     devices = schedule.placement.devices
     size = Size.of(width)
@@ -80,6 +82,7 @@ def schedule_figure(
             annotation_args=annotation_args,
             rectangle_args=rectangle_args,
             line_args=line_args,
+            device_names=device_names,
         )
         if len(all_axes) > 1:
             in_bytes = step_ms is not None
@@ -89,6 +92,7 @@ def schedule_figure(
                 step_ms=step_ms,
                 unit=2**20 if in_bytes else 1,
                 unit_name="saved (MiB)" if in_bytes else "memory (units)",
+                device_names=device_names,
             )
             if devices <= len(DEVICE_COLORS) and width >= NARROW_INCHES:
                 all_axes[1].legend(
@@ -110,6 +114,7 @@ def comparison_figure(
     rectangle_args: Mapping[str, ArtistArgs] | None = None,
     line_args: ArtistArgs | None = None,
     width: float = SCREEN_INCHES,
+    device_names: Sequence[str] | None = None,
 ) -> DescribedFigure:
     """Return a figure of several schedules on one time axis, fastest first, each with its figures.
 
@@ -124,6 +129,7 @@ def comparison_figure(
         rectangle_args: see `draw_schedule`.
         line_args: see `draw_schedule`.
         width: of the figure, in inches.
+        device_names: see `draw_schedule`.
     """
     schedules = dict(comparison.schedules)
     rows = comparison.rows
@@ -145,6 +151,7 @@ def comparison_figure(
                 annotation_args=annotation_args,
                 rectangle_args=rectangle_args,
                 line_args=line_args,
+                device_names=device_names,
             )
             axes.label_outer()
         add_legend(figure, all_axes)

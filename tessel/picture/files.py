@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def draw(
     gains: bool = False,
     style: PictureStyle | None = None,
     width: float = SCREEN_INCHES,
+    device_names: Sequence[str] | None = None,
 ) -> None:
     """Write the picture, page, trace or text that the path's suffix asks for; the file appears whole or not.
 
@@ -48,6 +50,7 @@ def draw(
         gains: whether the picture of a comparison is a bar chart of the gains over 1F1B.
         style: how numbers, bars and critical paths of a picture look, over the defaults.
         width: of a picture, in inches.
+        device_names: of each row, what its device is called; the numbers from 0 on if None.
 
     Raises:
         ValueError: the suffix is none of these.
@@ -62,7 +65,9 @@ def draw(
     step_ms = None if step_us is None else step_us / 1000
     if path.suffix == ".html":
         comparison = compare_schedules(subject, step_us=step_us) if isinstance(subject, Schedule) else subject
-        save_document(path, page_document(comparison, title=title, step_ms=step_ms))
+        save_document(
+            path, page_document(comparison, title=title, step_ms=step_ms, device_names=device_names)
+        )
     elif path.suffix in PICTURES and isinstance(subject, Comparison) and gains:
         style = style or PictureStyle()
         figure = gains_figure(
@@ -88,13 +93,19 @@ def draw(
             rectangle_args=style.rectangle_args,
             line_args=style.line_args,
             width=width,
+            device_names=device_names,
         )
         save_figure(figure, path)
     elif path.suffix == ".json":
-        trace = trace_document(_fastest(subject), step_us=1.0 if step_us is None else step_us, name=title)
+        trace = trace_document(
+            _fastest(subject),
+            step_us=1.0 if step_us is None else step_us,
+            name=title,
+            device_names=device_names,
+        )
         save_document(path, trace)
     else:
-        save_document(path, text_grid(_fastest(subject)).plain.encode())
+        save_document(path, text_grid(_fastest(subject), device_names=device_names).plain.encode())
 
 
 def _fastest(subject: Schedule | Comparison) -> Schedule:

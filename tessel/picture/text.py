@@ -10,12 +10,12 @@ blocks fall on one character, the one with the largest share is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from rich.text import Text
 
-from tessel.picture.bars import Bar, bars_of
+from tessel.picture.bars import Bar, bars_of, names_of
 from tessel.picture.colors import LABEL_BY_KIND, BlockStyle, block_styles
 from tessel.placement import BlockKind, Placement
 from tessel.schedule import Schedule
@@ -31,14 +31,16 @@ _MARKS_BY_KIND = {
 """A mark a chunk, over again from the fifth on, and the style, of each kind."""
 
 
-def text_grid(schedule: Schedule, *, width: int = 100) -> Text:
+def text_grid(schedule: Schedule, *, width: int = 100, device_names: Sequence[str] | None = None) -> Text:
     """Return the schedule as coloured text.
 
     Args:
         schedule: what to show.
         width: columns at most; one column then stands for as many steps as needed.
+        device_names: of each row, what its device is called; the numbers from 0 on if None.
     """
-    label_width = len(f"device {schedule.placement.devices - 1}") + 2
+    names = names_of(schedule, device_names)
+    label_width = len("device ") + max(map(len, names)) + 2
     room = max(width - label_width, 1)
     digits = len(str(max(schedule.micro_batches - 1, 0)))
     columns = min(room, max(schedule.makespan, 1) * (digits + 1))
@@ -51,7 +53,7 @@ def text_grid(schedule: Schedule, *, width: int = 100) -> Text:
     styles = block_styles(schedule.placement)
     text = Text()
     for device, bars in enumerate(rows):
-        text.append(f"device {device}".ljust(label_width))
+        text.append(f"device {names[device]}".ljust(label_width))
         for characters, style in _runs(_cells(bars, columns, schedule.makespan), styles):
             text.append(characters, style=style)
         text.append("\n")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tessel.picture.bars import bars_of, memory_curves
+from tessel.picture.bars import bars_of, memory_curves, names_of
 from tessel.schedule import Schedule
 
 Event = dict[str, Any]
@@ -55,6 +55,7 @@ def trace_document(
     step_us: float = 1.0,
     name: str = "schedule",
     measured: Sequence[MeasuredSlice] = (),
+    device_names: Sequence[str] | None = None,
 ) -> bytes:
     """Return the trace as JSON.
 
@@ -63,17 +64,17 @@ def trace_document(
         step_us: microseconds of a step.
         name: name of the process in the trace.
         measured: what a run really did, shown as a process of its own below the planned one.
+        device_names: of each row, what its device is called; the numbers from 0 on if None.
     """
+    names = names_of(schedule, device_names)
     events = [
-        *_track_names(
-            _PROCESS, name, [f"device {device}" for device in range(schedule.placement.devices)], 1
-        ),
+        *_track_names(_PROCESS, name, [f"device {each}" for each in names], 1),
         *_measured_names(schedule, measured, name),
         *sorted(
             (
                 *_slices(schedule, step_us),
                 *_flows(schedule, step_us),
-                *_counters(schedule, step_us),
+                *_counters(schedule, step_us, names),
                 *_measured_slices(schedule, measured),
             ),
             key=lambda event: event["ts"],
@@ -166,12 +167,12 @@ def _flows(schedule: Schedule, step_us: float) -> Iterator[Event]:
             yield {**common, "ph": "f", "bp": "e", "tid": _thread(target.devices[0]), "ts": finish * step_us}
 
 
-def _counters(schedule: Schedule, step_us: float) -> Iterator[Event]:
+def _counters(schedule: Schedule, step_us: float, names: Sequence[str]) -> Iterator[Event]:
     for curve in memory_curves(schedule):
         for step, units in zip(curve.steps, curve.units, strict=True):
             yield {
                 "ph": "C",
-                "name": f"memory of device {curve.device}",
+                "name": f"memory of device {names[curve.device]}",
                 "pid": _PROCESS,
                 "ts": step * step_us,
                 "args": {"held": units},

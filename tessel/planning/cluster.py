@@ -64,6 +64,16 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if any(not 0 < speed < float("inf") for speed in self.device_speed):
             raise ScheduleError("a device's speed is a number above 0, relative to the profile's device")
 
+    @property
+    def is_uneven(self) -> bool:
+        """Whether devices differ in speed or memory."""
+        return len({(self.speed_of(device), self.memory_of(device)) for device in range(self.devices)}) > 1
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether devices have a memory limit."""
+        return self.memory_bytes is not None or bool(self.device_memory_bytes)
+
     def memory_of(self, device: int) -> int | None:
         """Return the memory limit of a device, or None where there is none."""
         return self.device_memory_bytes[device] if self.device_memory_bytes else self.memory_bytes
@@ -74,28 +84,31 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Optimizer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What training holds beside the weights, in bytes for each byte of weights.
+    """What training holds beside the weights, in bytes for each byte of weights that is trained.
 
     Attributes:
         name: as named on the command line.
         gradient_ratio: bytes of gradients.
         state_ratio: bytes of optimizer state, master weights included.
+        updates: whether weights are updated; gradients are held even where they are not.
     """
 
     name: str
     gradient_ratio: float
     state_ratio: float
+    updates: bool = True
 
 
 OPTIMIZERS = {
     optimizer.name: optimizer
     for optimizer in (
-        Optimizer(name="none", gradient_ratio=0.0, state_ratio=0.0),
+        Optimizer(name="none", gradient_ratio=1.0, state_ratio=0.0, updates=False),
         Optimizer(name="sgd", gradient_ratio=1.0, state_ratio=0.0),
         Optimizer(name="momentum", gradient_ratio=1.0, state_ratio=1.0),
         Optimizer(name="adam", gradient_ratio=1.0, state_ratio=2.0),
         Optimizer(name="adam-mixed", gradient_ratio=2.0, state_ratio=6.0),
     )
 }
-"""By name. `adam-mixed` is Adam on 16-bit weights: gradients, master weights and two moments in 32 bits, 18
-bytes a parameter (Rajbhandari et al., ZeRO, SC 2020, section 3.1, there 16 with 16-bit gradients)."""
+"""By name. `none` leaves the weights as they are: gradients alone are held and summed. `adam-mixed` is Adam
+on 16-bit weights: gradients, master weights and two moments in 32 bits, 18 bytes a parameter (Rajbhandari et
+al., ZeRO, SC 2020, section 3.1, there 16 with 16-bit gradients)."""

@@ -1,13 +1,14 @@
 """Say why a plan is as it is: what it is bound by, what comes next, and what planning again would give.
 
 The sentences read figures of the step that was found; the changes are plans of their own, made with a part
-of the budget and begun from the plan's own layout, so that an easier problem never seems to cost more.
+of the budget and begun from the plan's own layout, so that an easier problem never seems to cost more. What
+they find is offered to the plan itself: where it keeps the limits given, it becomes the plan.
 Checked in tests/tessel/planning/test_explanation.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -64,8 +65,9 @@ def _distance(best: PlannedStep, lower_bound_us: float) -> str:
     gap = step_us / lower_bound_us - 1 if lower_bound_us else 0.0
     if gap <= 1e-9:
         return f"{step_us / 1e3:.1f} ms is proven optimal over all layouts, cuts and orders allowed."
+    share = "0.1%" if gap < 5e-4 else f"{gap:.1%}"
     return (
-        f"{step_us / 1e3:.1f} ms is within {gap:.1%} of {lower_bound_us / 1e3:.1f} ms, a lower bound for all "
+        f"{step_us / 1e3:.1f} ms is within {share} of {lower_bound_us / 1e3:.1f} ms, a lower bound for all "
         "layouts, cuts and orders allowed."
     )
 
@@ -82,7 +84,7 @@ def _busiest(best: PlannedStep) -> str:
     )
     waits = estimate.step_us - float(work[device])
     sentence = (
-        f"Device {device}, with layers {layers}, is the busiest: it computes "
+        f"Device {best.layout.device_names[device]}, with layers {layers}, is the busiest: it computes "
         f"{work[device] / estimate.step_us:.0%} of the step ({estimate.busy_ratio:.0%} on average), and "
         f"{waits / 1e3:.1f} ms are "
         "warm-up, cool-down, hops, synchronisation and the optimizer."
@@ -104,9 +106,9 @@ def _memory(best: PlannedStep) -> str:
     if limits is None:
         return f"The fullest device holds {max(held) / GIB:.1f} GiB; memory is not limited."
     device = max(range(len(held)), key=lambda device: held[device] / limits[device])
+    name = best.layout.device_names[device]
     return (
-        f"The fullest device, {device}, holds {held[device] / GIB:.1f} of {limits[device] / GIB:.1f} "
-        f"GiB.{tail}"
+        f"The fullest device, {name}, holds {held[device] / GIB:.1f} of {limits[device] / GIB:.1f} GiB.{tail}"
     )
 
 
@@ -114,27 +116,45 @@ PlanAgain = Callable[[Cluster, PlanOptions, float], PlannedStep | None]
 """From a cluster, options and a share of the budget to the best step then; None where there is none."""
 
 
-def find_changes(
-    best: PlannedStep, cluster: Cluster, options: PlanOptions, sizes: Sequence[int], plan_again: PlanAgain
-) -> tuple[Change, ...]:
-    """Return what planning again finds if one thing were different, most saved first.
+def plan_changed(
+    layout: Layout, cluster: Cluster, options: PlanOptions, sizes: Sequence[int], plan_again: PlanAgain
+) -> dict[str, PlannedStep]:
+    """Return what planning again finds if one thing were different, by what would be.
 
     Args:
-        best: the plan's step.
+        layout: the plan's.
         cluster: its devices and links.
         options: its options.
         sizes: micro-batch sizes of the profile.
         plan_again: plans for another cluster or other options.
     """
-    wanted = list(_changed_problems(best.layout, cluster, options, sizes))
-    found = []
+    wanted = list(_changed_problems(layout, cluster, options, sizes))
+    found = {}
     for done, (text, changed, allowed) in enumerate(wanted):
         again = plan_again(changed, allowed, 1 / (len(wanted) - done))
         if again is not None:
-            step_us = again.estimate.step_us
-            saves_us = best.estimate.step_us - step_us
-            found.append(Change(change=text, step_us=step_us, saves_us=saves_us, name=again.name))
-    return tuple(sorted(found, key=lambda change: -change.saves_us))
+            found[text] = again
+    return found
+
+
+def changes_of(best: PlannedStep, found: Mapping[str, PlannedStep]) -> tuple[Change, ...]:
+    """Return what each change saves, the most first.
+
+    Args:
+        best: the plan's step.
+        found: as `plan_changed` returns them.
+    """
+    best_us = best.estimate.step_us
+    changes = (
+        Change(
+            change=text,
+            step_us=again.estimate.step_us,
+            saves_us=best_us - again.estimate.step_us,
+            name=again.name,
+        )
+        for text, again in found.items()
+    )
+    return tuple(sorted(changes, key=lambda change: -change.saves_us))
 
 
 def _changed_problems(

@@ -24,13 +24,14 @@ import logging
 from collections.abc import Callable
 
 from tessel.errors import InfeasibleError, ScheduleError
+from tessel.planning.candidates.baselines import with_rules_on
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.cluster import Cluster
-from tessel.planning.explanation import explain, find_changes
+from tessel.planning.explanation import changes_of, explain, plan_changed
 from tessel.planning.nothing_fits import nearest_to_fitting, why_nothing_fits
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
-from tessel.planning.plan_search import PlanSearch, counts_of, stopped_by
+from tessel.planning.plan_search import PlanSearch, counts_of, restrictions, stopped_by
 from tessel.profiles.profile import Profile
 from tessel.search.budget import LONGEST_S, SearchBudget
 
@@ -104,17 +105,24 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
         if pool.problem.options.may_exceed_memory:
             return nearest_to_fitting(search)
         raise InfeasibleError(why_nothing_fits(search))
-    planned = best.planned(with_schedule=True)
+    if with_changes and pool.problem.options.what_if:
+        problem = pool.problem
+        sizes = problem.profile.micro_batches
+        search.changed = plan_changed(best.layout, problem.cluster, problem.options, sizes, search.plan_again)
+        assert pool.best is not None  # there was one already
+        best = pool.best
+    bounds = pool.problem.bounds
+    own = best.planned(with_schedule=True)
+    planned = own.of_layers(bounds)
     others = sorted(
         (each for each in tuple(pool.by_family.values()) if each.order and each.family != best.family),
         key=lambda candidate: (candidate.step_us, repr(candidate.family)),
     )
-    alternatives = tuple(candidate.planned() for candidate in others[:ALTERNATIVES])
-    if with_changes and pool.problem.options.what_if:
-        problem = pool.problem
-        search.changes = find_changes(
-            planned, problem.cluster, problem.options, problem.profile.micro_batches, search.plan_again
-        )
+    alternatives = tuple(candidate.planned().of_layers(bounds) for candidate in others[:ALTERNATIVES])
+    baselines = search.baselines
+    if with_changes and pool.problem.options.baselines:
+        baselines = with_rules_on(own, baselines)
+    baselines = tuple(row.of_layers(bounds) for row in baselines)
     lower_bound_us = min(search.lower_bound_us(), planned.estimate.step_us)
     if with_changes:
         search.budget.is_proven = planned.estimate.step_us <= lower_bound_us * (1 + 1e-9)
@@ -122,9 +130,9 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
         best=planned,
         lower_bound_us=lower_bound_us,
         alternatives=alternatives,
-        baselines=search.baselines,
-        explanation=explain(planned, lower_bound_us, alternatives, search.baselines),
-        changes=search.changes,
+        baselines=baselines,
+        explanation=(*explain(planned, lower_bound_us, alternatives, baselines), *restrictions(search)),
+        changes=changes_of(planned, search.changed),
         counts=counts_of(search),
         stopped_by=stopped_by(search.budget),
         search_seconds=search.budget.elapsed_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,17 @@ stages in opposite directions (Chimera), so that device d holds stages d and P -
 micro-batches go each way; `mshape` one stage a device between the first and the last layer, which are stages
 of their own, divided over all devices; `kshape` two branches side by side, one stage a device, and what joins
 them divided over all; `custom` whatever `stage_devices` says."""
+
+
+def name_devices(devices: Iterable[int]) -> str:
+    """Return numbers of devices as text, runs of them by their ends: `0-3,8`."""
+    runs: list[list[int]] = []
+    for device in sorted(devices):
+        if runs and device == runs[-1][-1] + 1:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -168,6 +180,25 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         last = len(self.cuts) - 1
         return {"mshape": (0, last), "kshape": (last,)}.get(self.placement, ())
 
+    def devices_at(self, position: int) -> tuple[int, ...]:
+        """Return the devices of the cluster at one position of the pipeline, replica by replica."""
+        width = self.data_parallel * self.tensor_parallel
+        slots = range(position * width, (position + 1) * width)
+        return tuple(self.device_order[slot] for slot in slots) if self.device_order else tuple(slots)
+
+    def cluster_devices(self, stage: int) -> tuple[int, ...]:
+        """Return the devices of the cluster that hold a stage, over all replicas and copies."""
+        positions = self.devices_of(stage)
+        if self.placement == "xshape":
+            positions = (*positions, *(self.pipeline - 1 - position for position in positions))
+        found = dict.fromkeys(device for position in positions for device in self.devices_at(position))
+        return tuple(found)
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """What tables and pictures call the devices of each position of the pipeline: `3`, `4-7` or `0,8`."""
+        return tuple(name_devices(self.devices_at(position)) for position in range(self.pipeline))
+
     def next_stage(self, stage: int) -> int:
         """Return the stage that takes what a stage makes; -1 of the last."""
         last = len(self.cuts) - 1
@@ -196,3 +227,16 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             row, column = divmod(stage, self.pipeline)
             return self.pipeline - 1 - column if row % 2 else column
         return stage % self.pipeline
+
+
+def layout_of_layers(layout: Layout, bounds: Sequence[int]) -> Layout:
+    """Return a layout of groups as one of their layers."""
+    cuts = tuple((bounds[first], bounds[last + 1] - 1) for first, last in layout.cuts)
+    return msgspec.structs.replace(layout, cuts=cuts)
+
+
+def layout_of_groups(layout: Layout, bounds: Sequence[int]) -> Layout:
+    """Return a layout of layers, each of whose stages begins a group, as one of groups."""
+    index = {first: group for group, first in enumerate(bounds)}
+    cuts = tuple((index[first], index[last + 1] - 1) for first, last in layout.cuts)
+    return msgspec.structs.replace(layout, cuts=cuts)

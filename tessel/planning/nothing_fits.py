@@ -35,7 +35,7 @@ def nearest_to_fitting(search: PlanSearch) -> PlanResult:
     pool = Pool(Problem(known.profile, free, known.global_batch, known.options), budget)
     nearest: tuple[float, Candidate] | None = None
     for family in search.families:
-        for recompute in (False, True) if known.options.recompute and known.profile.is_training else (False,):
+        for recompute in (False, True) if known.may_recompute else (False,):
             for cut in initial_cuts(pool, family):
                 flags = (recompute,) * family.num_stages
                 candidate = pool.price(family, replace(cut, recompute=flags))
@@ -58,12 +58,12 @@ def nearest_to_fitting(search: PlanSearch) -> PlanResult:
     )
     search.pool.best = limited
     search.pool.by_family = {}
-    planned = limited.planned(with_schedule=True)
+    planned = limited.planned(with_schedule=True).of_layers(known.bounds)
     return PlanResult(
         best=planned,
         lower_bound_us=limited.lower_bound_us,
         alternatives=(),
-        baselines=search.baselines,
+        baselines=tuple(row.of_layers(known.bounds) for row in search.baselines),
         explanation=(f"{why_nothing_fits(search)[:1].upper()}{why_nothing_fits(search)[1:]}.",),
         changes=(),
         counts=counts_of(search),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tessel.planning.costs.training_step import StepEstimate, TrainingStep
-from tessel.planning.layout import Layout
+from tessel.planning.layout import Layout, layout_of_layers
 from tessel.schedule import Schedule
 from tessel.search.budget import StoppedBy
 
@@ -32,6 +33,11 @@ class PlannedStep:
     estimate: StepEstimate
     lower_bound_us: float
     schedule: Schedule | None = None
+
+    def of_layers(self, bounds: Sequence[int]) -> PlannedStep:
+        """Return the same whose cuts count layers, given where the groups begin that they count here."""
+        layout = layout_of_layers(self.layout, bounds)
+        return replace(self, layout=layout, step=replace(self.step, layout=layout))
 
     @property
     def name(self) -> str:
@@ -66,6 +72,10 @@ class Baseline:
     planned: PlannedStep | None
     fits: bool
     reason: str = ""
+
+    def of_layers(self, bounds: Sequence[int]) -> Baseline:
+        """Return the same whose cuts count layers; see `PlannedStep.of_layers`."""
+        return self if self.planned is None else replace(self, planned=self.planned.of_layers(bounds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ tests/tessel/planning/test_find_plan.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -16,8 +16,14 @@ from tessel.errors import ScheduleError
 from tessel.orders import device_orders, earliest_starts
 from tessel.planning.candidates.baselines import find_baselines
 from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds
-from tessel.planning.candidates.candidate import Candidate, has_room
-from tessel.planning.candidates.families import Family, explain_none, families
+from tessel.planning.candidates.candidate import Candidate, has_room, promise
+from tessel.planning.candidates.families import (
+    Family,
+    explain_none,
+    families,
+    swapped_orders,
+    tries_every_order,
+)
 from tessel.planning.candidates.pool import Pool, candidate_of
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.candidates.sweep import cut_operations, hill_climb, initial_cuts
@@ -26,7 +32,7 @@ from tessel.planning.costs.training_step import estimate_step, step_of_figures
 from tessel.planning.cutting.cut import Cut, every_cut, neighbours, num_cuts
 from tessel.planning.options import PlanOptions
 from tessel.planning.orders.rules import rules_of
-from tessel.planning.plan_result import Baseline, Change, PlannedStep, PlanProgress, SearchCounts
+from tessel.planning.plan_result import Baseline, PlannedStep, PlanProgress, SearchCounts
 from tessel.schedule import Schedule
 from tessel.search.budget import SearchBudget, StoppedBy
 
@@ -48,6 +54,10 @@ CLIMBS_PER_LAYER = 6
 
 ROUNDS = ((12, 0.25), (4, 0.35))
 """Candidates whose orders are searched, and the share of what is left: fewer, and longer, each time."""
+
+
+DEVICES_SHARE = 0.3
+"""Share of what is left that goes into swaps of unequal devices, if not all orders of them are families."""
 
 
 MOVES_SHARE = 0.5
@@ -97,8 +107,11 @@ class PlanSearch:
         seeds: candidates of another plan to begin with.
         bounds: by family.
         proven: by family, a bound that holds after all of its cuts were looked at.
+        bounds_of_layers: by family, where stages are cut between groups of layers: a bound for every cut.
+        untried_us: a step time that holds for orders of unequal devices that no family has; infinite where
+            families have all.
         baselines: rows to compare with.
-        changes: what planning again found under other circumstances.
+        changed: what planning again found under other circumstances, by what would be different.
     """
 
     pool: Pool
@@ -110,10 +123,14 @@ class PlanSearch:
     seeds: tuple[Candidate, ...] = ()
     bounds: dict[Family, FamilyBound] = field(default_factory=dict)
     proven: dict[Family, float] = field(default_factory=dict)
+    bounds_of_layers: dict[Family, float] = field(default_factory=dict)
+    untried_us: float = math.inf
     baselines: tuple[Baseline, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changed: Mapping[str, PlannedStep] = field(default_factory=dict)
     _family_bounds: FamilyBounds = field(init=False)
+    _bounds_of_layers: FamilyBounds = field(init=False)
     _cut_bounds: set[Family] = field(default_factory=set)
+    _found_again: list[Candidate] = field(default_factory=list)
     _degrees_us: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     @classmethod
@@ -133,7 +150,7 @@ class PlanSearch:
         """
         every = tuple(
             families(
-                problem.profile,
+                problem.grouped,
                 problem.cluster,
                 global_batch=problem.global_batch,
                 options=problem.options,
@@ -182,13 +199,17 @@ class PlanSearch:
             self._enumerate()
         for count, share in ROUNDS:
             self._search_orders(count, share)
+        if math.isfinite(self.untried_us):
+            with self._share(DEVICES_SHARE):
+                self._swap_devices()
         self._move_cuts()
 
     def plan_again(self, cluster: Cluster, options: PlanOptions, share: float) -> PlannedStep | None:
         """Return the best step for another cluster or other options, None where there is none.
 
         It begins from this plan's own layout and order, where these are allowed and still keep the limits, so
-        that more memory or faster links never seem to cost anything.
+        that more memory or faster links never seem to cost anything. Its layout and order are offered to this
+        plan: what keeps this plan's own limits is no gain of the other cluster.
         """
         known, best = self.pool.problem, self.pool.best
         if self.budget.is_interrupted or best is None:
@@ -197,15 +218,24 @@ class PlanSearch:
         try:
             search = PlanSearch.of(problem, self.budget.part(share), seed=self.seed)
             if options.micro_batch in (None, best.layout.micro_batch):
-                search.seeds = (best,)
+                search.seeds = (best, *self._found_again)
             search.run()
         except ScheduleError:
             return None
-        return None if search.pool.best is None else search.pool.best.planned()
+        if search.pool.best is None:
+            return None
+        self._begin_from(search.pool.best)
+        self._found_again.append(search.pool.best)
+        return search.pool.best.planned()
 
     def lower_bound_us(self) -> float:
-        """Return a step time that no layout allowed can beat."""
-        return min(max(self.bounds[family].step_us, self.proven.get(family, 0.0)) for family in self.families)
+        """Return a step time that no layout allowed can beat, whichever layers its stages begin at."""
+        if self.pool.problem.is_grouped:
+            return min(*self.bounds_of_layers.values(), self.untried_us)
+        tried = min(
+            max(self.bounds[family].step_us, self.proven.get(family, 0.0)) for family in self.families
+        )
+        return min(tried, self.untried_us)
 
     @contextmanager
     def _share(self, share: float) -> Iterator[None]:
@@ -246,12 +276,35 @@ class PlanSearch:
     def _bound_families(self) -> None:
         problem = self.pool.problem
         self._family_bounds = FamilyBounds(problem.cluster, problem.options)
+        self._bounds_of_layers = FamilyBounds(problem.cluster, problem.options)
         for family in self.families:
             self.bounds[family] = self._family_bounds.quick(
                 family, problem.sums(family), problem.prices(family)
             )
             self.budget.charge(OPERATIONS_A_BOUND)
+            if problem.is_grouped:
+                sums = problem.sums_of_layers(family)
+                self.bounds_of_layers[family] = self._bounds_of_layers.of_every_cut(family, sums)
+        self._bound_untried_orders()
         self.pool.lower_bound_us = self.lower_bound_us()
+
+    def _bound_untried_orders(self) -> None:
+        """Bound orders of devices that no family has, by families whose devices stand by speed."""
+        problem = self.pool.problem
+        cluster = problem.cluster
+        by_speed = tuple(
+            sorted(range(cluster.devices), key=lambda device: (-cluster.speed_of(device), device))
+        )
+        untried = {
+            replace(family, device_order=by_speed)
+            for family in self.families
+            if not tries_every_order(cluster, family.data_parallel * family.tensor_parallel)
+        }
+        for family in sorted(untried, key=repr):
+            bound_us = self._bounds_of_layers.of_every_cut(
+                family, problem.sums_of_layers(family), any_order=True
+            )
+            self.untried_us = min(self.untried_us, bound_us)
 
     def _bound_by_cuts(self, family: Family) -> None:
         """Bound a family by a look at all of its cuts together, the first time that it matters."""
@@ -326,7 +379,7 @@ class PlanSearch:
         return found
 
     def _climb(self) -> None:
-        cap = CLIMBS_PER_LAYER * len(self.pool.problem.profile.layers)
+        cap = CLIMBS_PER_LAYER * self.pool.problem.num_layers
         for candidate in self.pool.finalists()[:CLIMBED_FAMILIES]:
             if candidate.order and not self.pool.budget.is_over and candidate.family in self.bounds:
                 hill_climb(self.pool, candidate, _rule_of(candidate), max_priced=cap)
@@ -373,17 +426,45 @@ class PlanSearch:
             found.append(candidate)
         return found
 
+    def _swap_devices(self) -> None:
+        """Swap unequal devices of the best layout as long as its step gets shorter, each cut anew."""
+        is_better = self.pool.best is not None
+        while is_better and not self.pool.budget.is_over:
+            is_better = False
+            best = self.pool.best
+            assert best is not None  # looked at before the loop
+            for order in swapped_orders(best.family, self.pool.problem.cluster):
+                if self.pool.budget.is_over or self._is_done:
+                    return
+                family = replace(best.family, device_order=order)
+                if self._try_family(family).step_us < best.step_us * (1 - 1e-9):
+                    is_better = True
+                    break
+
+    def _try_family(self, family: Family) -> Candidate:
+        """Return the best of a family's first cuts, its order searched for a moment if that may win."""
+        priced = [
+            self.pool.price(family, cut) for cut in (*initial_cuts(self.pool, family), self._best_cut())
+        ]
+        found = min(priced, key=promise)
+        if found.lower_bound_us >= self.pool.best_us or not has_room(found.figures):
+            return found
+        return self.pool.search(found, self.pool.budget.part(0.05), seed=self.seed)
+
+    def _best_cut(self) -> Cut:
+        assert self.pool.best is not None  # devices are swapped in it
+        return self.pool.best.cut
+
     def _move_cuts(self) -> None:
         """Move single cuts of the best, each judged by an order that is searched for a moment."""
-        options = self.pool.problem.options
+        problem = self.pool.problem
         part = self.pool.budget.part(MOVES_SHARE)
         is_better = self.pool.best is not None
         while is_better and not part.is_over:
             is_better = False
             best = self.pool.best
             assert best is not None  # looked at before the loop
-            may_recompute = options.recompute and best.figures.memory_bytes is not None
-            for cut in neighbours(best.cut, best.figures, may_recompute=may_recompute):
+            for cut in neighbours(best.cut, best.figures, may_recompute=problem.may_recompute):
                 if part.is_over or self._is_done:
                     return
                 if not best.family.allows(cut):
@@ -426,18 +507,12 @@ class PlanSearch:
             self.proven[family] = min(self.proven[family], bounds[id(candidate)])
 
     def _num_cuts(self, family: Family) -> int:
-        sections = family.sections(len(self.pool.problem.profile.layers))
-        return num_cuts(sections, may_recompute=self._may_recompute)
-
-    @property
-    def _may_recompute(self) -> bool:
-        cluster = self.pool.problem.cluster
-        is_limited = cluster.memory_bytes is not None or bool(cluster.device_memory_bytes)
-        return self.pool.problem.options.recompute and is_limited and self.pool.problem.profile.is_training
+        sections = family.sections(self.pool.problem.num_layers)
+        return num_cuts(sections, may_recompute=self.pool.problem.may_recompute)
 
     def _every_cut(self, family: Family) -> Iterator[Cut]:
-        sections = family.sections(len(self.pool.problem.profile.layers))
-        return every_cut(sections, may_recompute=self._may_recompute)
+        sections = family.sections(self.pool.problem.num_layers)
+        return every_cut(sections, may_recompute=self.pool.problem.may_recompute)
 
 
 def num_tasks(candidate: Candidate) -> int:
@@ -459,6 +534,22 @@ def _but_for_split(family: Family) -> tuple[object, ...]:
 def stopped_by(budget: SearchBudget) -> StoppedBy:
     """Return what ended the search: an interrupt, though some part of the work was used up before it."""
     return "interrupt" if budget.is_interrupted and not budget.is_proven else budget.stopped_by
+
+
+def restrictions(search: PlanSearch) -> tuple[str, ...]:
+    """Return sentences on what was not looked at one by one, though the bound holds for it."""
+    problem, found = search.pool.problem, []
+    if problem.is_grouped:
+        found.append(
+            f"Stages begin at {problem.num_layers} of the {len(problem.profile.layers)} layers; the bound "
+            "holds for every cut."
+        )
+    if math.isfinite(search.untried_us):
+        found.append(
+            "Of the orders of unequal devices a few were tried, and swaps in the best; the bound holds for "
+            "every order."
+        )
+    return tuple(found)
 
 
 def counts_of(search: PlanSearch) -> SearchCounts:

@@ -7,6 +7,7 @@ Checked in tests/tessel/planning/test_saved_plan.py.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -15,13 +16,18 @@ import msgspec
 from tessel.documents import read_document
 from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.planning.cluster import OPTIMIZERS, Cluster
+from tessel.planning.costs.block_check import check_blocks
+from tessel.planning.costs.stage_figures import stage_figures
+from tessel.planning.costs.training_step import end_of_step
 from tessel.planning.layout import Layout
-from tessel.planning.plan_result import PlanResult
+from tessel.planning.plan_result import PROVEN_GAP, PlanResult
+from tessel.planning.runtime import OVERLAPPED, RUNTIMES
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
 from tessel.validation import MAX_UNITS, check_schedule
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2 names the runtime, and counts trained weights and what is kept between the halves of a backward."""
 
 
 class SavedBaseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -47,6 +53,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         profile: the layers and their costs.
         cluster: the devices and links.
         optimizer: a key of `OPTIMIZERS`.
+        runtime: a key of `RUNTIMES`; of version 1, the one whose hops its schedule has.
         layout: degrees, cuts and which device runs which stage.
         schedule: of one pipeline; its placement counts memory in bytes.
         order: the rule that made the order, or `searched`.
@@ -61,6 +68,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     profile: Profile
     cluster: Cluster
     optimizer: str
+    runtime: str = OVERLAPPED.name
     layout: Layout
     schedule: Schedule
     order: str
@@ -73,7 +81,9 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     schema_version: int = SCHEMA_VERSION
 
     @classmethod
-    def of(cls, result: PlanResult, *, profile: Profile, cluster: Cluster, optimizer: str) -> SavedPlan:
+    def of(
+        cls, result: PlanResult, *, profile: Profile, cluster: Cluster, optimizer: str, runtime: str
+    ) -> SavedPlan:
         """Return the document of a plan.
 
         Args:
@@ -81,6 +91,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             profile: that it was made from.
             cluster: that it was made for.
             optimizer: a key of `OPTIMIZERS`.
+            runtime: a key of `RUNTIMES`.
         """
         best = result.best
         assert best.schedule is not None, "the best step of a plan has a schedule"
@@ -88,6 +99,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             profile=profile,
             cluster=cluster,
             optimizer=optimizer,
+            runtime=runtime,
             layout=best.layout,
             schedule=best.schedule,
             order=best.order,
@@ -112,6 +124,19 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1)
 
     @property
+    def device_names(self) -> tuple[str, ...]:
+        """What the devices of each position of the pipeline are called: by their numbers in the cluster."""
+        return self.layout.device_names
+
+    @property
+    def proof(self) -> str:
+        """How near its step is to the least that any allowed plan takes."""
+        gap = self.training_step_us / self.lower_bound_us - 1 if self.lower_bound_us else math.inf
+        return (
+            "proven optimal of all plans" if gap <= PROVEN_GAP else f"gap {gap:.1%} to the bound of all plans"
+        )
+
+    @property
     def title(self) -> str:
         """The model, and how the devices are used."""
         layout = self.layout
@@ -131,6 +156,7 @@ def load_saved_plan(path: str | os.PathLike[str]) -> SavedPlan:
         plan = msgspec.json.decode(read_document(path), type=SavedPlan)
         check_schedule(plan.schedule)
         _check(plan)
+        plan = _recomputed(plan)
     except (msgspec.MsgspecError, ScheduleError, RecursionError) as error:
         if isinstance(error, DocumentError):
             raise
@@ -146,10 +172,12 @@ def _check(plan: SavedPlan) -> None:
     Raises:
         ScheduleError: there is one.
     """
-    if plan.schema_version != SCHEMA_VERSION:
+    if not 1 <= plan.schema_version <= SCHEMA_VERSION:
         raise ScheduleError(
-            f"it has schema_version {plan.schema_version}, this installation reads {SCHEMA_VERSION}"
+            f"it has schema_version {plan.schema_version}, this installation reads 1 to {SCHEMA_VERSION}"
         )
+    if plan.runtime not in RUNTIMES:
+        raise ScheduleError(f"there is no runtime {shown(plan.runtime)!r}")
     if plan.optimizer not in OPTIMIZERS:
         raise ScheduleError(f"there is no optimizer {shown(plan.optimizer)!r}")
     for name in ("step_us", "training_step_us", "lower_bound_us"):
@@ -168,3 +196,65 @@ def _check(plan: SavedPlan) -> None:
     for text in (plan.profile.name, plan.profile.device, plan.order, *(each.name for each in plan.baselines)):
         if not text.isprintable():
             raise ScheduleError(f"the text {shown(text)!r} holds characters that cannot be printed")
+
+
+ROUNDING = 0.02
+"""Share by which a step may differ that is computed again: each block is rounded up to whole steps."""
+
+
+def _recomputed(plan: SavedPlan) -> SavedPlan:
+    """Return the plan as this version has it, once its figures follow from profile, layout and schedule.
+
+    Raises:
+        ScheduleError: one does not.
+    """
+    if plan.schema_version == SCHEMA_VERSION:
+        _check_figures(plan)
+        return plan
+    refused: ScheduleError | None = None
+    for runtime in RUNTIMES:  # which version 1 did not say
+        changed = msgspec.structs.replace(plan, runtime=runtime, schema_version=SCHEMA_VERSION)
+        try:
+            _check_figures(changed, earlier=True)
+        except ScheduleError as error:
+            refused = refused or error
+        else:
+            return changed
+    assert refused is not None, "there are runtimes"
+    raise refused
+
+
+def _check_figures(plan: SavedPlan, *, earlier: bool = False) -> None:
+    """Refuse figures that do not follow from profile, layout and schedule.
+
+    Args:
+        plan: its parts belong together.
+        earlier: whether memory was counted as version 1 did, and is taken as it stands.
+
+    Raises:
+        ScheduleError: there is one.
+    """
+    optimizer, runtime = OPTIMIZERS[plan.optimizer], RUNTIMES[plan.runtime]
+    figures = stage_figures(plan.profile, plan.layout, plan.cluster, optimizer, runtime)
+    check_blocks(plan.schedule.placement, figures, plan.step_us, counts_halves=not earlier)
+    found = end_of_step(figures, plan.schedule, step_us=plan.step_us)
+    peaks = plan.schedule.peak_memory
+    held = tuple(static + peak for static, peak in zip(plan.static_bytes, peaks, strict=True))
+    if plan.memory_bytes != held:
+        raise ScheduleError(
+            f"memory_bytes are {list(plan.memory_bytes)}, and its schedule gives {list(held)}"
+        )
+    if not earlier and plan.static_bytes != figures.static_bytes:
+        raise ScheduleError(
+            f"static_bytes are {list(plan.static_bytes)}, and its layers give {list(figures.static_bytes)}"
+        )
+    # What earlier versions summed and updated of weights that are not trained is not known any more.
+    is_longer = plan.training_step_us > found.step_us * (1 + ROUNDING)
+    if plan.training_step_us < found.step_us * (1 - ROUNDING) or (is_longer and not earlier):
+        raise ScheduleError(
+            f"training_step_us is {plan.training_step_us:g}, and its schedule gives {found.step_us:g}"
+        )
+    if plan.lower_bound_us > plan.training_step_us * (1 + 1e-9):
+        raise ScheduleError(
+            f"lower_bound_us is {plan.lower_bound_us:g}, above the {plan.training_step_us:g} of its step"
+        )

@@ -50,7 +50,11 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         recompute_us: microseconds of running the forward again before the backward; None: as the forward.
         update_us: microseconds of the optimizer's step on this layer, once a training step; None if unknown.
         weight_bytes: bytes of the weights that a device holds.
-        saved_bytes: bytes kept from forward to backward.
+        trained_bytes: of these, bytes that have gradients and optimizer state; None: all of them, or none
+            where the backward yields no gradients of weights.
+        reduced_bytes: bytes of trained weights whose gradients are summed over replicas; None: all.
+        saved_bytes: bytes kept from forward to backward; of inference, to the end of the step, as a part of a
+            cache of keys and values is.
         saved_for_weight_bytes: of a split backward, bytes kept from its input half to its weight half; None
             if unknown: all that is saved.
         peak_bytes: bytes that the layer needs only while it runs, beyond weights and saved activations.
@@ -66,6 +70,8 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     recompute_us: float | None = None
     update_us: float | None = None
     weight_bytes: int = 0
+    trained_bytes: int | None = None
+    reduced_bytes: int | None = None
     saved_bytes: int = 0
     saved_for_weight_bytes: int | None = None
     peak_bytes: int = 0
@@ -79,11 +85,16 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 raise ScheduleError(
                     f"{name} is {value}, and it is a number within 0..{limit:.0f}; check its unit"
                 )
-        if self.relayed_bytes > self.boundary_bytes:
-            raise ScheduleError(
-                f"relayed_bytes is {self.relayed_bytes}, more than the {self.boundary_bytes} of "
-                "boundary_bytes, of which it is a part; correct one of them"
-            )
+        for part, whole in (
+            ("relayed_bytes", "boundary_bytes"),
+            ("trained_bytes", "weight_bytes"),
+            ("reduced_bytes", "weight_bytes"),
+        ):
+            if (getattr(self, part) or 0) > getattr(self, whole):
+                raise ScheduleError(
+                    f"{part} is {getattr(self, part)}, more than the {getattr(self, whole)} of {whole}, of "
+                    "which it is a part; correct one of them"
+                )
 
     def with_times_scaled(self, factor: float) -> LayerCost:
         """Return the cost with all times multiplied by the factor, none above the longest allowed."""
@@ -93,6 +104,19 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             if name.endswith("_us") and (value := getattr(self, name)) is not None
         }
         return msgspec.structs.replace(self, **times)
+
+    @property
+    def updated_bytes(self) -> int:
+        """Bytes of weights that have gradients and optimizer state: as given, or as the backward says."""
+        if self.trained_bytes is not None:
+            return self.trained_bytes
+        gradients_us = self.joint_backward_us if self.backward_weight_us is None else self.backward_weight_us
+        return self.weight_bytes if gradients_us else 0
+
+    @property
+    def summed_bytes(self) -> int:
+        """Bytes of trained weights whose gradients are summed over replicas."""
+        return self.updated_bytes if self.reduced_bytes is None else self.reduced_bytes
 
     @property
     def is_splittable(self) -> bool:

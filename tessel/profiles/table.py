@@ -41,6 +41,8 @@ _TIMES = {
 
 _SIZES = {
     "weights": "weight_bytes",
+    "trained": "trained_bytes",
+    "reduced": "reduced_bytes",
     "saved": "saved_bytes",
     "saved_for_weight": "saved_for_weight_bytes",
     "peak": "peak_bytes",
@@ -264,7 +266,7 @@ def _check_header(header: Sequence[str], path: Path, place: str, *, complete: bo
         seen[attribute] = name
     if not complete:
         return
-    trains = "saved_bytes" in seen or any(name.startswith("backward") for name in seen)
+    trains = any(name.startswith("backward") for name in seen)
     needed = {"layer": "layer", "forward_us": "forward_ms", "weight_bytes": "weights_mib"}
     needed["boundary_bytes"] = "boundary_mib"
     if trains:

@@ -15,6 +15,7 @@ Checked in tests/tessel/profiles/test_torch_hooks.py.
 from __future__ import annotations
 
 import csv
+import io
 import os
 import statistics
 import tempfile
@@ -100,16 +101,26 @@ def write_table(rows: Sequence[Row], path: str | Path, *, model: str = "", devic
         model: name of the model, for titles.
         device: kind of device measured on; found if empty.
     """
-    target = Path(path)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    text = io.StringIO()
+    for key, value in (("model", model), ("device", device or _device_name())):
+        if value:  # a line end in it would begin a row
+            text.write(f"# {key}: {' '.join(value.split())}\n")
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    _write_whole(Path(path), text.getvalue().encode())
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Write as `records.output` does, which a copy of this file lacks."""
+    if path.exists() and not path.is_file():  # a FIFO or a device
+        path.write_bytes(content)
+        return
+    target = Path(os.path.realpath(path))
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".tessel-", suffix=".part")
     try:
-        with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
-            for key, value in (("model", model), ("device", device or _device_name())):
-                if value:  # a line end in it would begin a row
-                    file.write(f"# {key}: {' '.join(value.split())}\n")
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
         Path(name).chmod(0o644)
         Path(name).replace(target)
     except BaseException:

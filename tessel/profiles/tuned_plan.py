@@ -14,11 +14,12 @@ import msgspec
 
 from tessel.errors import DocumentError, ScheduleError
 from tessel.names import name_of_path
-from tessel.plan import load_plan
-from tessel.profiles.figures import MAX_HALVES_RATIO, decode_json, make_cost, refusal
-from tessel.profiles.profile import MAX_FACTOR, CostTable, Layer, LayerCost, Profile
+from tessel.plan import read_plan as read_document
+from tessel.profiles.figures import decode_json, refusal
+from tessel.profiles.profile import MAX_FACTOR, CostTable, Layer, Profile
 from tessel.profiles.reading import Reading
-from tuner.plan import Figure, StagePlan, TiedParameter
+from tessel.profiles.stage_cost import are_split, figures_of_stage, make_stage_cost, without_outlier_backward
+from tuner.plan import StagePlan, TiedParameter
 
 
 class _Stage(msgspec.Struct):
@@ -50,7 +51,7 @@ def read_plan(path: Path, text: bytes) -> Reading:
     Raises:
         DocumentError: it is none.
     """
-    plan = load_plan(path)
+    plan = read_document(path)
     profile = profile_of_stages(
         plan.stages, plan.tied, name=plan.model, device=plan.device_model, micro_batch=plan.batch, path=path
     )
@@ -117,7 +118,8 @@ def profile_of_stages(
                 f"{path} has {stage.name} on {stage.shards.num_shards} devices, and a profile says "
                 "what whole layers cost on one; take the plan of a chain"
             )
-    figures = [_figures_of(stage) for stage in stages]
+    is_split = are_split(stages)
+    figures = [figures_of_stage(stage, is_split=is_split) for stage in stages]
     names = [_name(stage) for stage in stages]
     unique = names if len(set(names)) == len(names) else [stage.name for stage in stages]
     profile = _profile(unique, figures, tied, name=name, device=device, micro_batch=micro_batch, path=path)
@@ -126,28 +128,6 @@ def profile_of_stages(
         return profile
     (table,) = profile.tables
     return msgspec.structs.replace(profile, tables=(msgspec.structs.replace(table, intervals=intervals),))
-
-
-def cost_of_stage(stage: StagePlan) -> LayerCost:
-    """Return what a stage costs on each device that it runs on, its collectives included.
-
-    Raises:
-        DocumentError: a figure is beyond what a layer can have.
-    """
-    return _cost(_believed(_figures_of(stage)), "the model", stage.name)
-
-
-def _figures_of(stage: StagePlan) -> dict[str, float | None]:
-    return {
-        "forward_us": stage.forward.latency_us,
-        "backward_us": _latency_us(stage.backward),
-        "backward_input_us": _latency_us(stage.backward_input),
-        "backward_weight_us": _latency_us(stage.backward_weight),
-        "weight_bytes": stage.weight_bytes + stage.bound_bytes,
-        "saved_bytes": stage.saved_bytes,
-        "saved_for_weight_bytes": stage.saved_for_weight_bytes,
-        "boundary_bytes": stage.boundary_bytes,
-    }
 
 
 def _interval(stage: StagePlan) -> tuple[float, float]:
@@ -171,10 +151,6 @@ def _name(stage: StagePlan) -> str:
     return stage.layers[0] if len(stage.layers) == 1 else stage.name
 
 
-def _latency_us(figure: Figure | None) -> float | None:
-    return None if figure is None else figure.latency_us
-
-
 def _profile(
     names: Sequence[str],
     figures: Sequence[Mapping[str, float | None]],
@@ -190,14 +166,14 @@ def _profile(
         stages = sorted({member.stage for member in group})
         if len(stages) > 1 and not any(stage in ties for stage in stages):
             ties |= dict.fromkeys(stages, group[0].name)
-    believed = [_believed(each) for each in figures]
+    believed = [without_outlier_backward(each) for each in figures]
     notes = tuple(
         f"{stage}: its joint backward was measured as {each['backward_us'] or 0:.0f} us, far more than its "
         "halves, which are taken in its place; measure again on an idle machine"
         for stage, each, taken in zip(names, figures, believed, strict=True)
         if taken is not each
     )
-    costs = [_cost(each, path, stage) for stage, each in zip(names, believed, strict=True)]
+    costs = [make_stage_cost(each, path, stage) for stage, each in zip(names, believed, strict=True)]
     try:
         return Profile(
             name=name_of_path(name),
@@ -208,24 +184,3 @@ def _profile(
         )
     except ScheduleError as error:
         raise refusal(path, "", error, "make it again") from error
-
-
-def _believed(figures: Mapping[str, float | None]) -> Mapping[str, float | None]:
-    """Return the figures, without a joint backward that only another load of the machine explains.
-
-    Units are known here, and the halves one after the other do all that the joint backward does.
-    """
-    joint, halves = figures["backward_us"], (figures["backward_input_us"], figures["backward_weight_us"])
-    together = sum(half or 0.0 for half in halves)
-    if joint is None or halves == (None, None) or joint <= MAX_HALVES_RATIO * together:
-        return figures
-    return {**figures, "backward_us": together}
-
-
-def _cost(figures: Mapping[str, float | None], path: object, stage: str) -> LayerCost:
-    """Return the cost of a stage; where one half of its backward is missing, it has none."""
-    halves = ("backward_input_us", "backward_weight_us")
-    filled = dict(figures)
-    if any(figures[half] is not None for half in halves):
-        filled |= {half: figures[half] or 0.0 for half in halves}
-    return make_cost(filled, path, stage)

@@ -8,7 +8,8 @@ that short, and `stopped_by` says so. Without a limit on work, parts of the budg
     budget  ├─ initial 10 % ─┤├── bounds and neighbourhood search in turn ─────────────┤
                                                      charged in operations, round by round
 
-The default clock stands still while machine code is compiled or loaded, which no limit is meant for.
+The default clock stands still while machine code is compiled or loaded, which no limit is meant for, for
+every thread that reads it meanwhile.
 Checked in tests/tessel/search/test_budget.py.
 
 Source: the stopping criteria of PyVRP (Wouda, Lan and Kool, 2024), here with parts and charges.
@@ -17,10 +18,11 @@ Source: the stopping criteria of PyVRP (Wouda, Lan and Kool, 2024), here with pa
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tessel.search.progress import Progress
@@ -36,18 +38,42 @@ DEFAULT_WORK = 10.0
 """Units of work of a search unless told otherwise."""
 
 LONGEST_S = 900.0
-"""Seconds after which a search with a limit on work ends on however busy a machine, unless told otherwise."""
+"""Seconds after which a plan with the default limit on work ends on however busy a machine."""
 
-_stopped_s = [0.0]
-"""Seconds for which the clock of searches has stood still in this process."""
 
-_stopped_processor_s = [0.0]
-"""Seconds of the processor that went by meanwhile."""
+@dataclass(frozen=True, slots=True)
+class _Standstill:
+    """For how long the clocks of searches have stood still, and since when they do.
+
+    Attributes:
+        num_bodies: of `stopped_clock`, under way in any thread.
+        since_s: on the monotonic clock, when the first of them began.
+        processor_since_s: the same on the clock of the processor.
+        total_s: of those that are over.
+        processor_total_s: of the processor, while they ran.
+    """
+
+    num_bodies: int = 0
+    since_s: float = 0.0
+    processor_since_s: float = 0.0
+    total_s: float = 0.0
+    processor_total_s: float = 0.0
+
+
+_standstill = [_Standstill()]
+"""Of this process; replaced as a whole, so that no reader sees half of a change."""
+
+_standstill_lock = threading.Lock()
+"""Held by those that change it, never by those that read it, which may be signal handlers."""
 
 
 def search_clock() -> float:
     """Return monotonic seconds without those spent in compiling and loading machine code."""
-    return time.monotonic() - _stopped_s[0]
+    while True:
+        found = _standstill[0]
+        now_s = found.since_s if found.num_bodies else time.monotonic()
+        if found is _standstill[0]:  # else a thread began or ended a body between the two readings
+            return now_s - found.total_s
 
 
 def processor_clock() -> float:
@@ -55,20 +81,41 @@ def processor_clock() -> float:
 
     As the clock of a `SearchBudget` it makes a limit on time independent of how busy the machine is.
     """
-    return time.process_time() - _stopped_processor_s[0]
+    while True:
+        found = _standstill[0]
+        now_s = found.processor_since_s if found.num_bodies else time.process_time()
+        if found is _standstill[0]:
+            return now_s - found.processor_total_s
 
 
 @contextmanager
 def stopped_clock() -> Iterator[None]:
-    """Let the clocks of searches stand still while the body runs."""
-    began, before = time.monotonic(), _stopped_s[0]
-    processor_began, processor_before = time.process_time(), _stopped_processor_s[0]
+    """Let the clocks of searches stand still while the body runs, in all threads."""
+    _change_standstill(1)
     try:
         yield
     finally:
-        # Whatever stopped the clock inside the body lies within these seconds.
-        _stopped_s[0] = before + time.monotonic() - began
-        _stopped_processor_s[0] = processor_before + time.process_time() - processor_began
+        _change_standstill(-1)
+
+
+def _change_standstill(change: int) -> None:
+    """Note that a body has begun or ended; the clocks stand still while there is any."""
+    with _standstill_lock:
+        found = _standstill[0]
+        num_bodies = found.num_bodies + change
+        if found.num_bodies and num_bodies:
+            _standstill[0] = replace(found, num_bodies=num_bodies)
+            return
+        now_s, processor_s = time.monotonic(), time.process_time()
+        if num_bodies:
+            _standstill[0] = replace(
+                found, num_bodies=num_bodies, since_s=now_s, processor_since_s=processor_s
+            )
+            return
+        _standstill[0] = _Standstill(
+            total_s=found.total_s + now_s - found.since_s,
+            processor_total_s=found.processor_total_s + processor_s - found.processor_since_s,
+        )
 
 
 @dataclass(slots=True)
@@ -83,14 +130,14 @@ class SearchBudget:
         whole: the budget that this one is a part of.
         began: seconds at which it was made.
         operations: operations charged so far.
-        has_answer: whether there is something to return.
+        has_answer: whether there is something to return; an interrupt before that leaves nothing.
         is_proven: whether the search has ended with a proof that nothing is better.
         answer: returns the best answer so far as the search would return it; None before there is one. It may
             be called from another thread while the search goes on.
     """
 
     work_limit: float | None = DEFAULT_WORK
-    time_limit_s: float | None = LONGEST_S
+    time_limit_s: float | None = None
     clock: Callable[[], float] = search_clock
     on_progress: Callable[[Progress], None] | None = None
     whole: SearchBudget | None = None

@@ -8,30 +8,23 @@ tests/tessel/tuned_model/test_layout_choice.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from tessel.placement_comparison import PlannedRow
-from tessel.planning.cluster import Cluster, Link, Optimizer
+from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.find_plan import find_plan
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlannedStep, PlanProgress, PlanResult
 from tessel.profiles.branches import find_branches, relayed_bytes
 from tessel.profiles.profile import CostTable, LayerCost, Profile, ShardTable
-from tessel.profiles.tuned_plan import cost_of_stage, profile_of_stages
+from tessel.profiles.stage_cost import costs_of_stages
+from tessel.profiles.tuned_plan import profile_of_stages
 from tessel.search import SearchBudget
 from tuner.plan import LayersPlan, StagePlan
-
-OPTIMIZERS = {
-    "none": Optimizer(name="none", gradient_ratio=1.0, state_ratio=0.0),
-    "sgd": Optimizer(name="sgd", gradient_ratio=1.0, state_ratio=0.0),
-    "momentum": Optimizer(name="momentum", gradient_ratio=1.0, state_ratio=1.0),
-    "adam": Optimizer(name="adam", gradient_ratio=1.0, state_ratio=2.0),
-}
-"""As `tessel.pipeline.OPTIMIZER_STATES` counts bytes: gradients are held even where nothing is updated."""
 
 RUN: tuple[PlacementName, ...] = ("vshape", "interleaved", "zbv", "xshape", "mshape", "kshape")
 """Placements that `tessel run` takes."""
@@ -127,28 +120,24 @@ def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
         )
 
     def updated(cost: LayerCost) -> LayerCost:
-        cost = msgspec.structs.replace(cost, update_us=us_a_byte * cost.weight_bytes)
-        if cost.backward_input_us is not None or cost.backward_us is None:
-            return cost
-        # Its inputs need no gradient, so that all of its backward is the weight half.
-        return msgspec.structs.replace(cost, backward_input_us=0.0, backward_weight_us=cost.backward_us)
+        return msgspec.structs.replace(cost, update_us=us_a_byte * cost.weight_bytes)
 
-    def divided(stage: StagePlan) -> LayerCost:
-        return updated(cost_of_stage(stage))
+    def divided(stages: Sequence[StagePlan]) -> Iterator[LayerCost]:
+        return map(updated, costs_of_stages(stages))
 
-    shards = tuple(
-        ShardTable(micro_batch=layers.batch, shards=count, first=divided(first), last=divided(last))
-        for count, (first, last) in sorted(layers.shards.items())
-    )
+    shards = []
+    for count, (first, last) in sorted(layers.shards.items()):
+        *_, first_cost, last_cost = divided((*layers.layers, first, last))
+        shards.append(ShardTable(micro_batch=layers.batch, shards=count, first=first_cost, last=last_cost))
     costs = tuple(map(updated, table.costs)) if layers.training else table.costs
     whole = CostTable(
         micro_batch=table.micro_batch, tensor_parallel=1, costs=passing(costs), intervals=table.intervals
     )
     split = tuple(
-        CostTable(micro_batch=layers.batch, tensor_parallel=count, costs=passing(map(divided, stages)))
+        CostTable(micro_batch=layers.batch, tensor_parallel=count, costs=passing(divided(stages)))
         for count, stages in sorted(layers.tensor_parallel.items())
     )
-    return msgspec.structs.replace(profile, tables=(whole, *split), shards=shards, branches=branches)
+    return msgspec.structs.replace(profile, tables=(whole, *split), shards=tuple(shards), branches=branches)
 
 
 def _update_us_a_byte(layers: LayersPlan, optimizer: str) -> float:

@@ -75,7 +75,7 @@ def search_with_recomputation(
     tuned: ModelPlan,
     *,
     place: Callable[[ModelPlan], Placement],
-    limits: Callable[[ModelPlan], tuple[int, ...]],
+    limits: Callable[[ModelPlan], tuple[int, ...] | None],
     micro_batches: int,
     budget: SearchBudget,
     seed: int = 0,

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tessel.errors import ScheduleError
-from tessel.pipeline import devices_of
+from tessel.tuned_model.model_figures import devices_of
 from tuner.plan import ModelPlan, TiedParameter
 
 

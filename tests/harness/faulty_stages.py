@@ -18,7 +18,7 @@ from pipeline_programs import ChainSpec, provide
 from pipeline_programs import reference as chain_reference
 
 from tessel.engine.program import StageProgram
-from tessel.plan import load_plan
+from tessel.loading import load_plan
 from tuner.plan import ModelPlan
 from tuner.programs import compiled_stages
 

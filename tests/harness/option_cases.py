@@ -184,7 +184,7 @@ CHEAP: dict[str, Case] = {
             "--group-size": "2",
             "--profile": "{folder}/profile.csv",
             "--cuts": "0-0,1-3",
-            "--memory": "9",
+            "--memory": "9000000",
             "--micro-batch": "2",
             "--data-parallel": "2",
             "--tensor-parallel": "2",

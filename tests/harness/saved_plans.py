@@ -15,8 +15,9 @@ from tessel.engine.results_check import ExpectedResults, Reference
 from tessel.engine.run import RunReport, RunSettings, StagePrograms, run_schedule
 from tessel.pipeline import place_stages
 from tessel.plan import Plan, save_plan
+from tessel.planning.costs.training_step import place_blocks
 from tessel.search import find_schedule
-from tessel.shapes import make_shape
+from tessel.tuned_model.model_figures import figures_of_model
 from tuner.plan import ModelPlan
 from tuner.programs import torch_programs
 from tuner.programs.compiled_stages import ProgramSpec, reference_outputs, reference_step
@@ -24,18 +25,21 @@ from tuner.programs.compiled_stages import ProgramSpec, reference_outputs, refer
 COMPILED = "tuner.programs.compiled_stages:provide_programs"
 """Provides a plan's stages as they are compiled."""
 
+STEP_US = 10.0
+
 
 def save_planned(model: str, cut: str, path: Path) -> Path:
     """Save a plan for two ranks, with micro-batches in any order, and return where."""
     tuned = plan_on_tvm(model, [cut])
-    placement = make_shape("vshape", 2, choose_backward=True)
+    figures = figures_of_model(tuned, keeps_joint=True)
+    placement = place_blocks(figures, STEP_US)
     schedule = draw_schedule(placement, 4, np.random.default_rng(0))
     save_plan(
         Plan(
             **{name: getattr(tuned, name) for name in tuned.__struct_fields__},
-            step_us=1000.0,
+            step_us=STEP_US,
             memory_limit_bytes=None,
-            static_bytes=(0, 0),
+            static_bytes=figures.static_bytes,
             optimizer="sgd",
             placement=placement,
             schedule=schedule,

@@ -19,7 +19,8 @@ import pytest
 
 from records import Environment, open_store
 from tessel.documents import load_schedule
-from tessel.plan import load_plan, save_plan
+from tessel.loading import load_plan
+from tessel.plan import save_plan
 
 SAVED = Path(__file__).parents[1] / "samples" / "version_0_1"
 CURRENT_NAMES = {"products-kernels": "packed_matmul-kernels", "channels_last-kernels": "nhwc-kernels"}

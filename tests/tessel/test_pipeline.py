@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.errors import DocumentError, InfeasibleError
-from tessel.pipeline import block_of_function, build_plan, choose_step_us, devices_of_stages, place_stages
+from tessel.loading import load_plan
+from tessel.pipeline import blocks_of_function, build_plan, choose_step_us, place_stages
 from tessel.placement import Edge
-from tessel.plan import load_plan, save_plan
+from tessel.plan import save_plan
 from tessel.search.budget import SearchBudget
+from tessel.tuned_model.model_figures import devices_of_stages
 from tessel.validation import check_schedule
 from tests.samples.tuned_model import tuned_model
 from tuner.plan import ModelPlan, ShardsPlan, TiedParameter
@@ -30,26 +32,49 @@ def test_blocks_are_never_shorter_than_what_was_measured(
     step_us = choose_step_us(tuned.stages)
     placement = place_stages(tuned, step_us=step_us)
     for stage_number, (forward, joint, _, _) in enumerate(latencies):
-        for name, latency_us in ((f"f{stage_number}", forward), (f"b{stage_number}", joint)):
+        blocks = [(f"f{stage_number}", forward)]
+        if placement.choices:
+            blocks.append((f"b{stage_number}", joint))
+        for name, latency_us in blocks:
             span = placement.block(name).span
             assert latency_us <= span * step_us * (1 + 1e-9)
             assert span * step_us < latency_us * 1.006 + step_us
 
 
-def test_the_first_stage_has_no_choice_and_others_do() -> None:
+def test_the_first_stage_does_all_of_a_split_backward_in_its_weight_half() -> None:
     placement = place_stages(tuned_model([(10.0, 20.0, 12.0, 11.0)] * 3), step_us=1.0)
     assert [choice.options for choice in placement.choices] == [
-        (("b1",), ("b1_input", "b1_weight")),
-        (("b2",), ("b2_input", "b2_weight")),
+        ((f"b{stage}",), (f"b{stage}_input", f"b{stage}_weight")) for stage in range(3)
+    ]
+    spans = [placement.block(f"b0{form}").span for form in ("", "_input", "_weight")]
+    assert spans == [20, 0, 20]
+
+
+def test_halves_that_take_no_longer_replace_the_joint_backwards() -> None:
+    placement = place_stages(tuned_model([(10.0, 20.0, 9.0, 11.0)] * 2), step_us=1.0)
+    assert [block.name for block in placement.blocks] == [
+        "f0",
+        "f1",
+        "b0_input",
+        "b1_input",
+        "b0_weight",
+        "b1_weight",
     ]
 
 
 def test_every_block_of_a_placement_runs_a_function_of_its_stage() -> None:
     placement = place_stages(tuned_model([(10.0, 20.0, 12.0, 11.0)] * 2), step_us=1.0)
     kinds = ("forward", "backward", "backward_input", "backward_weight")
-    named = {block_of_function(f"stage{stage}.{kind}") for stage in range(2) for kind in kinds}
-    assert {block.name for block in placement.blocks} <= named
-    assert block_of_function("stage11.backward_input") == "b11_input"
+    named = [
+        block
+        for stage in range(2)
+        for kind in kinds
+        for block in blocks_of_function(f"stage{stage}.{kind}", placement)
+    ]
+    assert {block.name for block in placement.blocks} == set(named)
+    assert blocks_of_function("stage1.backward_input", placement) == ("b1_input",)
+    # The first stage has no halves: its whole backward runs as its weight half, if it is not run at once.
+    assert blocks_of_function("stage0.backward", placement) == ("b0", "b0_input", "b0_weight")
 
 
 def test_a_plan_is_valid_never_slower_than_1f1b_and_loads_as_it_was(tmp_path: Path) -> None:
@@ -172,7 +197,7 @@ def test_a_device_holds_its_own_stage_and_its_shards() -> None:
     check_schedule(plan.schedule)
     # Two micro-batches: each device works on its own stage and both ends, and nothing is faster than that.
     assert plan.schedule.makespan * plan.step_us >= 2 * 3 * 30.0
-    with pytest.raises(InfeasibleError, match=r"device 0 needs .* for stage0 \+ stage1 \+ stage3"):
+    with pytest.raises(InfeasibleError, match=r"device 0 needs .* for stages 0, 1 and 3 and one"):
         build_plan(m_shape(2), micro_batches=2, memory_limit_bytes=24_500)
 
 

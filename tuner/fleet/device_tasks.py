@@ -69,7 +69,7 @@ without them."""
 
 _COUNTS: Counter[str] = Counter()
 
-_STARTED = time.time()
+_STARTED = time.monotonic()
 
 
 def identity(query: Query, *, resource: str = "") -> Identity:
@@ -126,7 +126,11 @@ def carry_out(document: bytes, *arrays: bytes) -> tuple[bytes, ...]:
 
 def activity(worker: Any) -> dict[str, float]:
     """Return what this machine has measured since it started; a metric of the Dask worker."""
-    return {"seconds": time.time() - _STARTED, "measured": _COUNTS["measured"], "failed": _COUNTS["failed"]}
+    return {
+        "seconds": time.monotonic() - _STARTED,
+        "measured": _COUNTS["measured"],
+        "failed": _COUNTS["failed"],
+    }
 
 
 def _count(result: Result) -> None:

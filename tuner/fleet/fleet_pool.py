@@ -144,7 +144,6 @@ class FleetPool:
         seed: seed of the random inputs.
     """
 
-    is_shared = True
     num_runs = 1
 
     def __init__(

@@ -236,7 +236,6 @@ class RpcPool:
         size: programs measured at once.
     """
 
-    is_shared = True
     num_runs = 1
 
     def __init__(

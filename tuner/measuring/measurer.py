@@ -12,12 +12,14 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 import numpy as np
 
 from records import Environment, Match, Measurement, Record, RecordStore, Status, Workload
+from records.database.claims import POLL_S, Claims, claim_key, claimed
 from tuner.backends.protocol import Backend
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
@@ -45,6 +47,26 @@ class MeasureProgress:
     completed: int
     total: int
     record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Requests that are measured in one go: those claimed, those found by now, those that others measure."""
+
+    requests: Sequence[MeasureRequest]
+    ignores_claims: bool
+    key_by_request: dict[ProgramKey, str] = field(default_factory=dict)
+    found: list[Record] = field(default_factory=list)
+    elsewhere: list[MeasureRequest] = field(default_factory=list)
+
+    def give_back(self, request: MeasureRequest, claims: Claims) -> None:
+        key = self.key_by_request.pop(request.key, None)
+        if key is not None:
+            claims.give_back(key)
+
+    def give_back_all(self, claims: Claims) -> None:
+        for key in self.key_by_request.values():
+            claims.give_back(key)
 
 
 class Measurer:
@@ -176,6 +198,12 @@ class Measurer:
             TunerError: a program cannot be built or run; says why.
         """
         named = [replace(each, backend=RACE, settings=race_settings(each, requests)) for each in requests]
+        with claimed(self.store.claims, self._claim_key(named[0])):
+            return self._race_claimed(requests, named)
+
+    def _race_claimed(
+        self, requests: Sequence[MeasureRequest], named: Sequence[MeasureRequest]
+    ) -> tuple[RaceResult, tuple[Record, ...]]:
         found = [self.find(each.workload, RACE, settings=each.settings) for each in named]
         records = tuple(record for record in found if record is not None)
         if len(records) == len(named) and len({each.measurement.measured_at for each in records}) == 1:
@@ -230,6 +258,11 @@ class Measurer:
             named = [known for known in self.backends if known.name == backend]
             self._environments[backend] = self._pool.environment(named or self.backends)
         return self._environments[backend]
+
+    def claimed(self, what: str) -> AbstractContextManager[None]:
+        """Hold a claim for the body, so that no other process with these records measures the same now."""
+        key = claim_key(what, target=self.target.text, environment=self.environment(RACE))
+        return claimed(self.store.claims, key)
 
     def run(
         self,
@@ -309,34 +342,59 @@ class Measurer:
         return build_timeout_s(self.limits, self.backends, module)
 
     def _measure_missing(self, requests: Sequence[MeasureRequest]) -> Iterator[Record]:
-        """Yield the record of each request, as soon as it has one."""
+        """Yield the record of each request, as soon as it has one.
+
+        What another process measures is left for last, and then found in the records. Nothing is waited for
+        while a claim is held, so that two processes never wait for each other.
+        """
         # The smallest program of a kind is the one that is checked: the check's reference is slow.
-        ordered = sorted(requests, key=lambda request: request.workload.flops)
-        found_meanwhile: list[Record] = []
+        left = sorted(requests, key=lambda request: request.workload.flops)
+        num_left, give_up_at = 0, 0.0
+        while left:
+            if len(left) != num_left:  # somebody has got on
+                num_left, give_up_at = len(left), time.monotonic() + max(map(self._patience_s, left))
+            else:
+                time.sleep(POLL_S)
+            share = _Share(left, ignores_claims=time.monotonic() > give_up_at)
+            try:
+                for outcome in self._pool.measure(self._jobs(share)):
+                    record = self._outcome_record(outcome)
+                    share.give_back(outcome.job.request, self.store.claims)
+                    yield record
+            finally:
+                share.give_back_all(self.store.claims)
+            yield from share.found
+            left = share.elsewhere
 
-        def jobs() -> Iterator[Job]:
-            for request in ordered:
-                found = self._found_meanwhile(request)
-                if found is None:
-                    yield self._pool.job(request, check=self._kinds.claim(request))
-                else:
-                    found_meanwhile.append(found)
+    def _jobs(self, share: _Share) -> Iterator[Job]:
+        """Yield the jobs of what nobody else measures, each claimed, and sort the other requests."""
+        for request in share.requests:
+            key = self._claim_key(request)
+            if self.store.claims.take(key):
+                share.key_by_request[request.key] = key
+            elif not share.ignores_claims:
+                share.elsewhere.append(request)
+                continue
+            found = self.find(request.workload, request.backend, settings=request.settings)
+            if found is None:
+                yield self._pool.job(request, check=self._kinds.claim(request))
+            else:
+                share.give_back(request, self.store.claims)
+                share.found.append(found)
 
-        for outcome in self._pool.measure(jobs()):
-            yield self._outcome_record(outcome)
-        yield from found_meanwhile
+    def _claim_key(self, request: MeasureRequest) -> str:
+        return claim_key(*request.key, target=self.target.text, environment=self.environment(request.backend))
 
-    def _found_meanwhile(self, request: MeasureRequest) -> Record | None:
-        """Return what another tuner has measured since the records were asked first."""
-        if not self._pool.is_shared:
-            return None
-        return self.find(request.workload, request.backend, settings=request.settings)
+    def _patience_s(self, request: MeasureRequest) -> float:
+        """Return how long somebody else may be at a program."""
+        return self._build_timeout_s(request.module) + self.limits.run_timeout_s
 
     def _outcome_record(self, outcome: Outcome) -> Record:
         request, built = outcome.job.request, outcome.built
         if outcome.job.build.check:
             self._kinds.note(request, built)
-        found = self._found_meanwhile(request)
+        # Another tuner that took a fleet's same answer, or gave up waiting for this one, may have kept it.
+        found = self.find(request.workload, request.backend, settings=request.settings)
         if found is not None:
             return found
         error = built.relative_error if isinstance(built, Done) else None

@@ -47,12 +47,9 @@ class ProgramPool(Protocol):
     """Builds and times programs for one target.
 
     Attributes:
-        is_shared: whether other tuners may measure the same programs at the same time, so that the records
-            are asked again before each.
         num_runs: modules that `run` runs at once, called by as many threads.
     """
 
-    is_shared: bool
     num_runs: int
 
     def close(self) -> None:

@@ -79,8 +79,6 @@ class WorkerPool:
         TunerError: the target is not the device that is here.
     """
 
-    is_shared = False
-
     def __init__(
         self, target: Target, backends: Sequence[Backend], *, limits: Limits, seed: int, size: int = 1
     ) -> None:

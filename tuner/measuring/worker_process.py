@@ -245,25 +245,38 @@ def worker_environment(num_threads: int) -> dict[str, str]:
     return {**os.environ, **threads, **_WAITING, "PYTHONPATH": path}
 
 
+_SLICE_S = 0.5
+"""What a stop of any length counts as, at most."""
+
+
 class _Deadline:
     """Calls a function, from a thread of its own, unless the block that it guards ends in time.
 
-    It covers all of an exchange: sending, waiting and receiving, whatever the other side does or leaves.
+    It covers all of an exchange: sending, waiting and receiving, whatever the other side does or leaves. Time
+    in which this process is stopped (Ctrl-Z, a frozen container) does not count: the clock goes on then, but
+    nobody could have taken the reply.
     """
 
     def __init__(self, timeout_s: float, on_expiry: Callable[[], None]) -> None:
         self.is_over = False
         self._on_expiry = on_expiry
-        self._timer = threading.Timer(timeout_s, self._expire)
-        self._timer.daemon = True
+        self._timeout_s = timeout_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> None:
-        self._timer.start()
+        self._thread.start()
 
     def __exit__(self, *error: object) -> None:
-        self._timer.cancel()
-        self._timer.join()
+        self._ended.set()
+        self._thread.join()
 
-    def _expire(self) -> None:
+    def _watch(self) -> None:
+        left_s = self._timeout_s
+        while left_s > 0:
+            slice_s = min(left_s, _SLICE_S)
+            if self._ended.wait(slice_s):
+                return
+            left_s -= slice_s  # however long it took
         self.is_over = True
         self._on_expiry()

@@ -43,6 +43,7 @@ from cost_model.roofline import (
     supported_speed,
 )
 from records import Environment, Match, Measurement, RecordStore, Status, Workload
+from records.database.claims import claim_key, claimed
 from tuner.errors import TunerError
 from tuner.parent_watch import end_with_parent
 from tuner.targets.target import Target
@@ -87,9 +88,11 @@ def ensure_probed(
         TunerError: the probing process failed.
     """
     take = measure or (lambda: measure_probes(target=target, environment=environment))
-    missing = _num_takes(store, target, environment).count(0)
-    if missing:
-        store.append_many(take())
+    # Two processes that probe at once would also slow each other down.
+    with claimed(store.claims, claim_key("probes", target=target.text, environment=environment)):
+        missing = _num_takes(store, target, environment).count(0)
+        if missing:
+            store.append_many(take())
     return missing + settle_probes(store, target=target, environment=environment, measure=take)
 
 

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 import psutil
 import threadpoolctl
 import tvm
+import tvm_ffi
 from tvm.target import codegen, detect_target
 
 from cost_model.gpu.devices import GpuDevice
@@ -54,6 +55,9 @@ _TUNING = (
     "ermsb",
 )
 """How features of LLVM begin that are no instructions, but say what is quick on a processor."""
+
+_COMPUTING = ("amx", "avx", "f16c", "fma", "gfni", "sse", "ssse", "vaes", "vpclmulqdq")
+"""How features begin that kernels compute with."""
 
 _BRANDS = frozenset(("nvidia", "tesla", "quadro", "geforce"))
 """Words that a tag may have and the driver's name of the same GPU may lack, or the other way round."""
@@ -179,10 +183,11 @@ def cpu_difference(wanted: Mapping[str, Any], here: Mapping[str, Any]) -> str | 
 
     The number of cores is part of a target's text, so it is part of what a measurement claims.
     """
-    for name, subject in (("mcpu", "processor"), ("num-cores", "number of cores")):
-        if wanted.get(name) != here[name]:
-            asked = wanted.get(name, "not given")
-            return f"its {subject} ({name}) is {asked}, this machine's is {here[name]}"
+    facts = (("mcpu", "processor"), ("num-cores", "number of cores"), ("mattr", "instruction sets"))
+    for name, subject in facts:
+        if wanted.get(name) != here.get(name):
+            asked, found = (each.get(name, "not given") for each in (wanted, here))
+            return f"its {subject} ({name}) is {asked}, this machine's is {found}"
     return None
 
 
@@ -342,7 +347,19 @@ def _plain(value: Any) -> Any:
 
 def _host_attributes() -> dict[str, Any]:
     detected = detect_target.detect_target_from_device("cpu")
-    return {"kind": "llvm", "mcpu": str(detected.attrs["mcpu"]), "num-cores": num_physical_cores()}
+    attributes = {"kind": "llvm", "mcpu": str(detected.attrs["mcpu"]), "num-cores": num_physical_cores()}
+    hidden = [
+        f"-{feature}"
+        for feature in _lacking(_features(attributes), _host_features())
+        if feature.startswith(_COMPUTING)
+    ]
+    return {**attributes, "mattr": hidden} if hidden else attributes
+
+
+def _host_features() -> frozenset[str]:
+    """Return the features that this machine has: a hypervisor may hide some of its processor's."""
+    found = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    return frozenset(str(name) for name, is_here in found.items() if is_here)
 
 
 def _local_gpu_attributes() -> dict[str, Any]:

@@ -343,6 +343,13 @@ def checked_error(
         tolerance: largest relative error that passes.
         check: makes the check and returns the worst tensor.
     """
+    with session.measurer.claimed(f"{CHECK_BACKEND} {workload.fingerprint} {settings}"):
+        return _checked_error(session, workload, settings, tolerance, check)
+
+
+def _checked_error(
+    session: Session, workload: Workload, settings: str, tolerance: float, check: Callable[[], Deviation]
+) -> Deviation:
     measurer = session.measurer
     found = measurer.find(workload, CHECK_BACKEND, settings=settings)
     if found is not None:

@@ -284,16 +284,21 @@ def hop_latencies(session: Session, sizes: Sequence[int]) -> dict[int, float]:
         )
     measurer = session.measurer
     environment = measurer.environment(TRANSFER_BACKEND)
-    found = {size: measurer.find(transfer_workload(size), TRANSFER_BACKEND) for size in sorted(set(sizes))}
-    missing = [size for size, record in found.items() if record is None]
     session.on_progress(TuningProgress(text="measuring hops between devices"))
-    latency_us = {size: record.measurement.latency_us for size, record in found.items() if record is not None}
-    if missing:
-        measurements = measure_transfers(missing, target=session.target, environment=environment)
-        session.store.append_many(
-            [(transfer_workload(size), found) for size, found in zip(missing, measurements, strict=True)]
-        )
-        latency_us |= {size: found.latency_us for size, found in zip(missing, measurements, strict=True)}
+    with measurer.claimed(TRANSFER_BACKEND):
+        found = {
+            size: measurer.find(transfer_workload(size), TRANSFER_BACKEND) for size in sorted(set(sizes))
+        }
+        missing = [size for size, record in found.items() if record is None]
+        latency_us = {
+            size: record.measurement.latency_us for size, record in found.items() if record is not None
+        }
+        if missing:
+            measurements = measure_transfers(missing, target=session.target, environment=environment)
+            session.store.append_many(
+                [(transfer_workload(size), found) for size, found in zip(missing, measurements, strict=True)]
+            )
+            latency_us |= {size: found.latency_us for size, found in zip(missing, measurements, strict=True)}
     measurer.new_measurements += len(missing)
     measurer.reused_measurements += len(found) - len(missing)
     return latency_us

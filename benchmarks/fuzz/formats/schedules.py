@@ -111,7 +111,7 @@ def tessel_file_format() -> Format:
 def plan_format() -> Format:
     from tessel.errors import ScheduleError
     from tessel.exports.recipe import recipe_of_plan
-    from tessel.plan import load_plan
+    from tessel.loading import load_plan
 
     def read(folder: Path) -> None:
         plan = load_plan(folder / "plan.json")

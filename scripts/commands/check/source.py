@@ -118,7 +118,7 @@ def read_layout_text(name: str, text: str, devices: int) -> MegatronLayout:
 def _document_case(path: Path, kind: DocumentKind, options: CheckOptions) -> Case:
     from tessel.checking.case import case_of_schedule
     from tessel.documents import DocumentKind, load_schedule
-    from tessel.plan import load_plan
+    from tessel.loading import load_plan
     from tessel.planning.saved_plan import load_saved_plan
 
     if kind is DocumentKind.LAYOUT:

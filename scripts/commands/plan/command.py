@@ -115,7 +115,13 @@ def _saved(result: PlanResult, profile: Profile, options: PlanCommandOptions) ->
     """Return the plan as it is saved and drawn."""
     from tessel.planning.saved_plan import SavedPlan
 
-    return SavedPlan.of(result, profile=profile, cluster=options.cluster(), optimizer=options.optimizer)
+    return SavedPlan.of(
+        result,
+        profile=profile,
+        cluster=options.cluster(),
+        optimizer=options.optimizer,
+        runtime=options.runtime,
+    )
 
 
 def _save(saved: SavedPlan, options: PlanCommandOptions) -> None:

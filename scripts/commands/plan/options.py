@@ -300,9 +300,11 @@ class PlanCommandOptions(MeasuringOptions):
         """Return what the search may spend."""
         from tessel.search.budget import SearchBudget
 
-        search_options.make_budget(self.work, self.time_limit)  # which refuses what is no limit
+        budget = search_options.make_budget(self.work, self.time_limit)  # which refuses what is no limit
+        if self.work is not None:
+            return budget  # equal work gives equal plans, however long it takes
         limit_s = DEFAULT_TIME_LIMIT_S if self.time_limit is None else parse_duration(self.time_limit)
-        return SearchBudget(work_limit=DEFAULT_WORK if self.work is None else self.work, time_limit_s=limit_s)
+        return SearchBudget(work_limit=DEFAULT_WORK, time_limit_s=limit_s)
 
     @property
     def is_predicted_for_gpu(self) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scripts.reports.planned import STAGE_COLUMNS, stage_rows
+from scripts.reports.planned import STAGE_COLUMNS, format_gap, stage_rows
 from scripts.terminal import console
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scripts.commands.plan.options import PlanCommandOptions
     from scripts.documents.plans import Planned, PrintedStep
     from tessel.planning.plan_result import PlannedStep, PlanResult
@@ -26,11 +28,12 @@ def print_plan(result: PlanResult, profile: Profile, options: PlanCommandOptions
         f"{profile.name}{on}: {len(profile.layers)} layers, {options.devices} devices, "
         f"{best.layout.global_batch} samples per step\n"
     )
-    proof = "proven optimal" if result.optimal else f"gap {result.gap:.1%}"
+    proof = "proven optimal" if result.optimal else f"gap {format_gap(result.gap)}"
     bound = f"at least {_ms(result.lower_bound_us)} ms, {proof}"
     layout = best.layout
+    title = "best plan   " if estimate.fits else "nearest plan"
     console.print_line(
-        f"best plan     data-parallel {layout.data_parallel} × pipeline {layout.pipeline} × tensor-parallel "
+        f"{title}  data-parallel {layout.data_parallel} × pipeline {layout.pipeline} × tensor-parallel "
         f"{layout.tensor_parallel}, {layout.placement}"
         + (f" with {layout.chunks} stages per device" if layout.chunks > 1 else "")
     )
@@ -86,7 +89,8 @@ def _interval_us(
 
 def _print_comparison(result: PlanResult) -> None:
     best_us = result.best.estimate.step_us
-    rows = [_row("best plan", result.best, best_us, fits=result.best.estimate.fits)]
+    fits = result.best.estimate.fits
+    rows = [_row("best plan" if fits else "nearest plan", result.best, best_us, fits=fits)]
     without = []
     for baseline in result.baselines:
         if baseline.planned is None:
@@ -175,26 +179,26 @@ def _step_document(planned: PlannedStep, lower_bound_us: float) -> PrintedStep:
         micro_batch=layout.micro_batch,
         micro_batches=layout.micro_batches,
         placement=layout.placement,
-        stage_devices=tuple(layout.device_of(stage) for stage in range(len(layout.cuts))),
+        stage_devices=tuple(layout.cluster_devices(stage) for stage in range(len(layout.cuts))),
         cuts=layout.cuts,
         recompute=layout.recompute or (False,) * len(layout.cuts),
         split_backward=layout.split_backward,
         order=planned.order,
         step_ms=planned.estimate.step_us / 1e3,
         lower_bound_ms=lower_bound_us / 1e3,
-        memory_bytes=_of_every_device(planned),
+        memory_bytes=_of_every_device(planned, planned.estimate.memory_bytes),
+        trained_bytes=_of_every_device(planned, planned.step.figures.trained_bytes),
+        not_trained_bytes=_of_every_device(planned, planned.step.figures.frozen_bytes),
         fits=planned.estimate.fits,
     )
 
 
-def _of_every_device(planned: PlannedStep) -> tuple[int, ...]:
-    """Return the memory of every device of the cluster, which those of one pipeline stand for."""
+def _of_every_device(planned: PlannedStep, by_position: Sequence[int]) -> tuple[int, ...]:
+    """Return the bytes of every device of the cluster, which those of one pipeline stand for."""
     layout = planned.layout
-    group = layout.data_parallel * layout.tensor_parallel
-    by_slot = [held for held in planned.estimate.memory_bytes for _ in range(group)]
-    if not layout.device_order:
-        return tuple(by_slot)
-    held_by_device = dict(zip(layout.device_order, by_slot, strict=True))
+    held_by_device = {
+        device: held for position, held in enumerate(by_position) for device in layout.devices_at(position)
+    }
     return tuple(held_by_device[device] for device in sorted(held_by_device))
 
 

@@ -133,7 +133,7 @@ def _stages_of_ones_own(subject: Subject, provider: str, devices: Devices) -> Pr
 def _sums(plan: Plan) -> tuple[RankSum, ...]:
     """Return the sums of gradients over ranks at the end of a step, in one order."""
     from tessel.engine.job import RankSum
-    from tessel.tuned_model.step_end import gradient_sums
+    from tessel.tuned_model.model_figures import gradient_sums
 
     if not plan.training:
         return ()

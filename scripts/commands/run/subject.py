@@ -113,7 +113,7 @@ _STEP_OF_PLAN = "--step is for schedules; the steps of a plan have a length"
 
 def _load(path: Path, step: str | None) -> Subject:
     from tessel.documents import DocumentKind, detect_kind, load_schedule
-    from tessel.plan import load_plan
+    from tessel.loading import load_plan
     from tessel.planning.saved_plan import load_saved_plan
 
     kind = detect_kind(path)

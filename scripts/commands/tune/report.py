@@ -110,7 +110,11 @@ def _print_schedule(plan: Plan) -> None:
     from tessel.comparison import format_ms
 
     schedule = plan.schedule
-    proof = "proven optimal" if schedule.optimal else f"within {schedule.gap:.1%} of optimal"
+    proof = (
+        "its order proven optimal on these stages"
+        if schedule.optimal
+        else f"its order within {schedule.gap:.1%} of optimal on these stages"
+    )
     comparison = build_comparison(schedule, plan, None)
     console.print_line(
         f"\nSchedule: {format_ms(schedule.makespan * plan.step_us / 1000)} ms per step, {proof};"

@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from tessel.picture.bars import MemoryCurve, memory_curves
+from tessel.picture.bars import MemoryCurve, memory_curves, names_of
 from tessel.picture.colors import CRITICAL, DEVICE_COLORS
 from tessel.schedule import Schedule
 
@@ -32,6 +32,7 @@ def draw_memory(
     step_ms: float | None = None,
     unit: float = 1.0,
     unit_name: str = "units",
+    device_names: Sequence[str] | None = None,
 ) -> Axes:
     """Draw what each device holds over time, and its limit where there is one.
 
@@ -43,6 +44,7 @@ def draw_memory(
         step_ms: milliseconds of a step; the time axis counts steps if None.
         unit: memory units of one tick unit, such as 2**20 for MiB.
         unit_name: what the axis counts.
+        device_names: of each row, what its device is called; the numbers from 0 on if None.
 
     Returns:
         The axes.
@@ -52,7 +54,7 @@ def draw_memory(
     if schedule.placement.devices > len(DEVICE_COLORS):
         _draw_rows(schedule, axes, end)
     else:
-        _draw_curves(schedule, axes, scale, unit, unit_name)
+        _draw_curves(schedule, axes, scale, unit, unit_name, names_of(schedule, device_names))
     axes.set_xlim(0, end)
     axes.set_xlabel("time (steps)" if step_ms is None else "time (ms)")
     for side in ("top", "right"):
@@ -60,14 +62,16 @@ def draw_memory(
     return axes
 
 
-def _draw_curves(schedule: Schedule, axes: Axes, scale: float, unit: float, unit_name: str) -> None:
+def _draw_curves(
+    schedule: Schedule, axes: Axes, scale: float, unit: float, unit_name: str, names: Sequence[str]
+) -> None:
     for curve in memory_curves(schedule):
         axes.step(
             np.asarray(curve.steps) * scale,
             np.asarray(curve.units) / unit,
             where="post",
             linewidth=1.2,
-            label=f"device {curve.device}",
+            label=f"device {names[curve.device]}",
             color=DEVICE_COLORS[curve.device],
         )
     if schedule.memory is not None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from tessel.comparison import Comparison, ComparisonRow
 from tessel.errors import ScheduleError
+from tessel.picture.bars import names_of
 from tessel.picture.colors import CHUNK_COLOR, block_styles, chunk_whites, color_by_backend
 from tessel.schedule import Schedule
 
@@ -137,6 +138,7 @@ def page_document(
     model: PageModel | None = None,
     tables: Sequence[PageTable] = (),
     variants: Sequence[PageVariant] = (),
+    device_names: Sequence[str] | None = None,
 ) -> bytes:
     """Return the page as HTML.
 
@@ -148,6 +150,7 @@ def page_document(
         model: sub-graphs, their backends and layers, where they are known.
         tables: further tables, below the comparison.
         variants: schedules of the same placement that were searched beforehand.
+        device_names: of each row, what its device is called; the numbers from 0 on if None.
     """
     model = PageModel() if model is None else model
     schedules = dict(comparison.schedules)
@@ -159,6 +162,7 @@ def page_document(
         "title": title,
         "step_ms": step_ms,
         "devices": placement.devices,
+        "device_names": names_of(schedules["searched"], device_names),
         "memory_in_bytes": static_bytes is not None,
         "static_memory": static_bytes,
         "shared": any(len(block.devices) > 1 for block in placement.blocks),

@@ -6,11 +6,13 @@ function phaseOf(schedule, i) {
   return schedule.start[i] < schedule.repetend.end ? ", repetend" : ", cool-down";
 }
 
+const devicesOf = (block) => block.devices.map((device) => data.device_names[device]).join(", ");
+
 function factsOf(chosen) {
   const block = data.blocks[chosen.block], schedule = current(), i = find(schedule, chosen);
   const facts = [
     `${nameOf(chosen)}: ${labelOf(chosen.block)} of micro-batch ${chosen.batch}${i < 0 ? "" : phaseOf(schedule, i)}`,
-    `device ${block.devices.join(", ")}, ${timesOf(chosen)}, takes ${formatTime(block.span)}`,
+    `device ${devicesOf(block)}, ${timesOf(chosen)}, takes ${formatTime(block.span)}`,
     `memory ${block.memory > 0 ? "+" : ""}${formatMemory(block.memory)}`,
   ];
   const layers = data.layers[chosen.block];
@@ -53,7 +55,7 @@ function showFacts() {
 }
 
 function summaryOf(schedule) {
-  const proof = schedule.optimal ? "proven optimal" : schedule.lower_bound ? `bound ${formatTime(schedule.lower_bound)}` : "no bound";
+  const proof = schedule.optimal ? "order proven optimal on these stages" : schedule.lower_bound ? `bound ${formatTime(schedule.lower_bound)}` : "no bound";
   const base = schedules.find((each) => each.name === "1f1b" && each.micro_batches === schedule.micro_batches);
   const ratio = base && base !== schedule ? `, ${(schedule.makespan / base.makespan).toFixed(3)} of 1F1B's makespan` : "";
   const fits = schedule.fits ? "" : ", breaks the memory limit";
@@ -79,7 +81,7 @@ function listBlocks() {
     if (endOf(schedule, i) > view.from && schedule.start[i] < view.to && !isFaint(schedule, i)) found.push(i);
   const rows = found.slice(0, MAX_LISTED).map((i) => {
     const { name, devices, span } = blockOf(schedule, i);
-    return [name, `${schedule.batch[i]}`, labelOf(schedule.block[i]), devices.join(", "), formatTime(schedule.start[i]), formatTime(span)];
+    return [name, `${schedule.batch[i]}`, labelOf(schedule.block[i]), devicesOf({ devices }), formatTime(schedule.start[i]), formatTime(span)];
   });
   const title = `Blocks of ${schedule.title} in view${found.length > MAX_LISTED ? `, the first ${MAX_LISTED}` : ""}`;
   box.replaceChildren(makeTable({ title, columns: ["block", "micro-batch", "kind", "device", "start", "takes"], rows, textColumns: 1 }));

@@ -70,7 +70,7 @@ function buildMemory() {
   const schedule = current(), limits = schedule.limit, rows = [];
   memoryCells = schedule.memory.map((_, device) => {
     const value = element("span", { className: "value" }), limit = limits ? formatMemory(limits[device] + statics()[device]) : "none";
-    rows.push([`device ${device}`, value, formatMemory(schedule.peak_memory[device] + statics()[device]), limit]);
+    rows.push([`device ${data.device_names[device]}`, value, formatMemory(schedule.peak_memory[device] + statics()[device]), limit]);
     return value;
   });
   byId("memory-table").replaceChildren(makeTable({ title: `Memory of ${schedule.title}`, columns: ["device", "at the cursor", "peak", "limit"], rows }));

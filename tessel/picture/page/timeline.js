@@ -209,10 +209,10 @@ function drawAxes(panes, ink, width, bottom) {
   const size = rowHeight(), every = Math.ceil(13 / size), left = leftEdge(), name = isNarrow() ? "" : "device ";
   context.fillStyle = ink; context.textBaseline = "middle"; context.textAlign = "left"; context.font = lettering();
   panes.forEach((_, pane) => {
-    for (let device = 0; device < data.devices; device += every) context.fillText(`${name}${device}`, 2, middleOf(device, pane));
+    for (let device = 0; device < data.devices; device += every) context.fillText(`${name}${data.device_names[device]}`, 2, middleOf(device, pane));
   });
   const lane = laneHeight(), step = Math.ceil(13 / lane);
-  for (let device = 0; device < data.devices; device += step) context.fillText(`${name}${device}`, 2, memoryTop() + (device + 0.5) * lane);
+  for (let device = 0; device < data.devices; device += step) context.fillText(`${name}${data.device_names[device]}`, 2, memoryTop() + (device + 0.5) * lane);
   const unit = data.step_ms ?? 1, span = (view.to - view.from) * unit, rough = span / Math.max((width - left) / 110, 1);
   const power = 10 ** Math.floor(Math.log10(rough)), tick = [1, 2, 5, 10].map((f) => f * power).find((t) => t >= rough);
   context.strokeStyle = ink; context.lineWidth = 1; context.textAlign = "center"; context.textBaseline = "top";

@@ -2,8 +2,10 @@
 
 A comparison with 1F1B is fair only against the best that 1F1B can do under the same memory. So each row
 chooses among all degrees and micro-batch sizes that the plan may, is cut by the same dynamic programme and
-improved by the same moves of cuts, timed in its own order. `torch-auto` is the exception: equal parts by
-time, blind to memory, as torch's automatic partition proposes them. Checked in
+improved by the same moves of cuts, timed in its own order; and every rule that applies to the plan's own
+stages is tried on these in the end, as `tessel compare` does, so that no other table has a stronger row of
+that name. `torch-auto` is the exception: equal parts by time, blind to memory, as torch's automatic partition
+proposes them. Checked in
 tests/tessel/planning/candidates/test_baselines.py.
 
 Source: `torch-auto` after the proposal in pytorch/pytorch#179212: FLOPs of consecutive layers, min-max.
@@ -13,24 +15,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tessel.handwritten import HANDWRITTEN
+from tessel.handwritten.strongest import build_strongest
 from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.families import Family
 from tessel.planning.candidates.pool import Pool, offer_by_hand
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.candidates.sweep import hill_climb, initial_cuts
+from tessel.planning.costs.training_step import estimate_step
 from tessel.planning.cutting.chain_cut import chain_cut
 from tessel.planning.cutting.cut import Cut
-from tessel.planning.plan_result import Baseline
+from tessel.planning.layout import Layout, layout_of_groups
+from tessel.planning.plan_result import Baseline, PlannedStep
 
 CLIMBED_FAMILIES = 2
 """Families of a baseline whose cuts are improved: those that are fastest as first cut."""
 
 CLIMBS_PER_LAYER = 8
 """Cuts priced in that, for each layer of the model."""
+
+MAX_TASKS_COMPARED = 10_000
+"""Tasks of a step up to which every rule is tried on the plan's own stages, in tenths of a second each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +51,7 @@ class BaselineRule:
         rule: order in which its cuts are timed.
         placement: of its stages.
         chunks: stages per device.
-        splits: whether backwards run in halves.
+        splits: whether backwards run in halves; None for whichever is faster.
         is_one_device: whether the whole model is on each device.
         is_one_replica: whether every layer is split over all devices.
     """
@@ -51,7 +60,7 @@ class BaselineRule:
     rule: str
     placement: str = "vshape"
     chunks: int = 1
-    splits: bool = False
+    splits: bool | None = None
     is_one_device: bool = False
     is_one_replica: bool = False
 
@@ -60,7 +69,7 @@ class BaselineRule:
         return (
             family.placement == self.placement
             and (self.placement in ("vshape", "mshape", "kshape") or family.chunks == self.chunks)
-            and family.split_backward == self.splits
+            and self.splits in (None, family.split_backward)
             and (family.pipeline == 1) == self.is_one_device
             and (not self.is_one_replica or family.data_parallel == 1 < family.tensor_parallel)
         )
@@ -73,12 +82,16 @@ def baseline_rules(families: Sequence[Family]) -> Iterator[BaselineRule]:
         yield BaselineRule(name="tensor-parallel", rule="1f1b", is_one_device=True, is_one_replica=True)
     yield BaselineRule(name="gpipe", rule="gpipe")
     yield BaselineRule(name="1f1b", rule="1f1b")
+    yield BaselineRule(name="eager-1f1b", rule="eager-1f1b")
     for chunks in sorted({family.chunks for family in families if family.placement == "interleaved"}):
         yield BaselineRule(
             name=f"interleaved-{chunks}", rule="interleaved", placement="interleaved", chunks=chunks
         )
     yield BaselineRule(name="zb-h1", rule="zb-h1", splits=True)
-    yield BaselineRule(name="zb-v", rule="zb-v", placement="zbv", chunks=2, splits=True)
+    yield BaselineRule(name="zb-h2", rule="zb-h2", splits=True)
+    for rule in ("zb-v", "v-half", "v-min"):
+        yield BaselineRule(name=rule, rule=rule, placement="zbv", chunks=2, splits=True)
+    yield BaselineRule(name="dualpipe-v", rule="dualpipe-v", placement="zbv", chunks=2)
     yield BaselineRule(name="chimera", rule="chimera", placement="xshape")
     if any(family.placement == "mshape" for family in families):
         yield BaselineRule(name="mshape-1f1b", rule="1f1b", placement="mshape")
@@ -103,8 +116,56 @@ def find_baselines(
     found.append(_torch_auto(pool, [family for family in families if _is_for_torch(family)]))
     by_hand = pool.problem.options.by_hand
     if by_hand is not None:
-        found.append(_row("by-hand", offer_by_hand(pool, by_hand)))
+        found.append(_row("by-hand", offer_by_hand(pool, layout_of_groups(by_hand, pool.problem.bounds))))
     return tuple(found)
+
+
+def with_rules_on(best: PlannedStep, baselines: Sequence[Baseline]) -> tuple[Baseline, ...]:
+    """Return the rows, each rule's on the plan's own stages where it is faster there, and further ones.
+
+    A rule that is only simulated on such stages, not published for them, has a row if it is the strongest.
+
+    Args:
+        best: the plan's step.
+        baselines: rows with degrees and cuts of their own.
+    """
+    rows = {row.name: row for row in baselines}
+    strongest_us = min(map(_step_us, baselines), default=math.inf)
+    step = best.step
+    if len(step.placement.blocks) * step.micro_batches > MAX_TASKS_COMPARED or not step.figures.has_backward:
+        return tuple(baselines)
+    for rule in HANDWRITTEN:
+        limits = step.limits if rule.needs_limit else None
+        if rule.why_not(step.placement, step.micro_batches, limits) is not None:
+            continue
+        schedule = build_strongest(rule, step.placement, micro_batches=step.micro_batches, memory=step.limits)
+        estimate = estimate_step(step, schedule)
+        is_published = rule.name in _PUBLISHED.get(best.layout.placement, ())
+        name = _row_name(rule.name, best.layout) if is_published else f"{best.layout.placement}-{rule.name}"
+        known_us = _step_us(rows[name]) if name in rows else math.inf
+        if not is_published:
+            known_us = min(known_us, strongest_us)
+        if estimate.fits and estimate.step_us < known_us * (1 - 1e-12):
+            row = replace(best, order=rule.name, estimate=estimate, schedule=None)
+            rows[name] = Baseline(name=name, planned=row, fits=True)
+    return tuple(rows.values())
+
+
+_PUBLISHED = {
+    "vshape": ("1f1b", "gpipe", "eager-1f1b", "early-recompute-1f1b", "1f1b-limited", "zb-h1", "zb-h2"),
+    "interleaved": ("interleaved", "looped-bfs", "interleaved-zb"),
+    "zbv": ("zb-v", "v-half", "v-min", "dualpipe-v"),
+    "xshape": ("chimera",),
+}
+"""Rules by the placement that they are published for."""
+
+
+def _row_name(rule: str, layout: Layout) -> str:
+    return f"{rule}-{layout.chunks}" if layout.placement == "interleaved" else rule
+
+
+def _step_us(row: Baseline) -> float:
+    return math.inf if row.planned is None else row.planned.estimate.step_us
 
 
 def _strongest(
@@ -135,7 +196,7 @@ def _strongest(
         if not any(_applies(rule, family) for family in families):
             reason = _why_inapplicable(rule)
         return Baseline(name=baseline.name, planned=None, fits=False, reason=reason)
-    cap = CLIMBS_PER_LAYER * len(pool.problem.profile.layers)
+    cap = CLIMBS_PER_LAYER * pool.problem.num_layers
     best = min(
         (hill_climb(pool, start, (rule,), max_priced=cap) for start in starts[:CLIMBED_FAMILIES]),
         key=lambda candidate: candidate.step_us,
@@ -148,6 +209,8 @@ def _applies(rule: str, family: Family) -> bool:
         return family.pipeline % 2 == 0
     if rule == "forwards":
         return family.placement not in ("xshape", "mshape", "kshape")
+    if rule == "dualpipe-v":
+        return family.micro_batches >= 2 * family.pipeline
     return rule != "interleaved" or family.micro_batches % family.pipeline == 0
 
 
@@ -156,6 +219,8 @@ def _why_inapplicable(rule: str) -> str:
         return "it needs an even number of pipeline devices"
     if rule == "forwards":
         return "it is an order of forwards and backwards, and there are no backwards"
+    if rule == "dualpipe-v":
+        return "it needs two micro-batches a device of the pipeline at least"
     return "the micro-batches of a replica are no multiple of its stages"
 
 

@@ -71,8 +71,8 @@ class _Terms:
         hop_us: least microseconds from one device to the next.
         times: running sums of each layer's work.
         gradients: running sums of each layer's least microseconds from its output's gradient to its input's.
-        ends_with_gradient: whether the last block of a device is always one that others wait for.
-        synchronisation: microseconds of an all-reduce as latency, and per byte of weights.
+        ends_with_gradient: whether the last block of a device is always a gradient that others wait for.
+        synchronisation: microseconds of an all-reduce as latency, and per byte of reduced weights.
         update_us: microseconds of the optimizer, of all layers; 0 where devices differ.
     """
 
@@ -87,6 +87,11 @@ class _Terms:
     ends_with_gradient: bool
     synchronisation: tuple[float, float]
     update_us: float
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether others always run after a device's last block, as of joint backwards or forwards alone."""
+        return self.ends_with_gradient or (not self.sums.has_backward and self.copies == 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -114,11 +119,27 @@ class FamilyBounds:
         reason = _why_nothing_fits(terms, prices, self.options)
         if reason:
             return FamilyBound(step_us=np.inf, reason=reason)
+        return FamilyBound(step_us=self.of_every_cut(family, sums))
+
+    def of_every_cut(self, family: Family, sums: LayerSums, *, any_order: bool = False) -> float:
+        """Return a step time that no layout of a family can beat, whether or not it keeps memory; O(layers).
+
+        Args:
+            family: degrees, micro-batch size and placement.
+            sums: of its table.
+            any_order: whether the bound is to hold for every order of its devices; they then stand by speed,
+                the fastest first, so that groups are as fast as they can be.
+        """
+        terms = self._terms_of(family, sums)
         if family.placement == "mshape":
-            return FamilyBound(step_us=max(_divided_ends(terms), _path(family, terms)))
-        if family.branches is not None:
-            return FamilyBound(step_us=_branched(family, terms))
-        return FamilyBound(step_us=max(_sharing(family, terms), _one_layer(terms), _path(family, terms)))
+            return max(_divided_ends(terms), _path(family, terms))
+        if family.branches is None:
+            sharing = _sharing(family, terms, any_order=any_order)
+            return max(sharing, _one_layer(terms), _path(family, terms))
+        if not any_order:
+            return _branched(family, terms)
+        first, second, _ = family.sections(sums.num_layers)
+        return max(_path_of(branch, terms) for branch in (first, second))
 
     def by_cuts(self, family: Family, sums: LayerSums, prices: RunPrices) -> FamilyBound:
         """Return the bound over all cuts of a family with one stage a device; O(stages × layers²) in arrays.
@@ -148,9 +169,9 @@ class FamilyBounds:
 
 
 def trained_ratio(sums: LayerSums, options: PlanOptions) -> float:
-    """Return bytes of weights, gradients and optimizer state for each byte of weights."""
+    """Return bytes of gradients and optimizer state for each byte of trained weights."""
     optimizer = options.optimizer
-    return 1.0 + (optimizer.gradient_ratio + optimizer.state_ratio if sums.has_backward else 0.0)
+    return optimizer.gradient_ratio + optimizer.state_ratio if sums.has_backward else 0.0
 
 
 def _terms(degrees: Family, copies: int, sums: LayerSums, cluster: Cluster, options: PlanOptions) -> _Terms:
@@ -189,7 +210,7 @@ def _least_hop(sums: LayerSums, cluster: Cluster, options: PlanOptions, tensor_p
 def _synchronisation(
     family: Family, copies: int, sums: LayerSums, cluster: Cluster, options: PlanOptions
 ) -> tuple[float, float]:
-    """Return microseconds of latency and per byte of weights of the fastest position's all-reduce."""
+    """Return microseconds of latency and per byte of reduced weights of the fastest position's all-reduce."""
     ratio = options.optimizer.gradient_ratio
     if not sums.has_backward or family.data_parallel * copies == 1 or not ratio:
         return 0.0, 0.0
@@ -219,8 +240,13 @@ def _why_nothing_fits(terms: _Terms, prices: RunPrices, options: PlanOptions) ->
     if alone.max() > ample:
         layer = int(alone.argmax())
         return f"layer {layer} alone needs {alone[layer] / gib:.2f} GiB of the {ample / gib:.2f} of a device"
-    shared = sum(num_bytes * (len(layers) - 1) for _, layers, num_bytes in terms.sums.tied)
-    needed = terms.copies * trained_ratio(terms.sums, options) * float(terms.sums.weights[-1] - shared)
+    shared = sum(tensor.num_bytes * (len(tensor.layers) - 1) for tensor in terms.sums.tied)
+    trained_shared = sum(tensor.trained_bytes * (len(tensor.layers) - 1) for tensor in terms.sums.tied)
+    needed = terms.copies * float(
+        terms.sums.weights[-1]
+        - shared
+        + trained_ratio(terms.sums, options) * (terms.sums.trained[-1] - trained_shared)
+    )
     if needed > sum(terms.limits):
         return (
             f"weights, gradients and optimizer state need {needed / gib:.2f} GiB of the "
@@ -239,8 +265,17 @@ def _ramps(family: Family, terms: _Terms) -> tuple[FloatArray, FloatArray]:
     hops = _hops_before(chain)[first_stage] * terms.hop_us
     fastest = terms.speeds.max()
     heads = terms.sums.forward[first_stage] / fastest + hops
-    tails = terms.gradients[first_stage] / fastest + hops if terms.sums.has_backward else 0.0 * hops
-    return heads, tails
+    if terms.sums.has_backward:
+        return heads, terms.gradients[first_stage] / fastest + hops
+    if terms.copies > 1:
+        return heads, 0.0 * hops
+    last_stage = np.zeros(family.pipeline, dtype=np.int64)
+    for stage, device in enumerate(chain):
+        last_stage[device] = max(last_stage[device], stage)
+    hops_ahead = _hops_before(chain)
+    after = terms.sums.num_layers - (family.num_stages - 1 - last_stage)
+    tails = (terms.sums.forward[-1] - terms.sums.forward[after]) / fastest
+    return heads, tails + (hops_ahead[-1] - hops_ahead[last_stage]) * terms.hop_us
 
 
 def _hops_before(chain: Sequence[int]) -> FloatArray:
@@ -251,29 +286,45 @@ def _hops_before(chain: Sequence[int]) -> FloatArray:
 def _last_synchronisation(terms: _Terms) -> float:
     """Return the least time from a stage's last weight gradient to the end of its all-reduce."""
     latency, rate = terms.synchronisation
-    fewest = float(np.diff(terms.sums.weights).min())
+    fewest = float(np.diff(terms.sums.reduced).min())
     return latency + rate * fewest if rate and fewest else 0.0
 
 
-def _sharing(family: Family, terms: _Terms) -> float:
+def _sharing(family: Family, terms: _Terms, *, any_order: bool = False) -> float:
+    """Return the least step by the work of all devices.
+
+    Args:
+        family: the way to use them.
+        terms: of the family.
+        any_order: whether the fastest device may stand wherever most time is idle; the least sum of products
+            is that of one list ascending and the other descending.
+    """
     heads, tails = _ramps(family, terms)
     work = terms.copies * terms.micro_batches * terms.times[-1]
     own_end = _last_synchronisation(terms)
     total_speed = terms.speeds.sum()
+
+    def idle(us: FloatArray) -> float:
+        return float(
+            (np.sort(terms.speeds)[::-1] * np.sort(us)).sum() if any_order else (terms.speeds * us).sum()
+        )
+
     # The update is a device's own, at the profile's speed where all are alike.
-    alone = (
-        work + float((terms.speeds * (heads + own_end)).sum()) + terms.update_us * terms.speeds[0]
-    ) / total_speed
-    if not terms.ends_with_gradient:
+    alone = (work + idle(heads + own_end) + terms.update_us * terms.speeds[0]) / total_speed
+    if not terms.is_waited_for:
         return float(alone)
-    waited_for = (work + float((terms.speeds * (heads + tails + own_end)).sum())) / total_speed
+    waited_for = (work + idle(heads + tails + own_end)) / total_speed
     return float(max(alone, waited_for))
 
 
 def _one_layer(terms: _Terms) -> float:
     fastest = terms.speeds.max()
     work = terms.micro_batches * np.diff(terms.times) / fastest
-    behind = terms.gradients[:-1] / fastest if terms.ends_with_gradient else 0.0
+    behind: FloatArray | float = 0.0
+    if terms.ends_with_gradient:
+        behind = terms.gradients[:-1] / fastest
+    elif terms.is_waited_for:
+        behind = (terms.sums.forward[-1] - terms.sums.forward[1:]) / fastest
     return float((terms.sums.forward[:-1] / fastest + work + behind).max()) + _last_synchronisation(terms)
 
 
@@ -358,27 +409,33 @@ def _stage_bound(
     fastest = terms.speeds.max()
     ahead = (sums.forward / fastest + stage * terms.hop_us)[:, None]
     behind = (terms.gradients / fastest + stage * terms.hop_us)[:, None]
+    if not sums.has_backward:
+        stages_after = num_stages - 1 - stage
+        behind = ((sums.forward[-1] - sums.forward) / fastest + stages_after * terms.hop_us)[None, :]
     # From the end of a forward to the start of its backward, through all later stages.
     beyond = (
         (sums.forward[-1] - sums.forward + terms.gradients[-1] - terms.gradients) / fastest
         + 2 * (num_stages - 1 - stage) * terms.hop_us
     )[None, :]
     latency, rate = terms.synchronisation
-    weights = sums.weights[None, :] - sums.weights[:, None]
-    own_end = np.where(weights > 0, latency + rate * weights, 0.0) if rate else 0.0
-    if len(set(terms.speeds.tolist())) == 1 and sums.weights[-1] > 0 and terms.update_us:
-        shares = sums.update if sums.update[-1] else sums.weights
+    reduced = sums.reduced[None, :] - sums.reduced[:, None]
+    own_end = np.where(reduced > 0, latency + rate * reduced, 0.0) if rate else 0.0
+    if len(set(terms.speeds.tolist())) == 1 and terms.update_us:
+        shares = sums.update if sums.update[-1] else sums.trained
         own_end = own_end + terms.update_us * (shares[None, :] - shares[:, None]) / shares[-1]
     first = _last_synchronisation(terms)
 
     def bound(extra: FloatArray | float, static: FloatArray, held: FloatArray) -> FloatArray:
         work = terms.micro_batches * (prices.time + extra) / speed
         least: FloatArray = ahead + work + own_end
-        if terms.ends_with_gradient:
+        if terms.is_waited_for:
             least = np.maximum(least, ahead + work + behind + first)
         if limit is None:
             return least
         room = limit - static
+        if not sums.has_backward:
+            kept: FloatArray = np.where(terms.micro_batches * held <= room, least, np.inf)
+            return kept
         alive = (prices.time + extra) / speed + beyond
         if not terms.ends_with_gradient:
             alive = (sums.forward[None, :] - sums.forward[:, None]) / speed + beyond
@@ -402,19 +459,23 @@ def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
         micro_batches: of the layout's placement.
     """
     work = figures.device_work_us() * micro_batches
-    heads = _heads(figures)
-    first = np.full(len(work), np.inf)
-    for stage, group in enumerate(figures.groups):
-        for device in group:
-            first[device] = min(first[device], heads[stage])
-    ends = [np.inf] * len(work)
+    heads, tails = _heads(figures), _tails(figures)
+    num_devices = len(work)
+    first, last, ends = [np.inf] * num_devices, [np.inf] * num_devices, [np.inf] * num_devices
     us_of = {stage: each.us for each in figures.synchronisations for stage in each.stages}
     for stage, group in enumerate(figures.groups):
         for device in group:
+            first[device] = min(first[device], heads[stage])
+            last[device] = min(last[device], tails[stage])
             ends[device] = min(ends[device], us_of.get(stage, 0.0))
+    least_update_us = min(figures.update_us)
     return max(
-        float(first[device] + work[device] + ends[device] + figures.update_us[device])
-        for device in range(len(work))
+        float(
+            first[device]
+            + work[device]
+            + max(ends[device] + figures.update_us[device], last[device] + least_update_us)
+        )
+        for device in range(num_devices)
     )
 
 
@@ -423,8 +484,29 @@ def _heads(figures: StageFigures) -> Sequence[float]:
     heads = [0.0] * len(figures.groups)
     for chain in figures.chains:
         for stage in chain:
-            following = figures.next_stages[stage]
-            if following >= 0:
-                reached = heads[stage] + float(figures.forward_us[stage]) + float(figures.hop_us[stage])
+            reached = heads[stage] + float(figures.forward_us[stage]) + float(figures.hop_us[stage])
+            for following in figures.next_stages[stage]:
                 heads[following] = max(heads[following], reached)
     return heads
+
+
+def _tails(figures: StageFigures) -> Sequence[float]:
+    """Return the least time behind each stage's last block, where that is always one that others wait for.
+
+    Of forwards alone that is the way to the last stage, of joint backwards the way back to the first. Of
+    backwards in halves nobody may wait for the last.
+    """
+    tails = [0.0] * len(figures.groups)
+    if figures.backward_input_us is not None:
+        return tails
+    for chain in figures.chains:
+        for stage in chain if figures.backward_us is not None else reversed(chain):
+            hop_us = float(figures.hop_us[stage])
+            for following in figures.next_stages[stage]:
+                if figures.backward_us is not None:
+                    reached = tails[stage] + float(figures.backward_us[stage]) + hop_us
+                    tails[following] = max(tails[following], reached)
+                else:
+                    reached = tails[following] + float(figures.forward_us[following]) + hop_us
+                    tails[stage] = max(tails[stage], reached)
+    return tails

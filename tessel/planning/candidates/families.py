@@ -2,15 +2,19 @@
 
 A *family* is what a layout is without its cuts and recomputation: each family is bounded from below as a
 whole (`tessel.planning.candidates.bounds`), and only those that may hold something faster are cut. Devices
-that differ are given to positions in a few orders: as they come, and by memory and by speed, since what a
-first stage holds in flight is more than what a last one does. Checked in
+that differ are given to positions in every order that differs, where these are few; else as they come, and by
+memory and by speed, since what a first stage holds in flight is more than what a last one does, and the
+search swaps them. Checked in
 tests/tessel/planning/candidates/test_families.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, combinations
 from typing import NamedTuple
 
 from tessel.errors import ScheduleError
@@ -22,6 +26,9 @@ from tessel.planning.cutting.cut import Cut, Section
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import CustomPlacement, PlanOptions
 from tessel.profiles.profile import Branches, Profile
+
+MAX_DEVICE_ORDERS = 120
+"""Orders of unequal devices up to which each is a family of its own: those of five devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,16 +312,87 @@ def _is_measured(profile: Profile, key: TableKey) -> bool:
 
 
 def _device_orders(cluster: Cluster, width: int) -> tuple[tuple[int, ...], ...]:
-    """Return orders of unequal devices, as they come first; groups of `width` share a position."""
-    if not cluster.device_speed and not cluster.device_memory_bytes:
+    """Return orders of unequal devices, as they come first; groups of `width` share a position.
+
+    They are all that differ in speed or memory, or a few where these are many: see `tries_every_order`.
+    """
+    if not cluster.is_uneven:
         return ((),)
     numbers = range(cluster.devices)
-    speed = [cluster.speed_of(device) for device in numbers]
-    memory = [cluster.memory_of(device) or 0 for device in numbers]
-    found = [
-        tuple(numbers),
-        tuple(sorted(numbers, key=lambda device: (-memory[device], -speed[device], device))),
-        tuple(sorted(numbers, key=lambda device: (-speed[device], -memory[device], device))),
-        tuple(sorted(numbers, key=lambda device: (speed[device], -memory[device], device))),
-    ]
-    return tuple(dict.fromkeys(found))
+    kinds = [_kind(cluster, device) for device in numbers]
+    by_memory = sorted(numbers, key=lambda device: (-kinds[device].memory, -kinds[device].speed, device))
+    by_speed = sorted(numbers, key=lambda device: (-kinds[device].speed, -kinds[device].memory, device))
+    slowest_first = sorted(numbers, key=lambda device: (kinds[device].speed, -kinds[device].memory, device))
+    found = [tuple(numbers), tuple(by_memory), tuple(by_speed), tuple(slowest_first)]
+    if tries_every_order(cluster, width):
+        groups = _groups(by_speed, width)
+        found += _distinct_orders(groups, [tuple(kinds[device] for device in group) for group in groups])
+    return tuple({_kinds_of(order, kinds, width): order for order in reversed(found)}.values())[::-1]
+
+
+def tries_every_order(cluster: Cluster, width: int) -> bool:
+    """Return whether families hold every order of a cluster's devices that differs from others.
+
+    Args:
+        cluster: the devices.
+        width: devices of a position, which are alike where that can be.
+    """
+    if not cluster.is_uneven:
+        return True
+    by_kind = sorted(range(cluster.devices), key=lambda device: _kind(cluster, device))
+    counts = Counter(tuple(_kind(cluster, device) for device in group) for group in _groups(by_kind, width))
+    return num_distinct_orders(counts.values()) <= MAX_DEVICE_ORDERS
+
+
+def num_distinct_orders(counts: Iterable[int]) -> int:
+    """Return in how many ways things stand in a row of which so many are alike."""
+    found, total = 1, 0
+    for count in counts:
+        total += count
+        found *= math.comb(total, count)
+    return found
+
+
+def swapped_orders(family: Family, cluster: Cluster) -> Iterator[tuple[int, ...]]:
+    """Yield the orders of devices in which two positions of a family have changed places, if that matters."""
+    if not family.device_order:
+        return
+    width = family.data_parallel * family.tensor_parallel
+    groups = _groups(family.device_order, width)
+    kinds = [sorted(_kind(cluster, device) for device in group) for group in groups]
+    for one, other in combinations(range(len(groups)), 2):
+        if kinds[one] != kinds[other]:
+            swapped = list(groups)
+            swapped[one], swapped[other] = groups[other], groups[one]
+            yield tuple(chain.from_iterable(swapped))
+
+
+class _Kind(NamedTuple):
+    """What tells devices apart."""
+
+    speed: float
+    memory: int
+
+
+def _kind(cluster: Cluster, device: int) -> _Kind:
+    return _Kind(cluster.speed_of(device), cluster.memory_of(device) or 0)
+
+
+def _groups(order: Sequence[int], width: int) -> list[tuple[int, ...]]:
+    return [tuple(order[first : first + width]) for first in range(0, len(order), width)]
+
+
+def _kinds_of(order: Sequence[int], kinds: Sequence[_Kind], width: int) -> tuple[tuple[_Kind, ...], ...]:
+    """Return the kinds of devices at each position, whichever of them stands where."""
+    return tuple(tuple(sorted(kinds[device] for device in group)) for group in _groups(order, width))
+
+
+def _distinct_orders(groups: Sequence[tuple[int, ...]], kinds: Sequence[object]) -> Iterator[tuple[int, ...]]:
+    """Yield the devices of groups in every order in which the kinds of groups differ."""
+    if not groups:
+        yield ()
+        return
+    for place in dict.fromkeys(kinds.index(kind) for kind in kinds):
+        others = [*groups[:place], *groups[place + 1 :]]
+        for rest in _distinct_orders(others, [*kinds[:place], *kinds[place + 1 :]]):
+            yield (*groups[place], *rest)

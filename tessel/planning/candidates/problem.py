@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tessel.planning.candidates.bounds import trained_ratio
 from tessel.planning.candidates.families import Family
+from tessel.planning.candidates.layer_groups import group_bounds, grouped_profile, grouped_sums
 from tessel.planning.cluster import Cluster
 from tessel.planning.costs.stage_costs import LayerSums, TableKey, layer_sums
 from tessel.planning.costs.stage_figures import StageFigures, figures_of_sums
@@ -24,21 +25,52 @@ class Problem:
         cluster: devices and links.
         global_batch: samples of a training step.
         options: what may be chosen from.
+        bounds: where the groups of layers begin between which stages are cut, and the number of layers.
+        grouped: the profile whose layers are these groups; the profile itself where each layer is one.
     """
 
     profile: Profile
     cluster: Cluster
     global_batch: int
     options: PlanOptions
+    bounds: tuple[int, ...] = field(init=False)
+    grouped: Profile = field(init=False)
     _sums: dict[TableKey, LayerSums] = field(default_factory=dict)
     _prices: dict[tuple[TableKey, bool], RunPrices] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        bounds = group_bounds(self.profile, self.options.by_hand)
+        is_long = len(bounds) <= len(self.profile.layers)
+        grouped = grouped_profile(self.profile, bounds) if is_long else self.profile
+        object.__setattr__(self, "bounds", bounds)
+        object.__setattr__(self, "grouped", grouped)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers, or groups of them, between which stages are cut."""
+        return len(self.bounds) - 1
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether the model is so long that stages are cut between groups of layers."""
+        return self.num_layers < len(self.profile.layers)
+
+    @property
+    def may_recompute(self) -> bool:
+        """Whether stages may run their forward again: where memory is limited, and there is a backward."""
+        return self.options.recompute and self.cluster.is_limited and self.profile.is_training
+
     def sums(self, family: Family) -> LayerSums:
-        """Return the running sums of a family's table."""
+        """Return the running sums of a family's table, at the borders of groups."""
         key = family.table_key
         if key not in self._sums:
-            self._sums[key] = layer_sums(self.profile, key)
+            sums = layer_sums(self.profile, key)
+            self._sums[key] = grouped_sums(sums, self.bounds) if self.is_grouped else sums
         return self._sums[key]
+
+    def sums_of_layers(self, family: Family) -> LayerSums:
+        """Return the running sums of a family's table, over all layers."""
+        return layer_sums(self.profile, family.table_key) if self.is_grouped else self.sums(family)
 
     def prices(self, family: Family) -> RunPrices:
         """Return the prices of all runs of layers of a family."""

@@ -52,7 +52,7 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
     seen = set()
     if layout.divided_stages:
         # Its hand-written orders follow the spans: cuts are made for orders that a search would find.
-        for in_flight in _fewer_in_flight(family, layout):
+        for in_flight in _fewer_in_flight(family, layout, problem):
             cut = _cut(pool, family, in_flight, figures.memory_bytes)
             if cut is not None and cut not in seen:
                 seen.add(cut)
@@ -74,7 +74,7 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
             seen.add(cut)
             yield cut
     if rules is None and family.placement != "vshape":
-        for in_flight in _fewer_in_flight(family, layout):
+        for in_flight in _fewer_in_flight(family, layout, problem):
             cut = _cut(pool, family, in_flight, figures.memory_bytes)
             if cut is not None and cut not in seen:
                 seen.add(cut)
@@ -87,8 +87,11 @@ def cut_operations(problem: Problem, family: Family) -> int:
     return OPERATIONS_A_CELL * cells * (1 if family.placement == "vshape" else 3)
 
 
-def _fewer_in_flight(family: Family, layout: Layout) -> Iterator[tuple[float, ...]]:
+def _fewer_in_flight(family: Family, layout: Layout, problem: Problem) -> Iterator[tuple[float, ...]]:
     """Yield micro-batches in flight by stage for orders that a search would find: 1F1B's, and less."""
+    if not problem.profile.is_training:  # what is kept is kept to the end
+        yield (float(family.micro_batches),) * family.num_stages
+        return
     depth = [0] * family.num_stages
     for stage in reversed(range(family.num_stages)):
         following = layout.next_stage(stage)
@@ -130,7 +133,7 @@ def _cut(
     prices = problem.prices(family)
     layout = family.any_layout(problem.sums(family).num_layers)
     speeds = position_speeds(layout, problem.cluster)
-    may_recompute = problem.options.recompute and problem.profile.is_training
+    may_recompute = problem.may_recompute
     if layout.divided_stages:
         around = _Around(family, layout, prices, tuple(in_flight), speeds, limits, may_recompute)
         # What joins branches is many layers, which may have to recompute; an end is one.
@@ -223,8 +226,7 @@ def hill_climb(
         rules: orders in which cuts are timed; all that apply if None.
         max_priced: cuts that are priced at most.
     """
-    options = pool.problem.options
-    may_recompute = options.recompute and candidate.figures.memory_bytes is not None
+    may_recompute = pool.problem.may_recompute
     left = max_priced
     is_better = True
     while is_better and left > 0 and not pool.budget.is_over:

@@ -39,12 +39,16 @@ class LayerSums:
         recompute: microseconds of running forwards again.
         update: microseconds of the optimizer's step.
         weights: bytes of weights, tied tensors counted in each layer.
-        saved: bytes kept from forward to backward.
+        trained: of these, bytes that have gradients and optimizer state.
+        reduced: of those, bytes whose gradients are summed over replicas.
+        saved: bytes kept from forward to backward; of inference, to the end of the step.
         kept: the same under recomputation: every layer's input.
+        saved_for_weight: bytes kept from the input half of a split backward to its weight half.
+        recomputed_for_weight: the same under recomputation.
         peak: bytes by layer that are needed only while it runs; shape (num_layers,), no sums.
-        recomputed_peak: the same with the layer's own activations; shape (num_layers,).
+        recomputed_peak: the same with what running its forward again brings back; shape (num_layers,).
         boundary: bytes handed on, by layer; shape (num_layers,).
-        tied: by name of a shared tensor, its layers, ascending, and its bytes.
+        tied: shared tensors.
         has_update: whether the optimizer's step was measured of any layer.
         has_backward: whether backwards were measured.
         is_splittable: whether both halves were measured of every layer.
@@ -58,29 +62,52 @@ class LayerSums:
     recompute: FloatArray
     update: FloatArray
     weights: FloatArray
+    trained: FloatArray
+    reduced: FloatArray
     saved: FloatArray
     kept: FloatArray
+    saved_for_weight: FloatArray
+    recomputed_for_weight: FloatArray
     peak: FloatArray
     recomputed_peak: FloatArray
     boundary: FloatArray
-    tied: tuple[tuple[str, tuple[int, ...], float], ...]
+    tied: tuple[TiedTensor, ...]
     has_update: bool
     has_backward: bool
     is_splittable: bool
 
-    def twice_held(self, runs: Iterable[tuple[int, int]]) -> float:
+    def twice_held(self, runs: Iterable[tuple[int, int]]) -> tuple[float, float]:
         """Return bytes of tied tensors that these layers of one device would count more than once.
 
         Args:
             runs: first and last layer of each stage of the device, inclusive.
+
+        Returns:
+            Bytes of weights, and of those that are trained.
         """
-        if not self.tied:
-            return 0.0
-        held = list(runs)
-        return sum(
-            num_bytes * max(0, sum(first <= layer <= last for layer in layers for first, last in held) - 1)
-            for _, layers, num_bytes in self.tied
-        )
+        held = list(runs) if self.tied else []
+        weights, trained = 0.0, 0.0
+        for tensor in self.tied:
+            times = sum(first <= layer <= last for layer in tensor.layers for first, last in held) - 1
+            weights += max(0, times) * tensor.num_bytes
+            trained += max(0, times) * tensor.trained_bytes
+        return weights, trained
+
+
+class TiedTensor(NamedTuple):
+    """A weight that several layers share.
+
+    Attributes:
+        name: of the tie.
+        layers: that hold it, ascending.
+        num_bytes: of the tensor: those of the smallest layer that holds it.
+        trained_bytes: of these, bytes that have gradients, on whichever layer trains most of it.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    num_bytes: float
+    trained_bytes: float
 
 
 class TableKey(NamedTuple):
@@ -126,6 +153,11 @@ def layer_sums(profile: Profile, key: TableKey) -> LayerSums:
     inputs = _taken_bytes(profile, key)
     forward = [cost.forward_us for cost in costs]
     recompute = [cost.forward_us if cost.recompute_us is None else cost.recompute_us for cost in costs]
+    kept = [min(cost.saved_bytes, taken) for cost, taken in zip(costs, inputs, strict=True)]
+    halved = [
+        cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes
+        for cost in costs
+    ]
     return LayerSums(
         num_layers=len(costs),
         forward=_sums(forward),
@@ -135,10 +167,18 @@ def layer_sums(profile: Profile, key: TableKey) -> LayerSums:
         recompute=_sums(recompute),
         update=_sums([cost.update_us or 0.0 for cost in costs]),
         weights=_sums([cost.weight_bytes for cost in costs]),
+        trained=_sums([cost.updated_bytes for cost in costs]),
+        reduced=_sums([cost.summed_bytes for cost in costs]),
         saved=_sums([cost.saved_bytes for cost in costs]),
-        kept=_sums([min(cost.saved_bytes, taken) for cost, taken in zip(costs, inputs, strict=True)]),
+        kept=_sums(kept),
+        saved_for_weight=_sums(halved),
+        # Layers run their forwards again one by one, and keep their inputs until the last of them has.
+        recomputed_for_weight=_sums([max(pair) for pair in zip(kept, halved, strict=True)]),
         peak=np.array([cost.peak_bytes for cost in costs], dtype=np.float64),
-        recomputed_peak=np.array([cost.peak_bytes + cost.saved_bytes for cost in costs], dtype=np.float64),
+        recomputed_peak=np.array(
+            [cost.peak_bytes + cost.saved_bytes - held for cost, held in zip(costs, kept, strict=True)],
+            dtype=np.float64,
+        ),
         boundary=np.array([cost.boundary_bytes for cost in costs], dtype=np.float64),
         tied=_tied(profile, costs),
         has_update=any(cost.update_us is not None for cost in costs),
@@ -158,14 +198,18 @@ def _sums(values: Sequence[float]) -> FloatArray:
     return np.concatenate(([0.0], np.cumsum(np.array(values, dtype=np.float64))))
 
 
-def _tied(profile: Profile, costs: Sequence[LayerCost]) -> tuple[tuple[str, tuple[int, ...], float], ...]:
-    """Return each shared tensor: its name, layers, and bytes, those of the smallest layer that holds it."""
+def _tied(profile: Profile, costs: Sequence[LayerCost]) -> tuple[TiedTensor, ...]:
     layers: dict[str, list[int]] = {}
     for index, layer in enumerate(profile.layers):
         if layer.tie:
             layers.setdefault(layer.tie, []).append(index)
     return tuple(
-        (name, tuple(held), float(min(costs[index].weight_bytes for index in held)))
+        TiedTensor(
+            name,
+            tuple(held),
+            num_bytes := float(min(costs[index].weight_bytes for index in held)),
+            min(num_bytes, float(max(costs[index].updated_bytes for index in held))),
+        )
         for name, held in sorted(layers.items())
         if len(held) > 1
     )

@@ -6,9 +6,10 @@ blocks at both ends, so that a micro-batch keeps a device busy that much longer.
 replicas by a ring. The optimizer takes what was measured, or else moves weights, gradients and state through
 memory once. `figures_of_sums` is O(stages): a plan tries many thousand layouts.
 
-A device holds weights, gradients, optimizer state, the flat copy of gradients that a runtime makes for the
-all-reduce, the runtime's own bytes, and the largest need of a layer while it runs. Every term is at its most
-at once, though the copy and a layer's need come one after the other: an allocator keeps what it was given.
+A device holds weights, gradients and optimizer state of those that are trained, the flat copy of gradients
+that a runtime makes for the all-reduce, the runtime's own bytes, and the largest need of a layer while it
+runs. Every term is at its most at once, though the copy and a layer's need come one after the other: an
+allocator keeps what it was given.
 
 Left out: contention between hops, and between collectives and compute; the global norm of gradients; loading
 of data. Checked in tests/tessel/planning/costs/test_training_step.py against a recomputation that shares no
@@ -25,8 +26,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import Cluster, Link, Optimizer
@@ -43,10 +46,12 @@ class Collective:
     Attributes:
         stages: stages of the placement whose last weight gradients it waits for.
         us: microseconds it takes.
+        devices: within one pipeline, that take part; empty for all that hold the stages.
     """
 
     stages: tuple[int, ...]
     us: float
+    devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,17 +66,19 @@ class StageFigures:
         backward_us: joint backward with its recomputation; None where its halves take no longer,
         backward_input_us: input half with the recomputation; None where it may not split, and
         backward_weight_us: weight half; None likewise.
-        hop_us: microseconds from each stage to its next one and back; 0 within a device, and between the
+        hop_us: microseconds from each stage to its next ones and back; 0 within a device, and between the
             copies of an `xshape`.
-        kept_bytes: bytes from a forward to its backward, by stage.
-        extra_bytes: bytes that a recomputation adds until the weight half ends, where the order splits.
+        kept_bytes: bytes from a forward to its backward, by stage; of inference, to the end of the step.
+        halved_bytes: of a split backward, bytes kept from its input half to its weight half, by stage.
+        trained_bytes: weights that have gradients and optimizer state, by device.
+        frozen_bytes: weights that have none, by device.
         static_bytes: weights, gradients, optimizer state and the largest need of a running block, by device.
         memory_bytes: by device, or None where there is no limit.
         synchronisations: over the replicas.
         ties: between stages that share a tensor.
         update_us: of the optimizer, by device.
         chains: stages of each copy of the model, in topological order: a chain, but for two branches.
-        next_stages: the stage that takes what each makes; -1 of the last of a copy.
+        next_stages: the stages that take what each makes; none of the last of a copy.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -81,14 +88,16 @@ class StageFigures:
     backward_weight_us: FloatArray | None
     hop_us: FloatArray
     kept_bytes: FloatArray
-    extra_bytes: FloatArray
+    halved_bytes: FloatArray
+    trained_bytes: tuple[int, ...]
+    frozen_bytes: tuple[int, ...]
     static_bytes: tuple[int, ...]
     memory_bytes: tuple[int, ...] | None
     synchronisations: tuple[Collective, ...]
     ties: tuple[Collective, ...]
     update_us: tuple[float, ...]
     chains: tuple[tuple[int, ...], ...]
-    next_stages: tuple[int, ...]
+    next_stages: tuple[tuple[int, ...], ...]
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -168,6 +177,17 @@ def stage_figures(
     return figures_of_sums(sums, layout, cluster, optimizer, runtime)
 
 
+def halves_replace_joint(
+    joint_us: FloatArray, input_us: FloatArray, weight_us: FloatArray, recomputes: npt.NDArray[np.bool_]
+) -> bool:
+    """Return whether no order is better with a joint backward of any stage than with its halves in its place.
+
+    Halves that take no longer, one after the other, replace it everywhere; with recomputation they hold more
+    in between.
+    """
+    return bool((input_us + weight_us <= joint_us * (1 + 1e-9)).all() and not recomputes.any())
+
+
 def figures_of_sums(
     sums: LayerSums,
     layout: Layout,
@@ -186,11 +206,9 @@ def figures_of_sums(
     backward_us = run.of_sums(sums.backward) / speed + added_us
     input_us = run.of_sums(sums.backward_input) / speed + added_us
     weight_us = run.of_sums(sums.backward_weight) / speed
-    # Halves that take no longer, one after the other, replace the joint backward in every order; with
-    # recomputation they hold more in between.
-    is_no_longer = (input_us + weight_us <= backward_us * (1 + 1e-9)).all()
-    is_dominated = splits and bool(is_no_longer and not run.recomputes.any())
+    is_dominated = splits and halves_replace_joint(backward_us, input_us, weight_us, run.recomputes)
     trained = sums.has_backward
+    held = _held(sums, layout, run)
     return StageFigures(
         groups=run.groups,
         forward_us=run.of_sums(sums.forward) / speed + hops.forward_us,
@@ -199,8 +217,12 @@ def figures_of_sums(
         backward_weight_us=weight_us if splits else None,
         hop_us=hops.lag_us,
         kept_bytes=np.where(run.recomputes, run.of_sums(sums.kept), run.of_sums(sums.saved)),
-        extra_bytes=np.where(run.recomputes, run.of_sums(sums.saved) - run.of_sums(sums.kept), 0.0),
-        static_bytes=_static_bytes(sums, layout, optimizer, runtime, run),
+        halved_bytes=np.where(
+            run.recomputes, run.of_sums(sums.recomputed_for_weight), run.of_sums(sums.saved_for_weight)
+        ),
+        trained_bytes=tuple(round(each.trained) for each in held),
+        frozen_bytes=tuple(round(each.weights - each.trained) for each in held),
+        static_bytes=tuple(static_bytes(each, optimizer if trained else None, runtime) for each in held),
         memory_bytes=_memory(layout, cluster),
         synchronisations=_synchronisations(sums, layout, cluster, optimizer) if trained else (),
         ties=_ties(sums, layout, cluster, optimizer) if trained else (),
@@ -219,7 +241,7 @@ class _Run:
     recomputes: np.ndarray[tuple[int], np.dtype[np.bool_]]
     groups: tuple[tuple[int, ...], ...]
     chains: tuple[tuple[int, ...], ...]
-    next_stages: tuple[int, ...]
+    next_stages: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, sums: LayerSums, layout: Layout) -> _Run:
@@ -229,7 +251,9 @@ class _Run:
         recomputes = np.array(layout.recompute or (False,) * num_stages) & sums.has_backward
         down = tuple(layout.devices_of(stage) for stage in range(num_stages))
         chain = tuple(range(num_stages))
-        following = tuple(map(layout.next_stage, chain))
+        following = tuple(
+            () if later < 0 else (later,) for later in map(layout.next_stage, range(num_stages))
+        )
         if layout.placement != "xshape":
             return cls(first, after, recomputes, down, (chain,), following)
         twice = np.concatenate
@@ -239,7 +263,7 @@ class _Run:
             twice((recomputes, recomputes)),
             (*down, *((layout.pipeline - 1 - device,) for (device,) in down)),
             (chain, tuple(stage + num_stages for stage in chain)),
-            (*following, *(stage + num_stages if stage >= 0 else stage for stage in following)),
+            (*following, *(tuple(stage + num_stages for stage in later) for later in following)),
         )
 
     def of_sums(self, sums: FloatArray) -> FloatArray:
@@ -252,20 +276,13 @@ def table_key(layout: Layout) -> TableKey:
     return TableKey(layout.micro_batch, layout.tensor_parallel, layout.shards, layout.joined)
 
 
-def slots(layout: Layout, position: int) -> tuple[int, ...]:
-    """Return the devices of the cluster at one position of the pipeline, replica by replica."""
-    width = layout.data_parallel * layout.tensor_parallel
-    numbers = range(position * width, (position + 1) * width)
-    return tuple(layout.device_order[slot] for slot in numbers) if layout.device_order else tuple(numbers)
-
-
 def position_speeds(layout: Layout, cluster: Cluster) -> FloatArray:
     """Return how fast each position of the pipeline is: as its slowest device."""
     if not cluster.device_speed:
         return np.ones(layout.pipeline)
     return np.array(
         [
-            min(cluster.speed_of(device) for device in slots(layout, position))
+            min(cluster.speed_of(device) for device in layout.devices_at(position))
             for position in range(layout.pipeline)
         ]
     )
@@ -275,7 +292,7 @@ def _memory(layout: Layout, cluster: Cluster) -> tuple[int, ...] | None:
     """Return the memory limit of each position: that of its smallest device."""
     found = []
     for position in range(layout.pipeline):
-        limits = [cluster.memory_of(device) for device in slots(layout, position)]
+        limits = [cluster.memory_of(device) for device in layout.devices_at(position)]
         known = [limit for limit in limits if limit is not None]
         if not known:
             return None
@@ -293,7 +310,7 @@ def hop_link(layout: Layout, cluster: Cluster, source: int, target: int) -> Link
     """Return the link between two positions of the pipeline: the slower one if any replica leaves a node."""
     if cluster.intra_node is None:
         return cluster.hop
-    pairs = zip(slots(layout, source), slots(layout, target), strict=True)
+    pairs = zip(layout.devices_at(source), layout.devices_at(target), strict=True)
     return cluster.intra_node if all(_is_one_node(pair, cluster) for pair in pairs) else cluster.hop
 
 
@@ -308,9 +325,12 @@ class _Hops:
 
 def _hops(sums: LayerSums, layout: Layout, cluster: Cluster, runtime: Runtime, run: _Run) -> _Hops:
     num_stages, groups = len(layout.cuts), run.groups
-    found = _Hops(np.zeros(len(groups) - 1), np.zeros(len(groups)), np.zeros(len(groups)))
-    for stage, following in enumerate(run.next_stages):
-        pair = None if following < 0 else _hop_ends_of(groups[stage], groups[following])
+    found = _Hops(np.zeros(len(groups)), np.zeros(len(groups)), np.zeros(len(groups)))
+    for stage, later in enumerate(run.next_stages):
+        if not later:
+            continue
+        (following,) = later
+        pair = _hop_ends_of(groups[stage], groups[following])
         if pair is None:
             continue
         num_bytes = float(sums.boundary[layout.cuts[stage % num_stages][1]])
@@ -351,26 +371,53 @@ def _hop_ends(
     return send_us, runtime.hop_overhead_us + transfer_us + gathered_us
 
 
-def _static_bytes(
-    sums: LayerSums, layout: Layout, optimizer: Optimizer, runtime: Runtime, run: _Run
-) -> tuple[int, ...]:
-    """Return what each device holds throughout, and its largest need while one block runs."""
-    weights = run.of_sums(sums.weights)
+class HeldBytes(NamedTuple):
+    """What a device holds beside activations.
+
+    Attributes:
+        weights: bytes of all weights.
+        trained: of these, bytes that have gradients and optimizer state.
+        running: the largest need of a block while it runs.
+    """
+
+    weights: float
+    trained: float
+    running: float
+
+
+def static_bytes(held: HeldBytes, optimizer: Optimizer | None, runtime: Runtime = OVERLAPPED) -> int:
+    """Return what a device holds throughout a step, and its largest need while one block runs.
+
+    Args:
+        held: bytes of its weights.
+        optimizer: what trained weights have beside them; None where nothing is trained.
+        runtime: what the framework adds.
+    """
+    found = runtime.context_bytes + held.weights + runtime.peak_factor * held.running
+    if optimizer is not None:
+        gradients = held.trained * optimizer.gradient_ratio
+        found += gradients + held.trained * optimizer.state_ratio + min(gradients, runtime.bucket_bytes)
+    return math.ceil(found)
+
+
+def _held(sums: LayerSums, layout: Layout, run: _Run) -> list[HeldBytes]:
+    """Return what each device holds beside activations; a tied tensor counts once on each."""
+    weights, trained = run.of_sums(sums.weights), run.of_sums(sums.trained)
     recomputes = layout.recompute or (False,) * len(layout.cuts)
     peak = np.where(recomputes, largest(sums.recomputed_peak, layout.cuts), largest(sums.peak, layout.cuts))
     peak = np.tile(peak, len(run.chains))
-    trained = 1.0 + (optimizer.gradient_ratio + optimizer.state_ratio if sums.has_backward else 0.0)
     found = []
     for device in range(layout.pipeline):
         here = [stage for stage, group in enumerate(run.groups) if device in group]
-        shared = (
-            sums.twice_held((int(run.first[s]), int(run.after[s]) - 1) for s in here) if sums.tied else 0.0
+        twice, trained_twice = sums.twice_held((int(run.first[s]), int(run.after[s]) - 1) for s in here)
+        found.append(
+            HeldBytes(
+                weights=sum(float(weights[stage]) for stage in here) - twice,
+                trained=sum(float(trained[stage]) for stage in here) - trained_twice,
+                running=max(float(peak[stage]) for stage in here),
+            )
         )
-        held = sum(float(weights[stage]) for stage in here) - shared
-        flat = min(held * optimizer.gradient_ratio, runtime.bucket_bytes) if sums.has_backward else 0.0
-        running = runtime.peak_factor * max(float(peak[stage]) for stage in here)
-        found.append(math.ceil(runtime.context_bytes + trained * held + flat + running))
-    return tuple(found)
+    return found
 
 
 def ring_us(link: Link, devices: int, num_bytes: float) -> float:
@@ -391,7 +438,7 @@ def collective_link(layout: Layout, cluster: Cluster, positions: Sequence[int]) 
     """
     if cluster.intra_node is None or not cluster.devices_per_node:
         return cluster.collective
-    every = [device for position in positions for device in slots(layout, position)]
+    every = [device for position in positions for device in layout.devices_at(position)]
     if _is_one_node(every, cluster):
         return cluster.intra_node
     # A gradient is summed over the devices with the same part of each layer.
@@ -410,7 +457,7 @@ def _synchronisations(
     found = []
     num_stages = len(layout.cuts)
     for stage, (first, last) in enumerate(layout.cuts):
-        num_bytes = float(sums.weights[last + 1] - sums.weights[first]) * optimizer.gradient_ratio
+        num_bytes = float(sums.reduced[last + 1] - sums.reduced[first]) * optimizer.gradient_ratio
         stages = (stage, stage + num_stages)[:copies]
         down = layout.device_of(stage)
         positions = sorted({down, layout.pipeline - 1 - down}) if copies == 2 else [down]
@@ -425,10 +472,10 @@ def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimize
     """Return the exchanges of tensors that layers on different devices share."""
     found = []
     num_stages = len(layout.cuts)
-    for _, layers, weight_bytes in sums.tied:
+    for tensor in sums.tied:
         stages = [
             next(stage for stage, (first, last) in enumerate(layout.cuts) if first <= layer <= last)
-            for layer in layers
+            for layer in tensor.layers
         ]
         held_by = {layout.devices_of(stage) for stage in stages}
         # Stages divided over the same devices hold the same part of it on each.
@@ -436,7 +483,7 @@ def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimize
         link = collective_link(layout, cluster, positions)
         # A part of a tensor that another stage holds whole is the smallest: all of it is exchanged.
         parts = max(map(len, held_by)) // min(map(len, held_by))
-        num_bytes = weight_bytes * parts * optimizer.gradient_ratio
+        num_bytes = tensor.trained_bytes * parts * optimizer.gradient_ratio
         us = ring_us(link, len(positions), num_bytes)
         if us:
             copies = (0, num_stages) if layout.placement == "xshape" else (0,)
@@ -453,8 +500,10 @@ def _updates(
     state.
     """
     us = run.of_sums(sums.update) / speed
-    if not sums.has_update and optimizer.gradient_ratio:
+    if not optimizer.updates:
+        us = 0.0 * us
+    elif not sums.has_update:
         moved = 2 + optimizer.gradient_ratio + 2 * optimizer.state_ratio
-        us = run.of_sums(sums.weights) * moved / runtime.update_bytes_per_s * 1e6
+        us = run.of_sums(sums.trained) * moved / runtime.update_bytes_per_s * 1e6
     num_devices = 1 + max(max(group) for group in run.groups)
     return tuple(sum_by_device(run.groups, us, num_devices).tolist())

@@ -104,7 +104,7 @@ def build_step(
         ScheduleError: the profile has no table for the layout's micro-batch and tensor-parallel degree.
     """
     figures = stage_figures(profile, layout, cluster, optimizer, runtime)
-    check_room(figures)
+    check_room(figures, layout.device_names)
     return step_of_figures(layout, figures)
 
 
@@ -114,30 +114,41 @@ def step_of_figures(layout: Layout, figures: StageFigures) -> TrainingStep:
     return TrainingStep(
         layout=layout,
         figures=figures,
-        placement=place_stages(figures, step_us),
+        placement=place_blocks(figures, step_us),
         micro_batches=layout.micro_batches // len(figures.chains),
         step_us=step_us,
         limits=figures.rooms,
     )
 
 
-def check_room(figures: StageFigures) -> None:
+def check_room(figures: StageFigures, device_names: Sequence[str] | None = None) -> None:
     """Refuse stages that no order makes fit.
+
+    Args:
+        figures: of the stages.
+        device_names: what the devices of each position are called; by their position if None.
 
     Raises:
         InfeasibleError: a device cannot hold its weights and one micro-batch; names it and what it needs.
     """
     if figures.memory_bytes is None:
         return
-    held = figures.by_device(figures.kept_bytes * figures.has_backward)
+    held = figures.by_device(figures.kept_bytes)
     for device, (static, limit) in enumerate(zip(figures.static_bytes, figures.memory_bytes, strict=True)):
         needed = static + (float(held[device]) if len(figures.chains) == 1 else 0.0)
         if needed > limit:
+            name = device if device_names is None else device_names[device]
             raise InfeasibleError(
-                f"device {device} needs {needed / 2**30:.2f} GiB for its weights and one micro-batch in "
-                f"flight, the limit is {limit / 2**30:.2f} GiB; use more stages, recomputation or a smaller "
-                "micro-batch"
+                f"device {name} needs {needed / 2**30:.2f} GiB for {_stages_on(device, figures)} and one "
+                f"micro-batch in flight, the limit is {limit / 2**30:.2f} GiB; use more stages, "
+                "recomputation or a smaller micro-batch"
             )
+
+
+def _stages_on(device: int, figures: StageFigures) -> str:
+    """Name the stages of a device: `stages 0, 1 and 3`."""
+    *others, last = (str(stage) for stage, group in enumerate(figures.groups) if device in group)
+    return f"stages {', '.join(others)} and {last}" if others else f"stage {last}"
 
 
 def choose_step_us(figures: StageFigures) -> float:
@@ -152,7 +163,7 @@ def whole_steps(us: FloatArray, step_us: float) -> np.ndarray[tuple[int], np.dty
     return np.ceil(us / step_us - 1e-9).astype(np.int64)
 
 
-def place_stages(figures: StageFigures, step_us: float) -> Placement:
+def place_blocks(figures: StageFigures, step_us: float) -> Placement:
     """Return the blocks of one micro-batch: `f0 … b0`, or `b0_input` and `b0_weight`, on their devices."""
     names: dict[str, list[int]] = {
         name: whole_steps(us, step_us).tolist()
@@ -188,9 +199,9 @@ _KINDS = {
 
 
 def _block(form: str, stage: int, span: int, figures: StageFigures) -> Block:
-    kept = math.ceil(figures.kept_bytes[stage]) if figures.has_backward else 0
-    extra = math.ceil(figures.extra_bytes[stage])
-    memory = {"f{}": kept, "b{}": -kept, "b{}_input": extra, "b{}_weight": -kept - extra}[form]
+    kept = math.ceil(figures.kept_bytes[stage])
+    halved = math.ceil(figures.halved_bytes[stage])
+    memory = {"f{}": kept, "b{}": -kept, "b{}_input": halved - kept, "b{}_weight": -halved}[form]
     return Block(
         name=form.format(stage),
         kind=_KINDS[form],
@@ -208,15 +219,13 @@ def _edges(figures: StageFigures, names: Mapping[str, object], lags: Sequence[in
             edges += [Edge(f"f{stage}", form.format(stage)) for form in gradients]
             if "b{}_input" in names:
                 edges.append(Edge(f"b{stage}_input", f"b{stage}_weight"))
-            following = figures.next_stages[stage]
-            if following < 0:
-                continue
-            edges.append(Edge(f"f{stage}", f"f{following}", lags[stage]))
-            edges += [
-                Edge(later.format(following), earlier.format(stage), lags[stage])
-                for later in gradients
-                for earlier in gradients
-            ]
+            for following in figures.next_stages[stage]:
+                edges.append(Edge(f"f{stage}", f"f{following}", lags[stage]))
+                edges += [
+                    Edge(later.format(following), earlier.format(stage), lags[stage])
+                    for later in gradients
+                    for earlier in gradients
+                ]
     return edges
 
 
@@ -227,17 +236,28 @@ def estimate_step(step: TrainingStep, schedule: Schedule) -> StepEstimate:
         step: the layout's.
         schedule: of its placement and number of micro-batches.
     """
-    placement = step.placement
-    ends = [0] * len(step.figures.groups)
+    return end_of_step(step.figures, schedule, step_us=step.step_us)
+
+
+def end_of_step(figures: StageFigures, schedule: Schedule, *, step_us: float) -> StepEstimate:
+    """Return what a step takes when its blocks run as a schedule says, with what follows the last of them.
+
+    Args:
+        figures: of its stages.
+        schedule: of the placement of these stages.
+        step_us: microseconds of a step of the schedule.
+    """
+    placement = schedule.placement
+    ends = [0] * len(figures.groups)
     for start in schedule.starts:
         block = placement.block(start.block)
         stage = int(block.name[1:].partition("_")[0])
         ends[stage] = max(ends[stage], start.start + block.span)
     return estimate_ends(
-        step.figures,
-        stage_ends_us=[end * step.step_us for end in ends],
+        figures,
+        stage_ends_us=[end * step_us for end in ends],
         activation_bytes=schedule.peak_memory,
-        micro_batches=step.micro_batches,
+        micro_batches=schedule.micro_batches,
     )
 
 
@@ -288,7 +308,9 @@ def finish_us(figures: StageFigures, stage_ends_us: Sequence[float]) -> tuple[fl
         )
         for when, index in ready:
             collective = collectives[index]
-            devices = sorted({device for stage in collective.stages for device in figures.groups[stage]})
+            devices = collective.devices or sorted(
+                {device for stage in collective.stages for device in figures.groups[stage]}
+            )
             end = max(when, *(free[device] for device in devices)) + collective.us
             for device in devices:
                 free[device] = end

@@ -70,28 +70,32 @@ def run_prices(sums: LayerSums, *, splits: bool, trained_ratio: float) -> RunPri
     Args:
         sums: of one table.
         splits: whether backwards may run in halves.
-        trained_ratio: bytes of weights, gradients and optimizer state for each byte of weights.
+        trained_ratio: bytes of gradients and optimizer state for each byte of trained weights.
     """
     time = layer_times(sums, splits=splits)
     is_run = np.tri(sums.num_layers + 1, dtype=bool).T & ~np.eye(sums.num_layers + 1, dtype=bool)
-    static = trained_ratio * (_differences(sums.weights) - _held_twice(sums))
+    twice, trained_twice = _held_twice(sums)
+    static = _differences(sums.weights) - twice
+    static += trained_ratio * (_differences(sums.trained) - trained_twice)
     return RunPrices(
         time=np.where(is_run, _differences(time), np.inf),
         recompute=_differences(sums.recompute),
         static=static + _maxima(sums.peak),
         recomputed_static=static + _maxima(sums.recomputed_peak),
-        saved=_differences(sums.saved) * sums.has_backward,
-        kept=_differences(sums.kept) * sums.has_backward,
+        saved=_differences(sums.saved),
+        kept=_differences(sums.kept),
     )
 
 
-def _held_twice(sums: LayerSums) -> FloatArray:
-    """Return bytes of tied tensors that a run of layers would count more than once."""
-    found = np.zeros((sums.num_layers + 1,) * 2)
-    for _, layers, num_bytes in sums.tied:
-        before = np.searchsorted(layers, np.arange(sums.num_layers + 1))
-        found += num_bytes * np.maximum(before[None, :] - before[:, None] - 1, 0)
-    return found
+def _held_twice(sums: LayerSums) -> tuple[FloatArray, FloatArray]:
+    """Return bytes of tied tensors that a run of layers would count more than once, and of trained ones."""
+    weights, trained = np.zeros((2, sums.num_layers + 1, sums.num_layers + 1))
+    for tensor in sums.tied:
+        before = np.searchsorted(tensor.layers, np.arange(sums.num_layers + 1))
+        times = np.maximum(before[None, :] - before[:, None] - 1, 0)
+        weights += tensor.num_bytes * times
+        trained += tensor.trained_bytes * times
+    return weights, trained
 
 
 def layer_times(sums: LayerSums, *, splits: bool) -> FloatArray:

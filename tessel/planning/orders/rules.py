@@ -12,10 +12,13 @@ from tessel.handwritten.chimera import CHIMERA
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import read_pipeline
 from tessel.handwritten.dualpipe_v import DUALPIPE_V
+from tessel.handwritten.eager_1f1b import EAGER_1F1B
 from tessel.handwritten.gpipe import GPIPE
 from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
 from tessel.handwritten.looped_bfs import LOOPED_BFS
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B, one_f_one_b
+from tessel.handwritten.zero_bubble.v_half import V_HALF
+from tessel.handwritten.zero_bubble.v_min import V_MIN
 from tessel.handwritten.zero_bubble.zb_h1 import ZB_H1, zero_bubble
 from tessel.handwritten.zero_bubble.zb_h2 import ZB_H2
 from tessel.handwritten.zero_bubble.zb_v import ZB_V
@@ -80,11 +83,14 @@ STREAMS_OF_RULE: dict[str, _Streams] = {
         for rule in (
             GPIPE,
             ONE_F_ONE_B,
+            EAGER_1F1B,
             ZB_H1,
             ZB_H2,
             INTERLEAVED_1F1B,
             LOOPED_BFS,
             ZB_V,
+            V_HALF,
+            V_MIN,
             DUALPIPE_V,
             CHIMERA,
         )

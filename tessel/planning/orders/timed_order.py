@@ -42,6 +42,10 @@ OPERATIONS_A_SIMULATED_TASK = 20_000
 """Charged for each task of an order that is simulated anew for each layout: some 20 us."""
 
 
+_PARTS = 1024
+"""Parts of a micro-batch in which those in flight are counted."""
+
+
 @dataclass(frozen=True, slots=True)
 class TimedOrder:
     """A layout in the order of a rule.
@@ -87,12 +91,16 @@ def in_flight_by_stage(rule: str, layout: Layout, figures: StageFigures) -> tupl
     """
     order = rule_order(order_key(rule, layout, figures))
     num_stages = len(figures.devices)
-    ones = np.ones(num_stages, dtype=np.int64)
-    work = np.stack((np.ones(4 * num_stages, dtype=np.int64), np.concatenate([ones, -ones, 0 * ones, -ones])))
+    ones = np.full(num_stages, _PARTS, dtype=np.int64)
+    # A micro-batch between the halves of its backward holds a part of what it did before.
+    ratio = np.divide(figures.halved_bytes, figures.kept_bytes, out=0.0 * ones, where=figures.kept_bytes > 0)
+    halved = np.round(_PARTS * np.minimum(ratio, 1.0)).astype(np.int64)
+    memory = np.concatenate([ones, -ones, halved - ones, -halved])
+    work = np.stack((np.ones(4 * num_stages, dtype=np.int64), memory))
     peaks = np.zeros(len(figures.static_bytes), dtype=np.int64)
     end = np.zeros(order.num_tasks, dtype=np.int64)
     _time(order, work, np.zeros(num_stages, dtype=np.int64), 0 * ones, peaks, end)
-    chunks = np.bincount(np.array(figures.devices))
+    chunks = _PARTS * np.bincount(np.array(figures.devices))
     return tuple((peaks / chunks)[np.array(figures.devices[: len(layout.cuts)])].tolist())
 
 
@@ -140,7 +148,7 @@ def _timed(order: RuleOrder, figures: StageFigures, step_us: float) -> tuple[Int
     ends = np.zeros(len(figures.devices), dtype=np.int64)
     peaks = np.zeros(len(figures.static_bytes), dtype=np.int64)
     end = np.zeros(order.num_tasks, dtype=np.int64)
-    lags = whole_steps(figures.hop_us, step_us) if len(figures.hop_us) else np.zeros(1, dtype=np.int64)
+    lags = whole_steps(figures.hop_us, step_us)
     work = np.stack((_spans(figures, step_us), _memory(figures)))
     _time(order, work, lags, ends, peaks, end)
     return ends, peaks, end
@@ -158,9 +166,9 @@ def _spans(figures: StageFigures, step_us: float) -> IntArray:
 
 
 def _memory(figures: StageFigures) -> IntArray:
-    kept = np.ceil(figures.kept_bytes).astype(np.int64) * figures.has_backward
-    extra = np.ceil(figures.extra_bytes).astype(np.int64)
-    return np.concatenate([kept, -kept, extra, -kept - extra])
+    kept = np.ceil(figures.kept_bytes).astype(np.int64)
+    halved = np.ceil(figures.halved_bytes).astype(np.int64)
+    return np.concatenate([kept, -kept, halved - kept, -halved])
 
 
 @compiled

@@ -72,7 +72,8 @@ def find_schedule(
     tasks `v-half` and `v-min` where the budget does not cover them.
 
     Ends early when the makespan is proven optimal. An interrupt (Ctrl-C, or `budget.interrupt`) ends the
-    search and returns the best schedule so far. With a limit on work, the default, equal calls give equal
+    search and returns the best schedule so far, once the rules are built: before that nobody is told of a
+    schedule, and the budget has no answer. With a limit on work, the default, equal calls give equal
     schedules.
 
     Args:
@@ -91,7 +92,7 @@ def find_schedule(
 
     Raises:
         InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.
-        KeyboardInterrupt: interrupted before there was any schedule.
+        KeyboardInterrupt: Ctrl-C before the rules were built.
     """
     if time_limit_s is not None and time_limit_s <= 0:
         raise ValueError(f"time_limit_s is {time_limit_s}; give a number of seconds above 0")
@@ -102,22 +103,21 @@ def find_schedule(
         lower_bound=makespan_lower_bound(instance),
         budget=_budget_of_search(budget, instance),
         params=params or MakespanParams(),
-        on_better=budget.report,
     )
-    budget.answer = lambda: _schedule_of(best) if best.is_found else None
+    if start_from is not None:
+        best.offer(_starts_of(start_from, instance), start_from.found_by)
+    offer_serial(best)
+    offer_rules(best)
+    budget.answer = lambda: _schedule_of(best)
+    best.on_better = budget.report
     try:
-        if start_from is not None:
-            best.offer(_starts_of(start_from, instance), start_from.found_by)
-        offer_serial(best)
-        offer_rules(best)
+        budget.report(best.makespan, best.lower_bound, best.best.found_by)
         windows = WindowSearch(best, state=seed & 0x7FFFFFFF)
         windows.rebuild_ends()
         offer_list_schedules(best)
         offer_held_back(best)
         _improve(best, windows, seed=seed)
     except KeyboardInterrupt:
-        if not best.is_found:
-            raise
         budget.interrupt()
         logger.info("interrupted; the best schedule so far is kept")
     budget.is_proven = best.makespan <= best.lower_bound

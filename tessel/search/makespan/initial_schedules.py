@@ -53,7 +53,7 @@ def offer_rules(best: Incumbent) -> None:
         return best.budget.is_interrupted or (has_rule and best.budget.seconds_left <= 0)
 
     for rule in sorted(HANDWRITTEN, key=_turn) if is_large else HANDWRITTEN:
-        if best.budget.is_interrupted or best.makespan <= best.lower_bound:
+        if best.makespan <= best.lower_bound:
             return
         operations = num_tasks * (OPERATIONS_A_TASK if _is_linear(rule) else OPERATIONS_A_TASK_ARRANGED)
         if is_large and not _is_linear(rule) and not best.budget.covers(operations):

@@ -113,8 +113,8 @@ def unroll_repetend(repetend: RepetendResult, *, micro_batches: int) -> Schedule
     orders = _cut_orders(instance, repetend)
     if not _keeps_limits(instance, orders):
         raise ScheduleError(
-            f"the first of {micro_batches} micro-batches would hold more than the limits: the repetend relies "
-            "on what earlier ones have freed before they add; use `find_schedule`"
+            f"the first of {micro_batches} micro-batches would hold more than the limits: the repetend "
+            "relies on what earlier ones have freed before they add; use `find_schedule`"
         )
     return schedule_of(
         instance,

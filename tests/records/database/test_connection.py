@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
 import shutil
+import socket
 import sqlite3
 import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from records import RecordFileError, open_store
+from records import RecordError, RecordFileError, RecordStore, open_store
 from tests.records.strategies import make_measurement, make_workload
 from tests.records.version_1 import build_version_1
 
@@ -42,6 +47,82 @@ def test_a_file_of_somebody_else_s_is_not_changed(tmp_path: Path, journal: str) 
         open_store(str(path))
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
     assert os.listdir(tmp_path) == ["shop.db"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"R\x7f\xff\xff\xff" + bytes(10_000),  # a message of two gigabytes
+        b"N" + b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I" + b"T\0\0\x10\0" + b"\xff" * 5000,  # accepts, then garbage
+    ],
+)
+def test_a_server_that_talks_nonsense_is_one_line(answer: bytes) -> None:
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+    def talk(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(answer)
+                    connection.recv(1000)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=talk, args=(listener,), daemon=True).start()
+        url = f"postgresql://somebody@127.0.0.1:{listener.getsockname()[1]}/records?gssencmode=disable"
+        with pytest.raises(RecordError) as caught:
+            open_store(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_first_starts_without_hard_links_make_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "records.db"
+    first: list[RecordStore] = []
+
+    def refuse(*_: object) -> None:
+        if not first:  # another process is there first, and appends
+            first.append(None)  # type: ignore[arg-type]
+            first[0] = open_store(str(path))
+            first[0].append(make_workload(), make_measurement(make_workload()))
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with open_store(str(path)) as second, first[0]:
+        assert len(list(second.iterate())) == 1
+        second.append(make_workload(), make_measurement(make_workload(), [2.0]))
+        assert len(list(first[0].iterate())) == 2
+    assert os.listdir(tmp_path) == ["records.db"]
+
+
+def test_without_hard_links_and_locks_no_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(RecordFileError, match="name a file on another file system"):
+        open_store(str(tmp_path / "records.db"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_device_is_no_records_file() -> None:
+    with pytest.raises(RecordFileError, match="is a device or a pipe"):
+        open_store("/dev/null")
+
+
+def test_a_link_to_a_file_that_is_not_there_yet_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.db").symlink_to("folder/records.db")
+    fill(tmp_path / "link.db")
+    assert os.listdir(tmp_path / "folder") == ["records.db"]
+    assert (tmp_path / "link.db").is_symlink()
 
 
 @pytest.mark.postgres

@@ -147,7 +147,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
         for path in (tmp_path / "no.jsonl", tmp_path):
             with pytest.raises(RecordFileError, match="cannot be read"):
                 load_records(store, path)
-        with pytest.raises(RecordError, match="could not be written"):
+        with pytest.raises(RecordError, match="cannot be written"):
             save_records(store, tmp_path / "no" / "file.jsonl")
 
 

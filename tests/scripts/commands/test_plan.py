@@ -80,7 +80,7 @@ def test_saved_plan_is_drawn_compared_and_planned_again(
     for name in ("again.svg", "again.html", "again.md", "again.txt", "again.json"):
         assert main(["draw", str(saved), "--out", str(tmp_path / name), "--quiet"]) == 0
     report = (tmp_path / "again.md").read_text()
-    assert "| stage | device | layers |" in report
+    assert "| stage | devices | layers |" in report
     assert "1f1b" in report
     assert main(["compare", str(saved), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["schedules"]
@@ -103,7 +103,7 @@ def test_plan_that_does_not_fit_is_printed_and_fails(table: Path, capsys: pytest
 def test_report_names_stages_baselines_and_reasons(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(table), "--devices", "2", "--micro-batches", "4", *LIGHT]) == 0
     out = capsys.readouterr().out
-    for text in ("best plan", "peak memory", "stage  device  layers", "1f1b", "torch-auto", "searched "):
+    for text in ("best plan", "peak memory", "stage  devices  layers", "1f1b", "torch-auto", "searched "):
         assert text in out
     assert "ms" in out
 

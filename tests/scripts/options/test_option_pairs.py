@@ -21,7 +21,7 @@ from scripts.main import main
 from scripts.options.command_app import CheckedCommand
 from scripts.options.option_rules import OPTION_RULES
 from tessel.documents import load_schedule
-from tessel.plan import load_plan
+from tessel.loading import load_plan
 from tessel.search import find_repetend
 
 Call = tuple[str, object]

@@ -52,6 +52,16 @@ def test_a_reader_who_left_is_no_error(tmp_path: Path, arguments: str) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_a_full_disk_under_stdout_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    with open_store(str(path)) as store:
+        store.append(make_workload(), make_measurement(make_workload()))
+    with open("/dev/full", "wb") as full:
+        done = start("records", "list", "--records", str(path), stdout=full)
+    assert done.returncode == 1
+    assert re.fullmatch(rb"tessel: the results cannot be written to stdout, No space left.*\n", done.stderr)
+
+
 def test_a_command_whose_reader_left_still_does_its_work(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -46,7 +46,7 @@ def plan() -> SavedPlan:
         options=PlanOptions(pipeline=2, what_if=False),
         budget=SearchBudget(work_limit=0.02, time_limit_s=None),
     )
-    return SavedPlan.of(result, profile=PROFILE, cluster=cluster, optimizer="adam")
+    return SavedPlan.of(result, profile=PROFILE, cluster=cluster, optimizer="adam", runtime="overlapped")
 
 
 def test_plans_come_back_as_they_were(plan: SavedPlan, tmp_path: Path) -> None:
@@ -77,6 +77,15 @@ def test_plans_come_back_as_they_were(plan: SavedPlan, tmp_path: Path) -> None:
         ("layout.cuts", [[0, 1], [2, 2]], "cuts do not cover"),
         ("layout.cuts", [[0, 1], [3, 3]], "does not begin at layer 2"),
         ("layout.pipeline", 1, "pipeline"),
+        ("step_us", 1e300, "was measured to take"),
+        ("training_step_us", 1.0, "training_step_us is 1"),
+        ("lower_bound_us", 1e9, "above the"),
+        ("static_bytes", [1, 1], "memory_bytes are"),
+        ("memory_bytes", [1, 1], "memory_bytes are"),
+        ("profile.tables", "slower", "block f"),
+        ("profile.tables", "heavier", "static_bytes are"),
+        ("cluster.hop", {"bytes_per_s": 1e4, "latency_us": 1.0}, "the hop from"),
+        ("runtime", "deepspeed", "was measured to take"),
     ],
 )
 def test_plans_that_contradict_themselves_are_refused(
@@ -87,7 +96,11 @@ def test_plans_that_contradict_themselves_are_refused(
     inner = document
     for name in folders:
         inner = inner[name]
-    inner[last] = value
+    if value in ("slower", "heavier"):
+        for cost in inner[last][0]["costs"]:
+            cost |= {"forward_us": 1e6} if value == "slower" else {"weight_bytes": 10**5}
+    else:
+        inner[last] = value
     (tmp_path / "plan.json").write_text(json.dumps(document))
     with pytest.raises(DocumentError) as caught:
         load_saved_plan(tmp_path / "plan.json")

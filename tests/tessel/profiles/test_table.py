@@ -208,10 +208,12 @@ def test_missing_columns_are_named(tmp_path: Path, name: str) -> None:
 
 
 def test_backward_is_asked_for_unless_nothing_is_trained(tmp_path: Path) -> None:
-    text = "layer,forward_ms,weights_mib,saved_mib,boundary_mib\na,1,1,1,1\n"
+    text = "layer,forward_ms,backward_input_ms,weights_mib,saved_mib,boundary_mib\na,1,1,1,1,1\n"
     assert "backward_ms is missing" in refusal(tmp_path, text)
-    inference = load(tmp_path, text.replace("saved_mib,", "").replace("1,1,1,1", "1,1,1"))
+    inference = load(tmp_path, text.replace("backward_input_ms,", "").replace("1,1,1,1,1", "1,1,3,1"))
     assert not inference.is_training
+    # What a micro-batch leaves behind, such as its part of a cache of keys and values.
+    assert inference.tables[0].costs[0].saved_bytes == 3 * 2**20
 
 
 def test_numbers_in_json_are_checked_alike(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
+import threading
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -18,6 +20,7 @@ from tessel.search.budget import (
     DEFAULT_WORK,
     OPERATIONS_A_UNIT,
     SearchBudget,
+    processor_clock,
     search_clock,
     stopped_clock,
 )
@@ -144,11 +147,46 @@ def test_parts_of_time_are_parts_of_the_time_left() -> None:
     assert whole.stopped_by == "time"
 
 
-def test_compiling_and_loading_stop_the_clock() -> None:
-    before, began = time.monotonic(), search_clock()
-    with stopped_clock(), stopped_clock():
-        time.sleep(0.05)
-    assert search_clock() - began <= time.monotonic() - before - 0.05
+@pytest.mark.parametrize(
+    ("clock", "real"), [(search_clock, time.monotonic), (processor_clock, time.process_time)]
+)
+def test_clocks_stand_still_for_every_thread_until_the_last_body_has_ended(
+    clock: Callable[[], float], real: Callable[[], float]
+) -> None:
+    """A first body ends while a second one goes on, and one lies within another."""
+    has_begun, may_end, has_ended = (threading.Event() for _ in range(3))
+
+    def load() -> None:
+        with stopped_clock(), stopped_clock():
+            has_begun.set()
+            may_end.wait()
+        has_ended.set()
+
+    def pass_time() -> None:
+        until = real() + 0.02
+        while real() < until:
+            pass
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    has_begun.wait()
+    began = clock()
+    pass_time()
+    assert clock() == began
+    with stopped_clock():
+        may_end.set()
+        has_ended.wait()
+        pass_time()
+        assert clock() == began
+    thread.join()
+    before = real()
+    pass_time()
+    assert 0.02 <= clock() - began <= real() - before + 0.02
+    assert SearchBudget(None, 1.0, clock=clock).seconds_left > 0.9
+
+
+def test_work_is_cut_by_no_time_unless_told() -> None:
+    assert SearchBudget(3.0).seconds_left == SearchBudget().seconds_left == math.inf
 
 
 def test_a_printed_document_is_read_again_and_other_keys_are_refused() -> None:

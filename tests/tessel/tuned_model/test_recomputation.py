@@ -46,6 +46,8 @@ def test_a_recomputing_backward_takes_its_forward_too_and_keeps_what_was_receive
     assert {block.name: (block.span, block.memory) for block in blocks} == {
         "f0": (10, 600),
         "b0": (30, -600),
+        "b0_input": (0, 0),
+        "b0_weight": (30, -600),
         "f1": (20, 128),
         "b1": (60, -128),
         "b1_input": (44, 500 - 128),

@@ -16,10 +16,10 @@ from tessel.engine.job import RankSum
 from tessel.engine.results_check import ExpectedResults
 from tessel.engine.run import RunReport, RunSettings, StagePrograms, run_schedule
 from tessel.errors import ScheduleError
-from tessel.pipeline import devices_of, place_stages
+from tessel.pipeline import place_stages
 from tessel.search import find_schedule
+from tessel.tuned_model.model_figures import devices_of, gradient_sums
 from tessel.tuned_model.replicas import replicated
-from tessel.tuned_model.step_end import gradient_sums
 from tuner.plan import ModelPlan, ShardsPlan
 from tuner.programs.compiled_stages import ProgramSpec, reference_step
 from tuner.programs.torch_programs import TorchProgramSpec

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.tvm
 
 op = relax.op
 
+ROOT = Path(__file__).parents[3]
 NAMES = ("crashing", "hanging", "wrong", "greedy", "raising", "unlowerable")
 LIMITS = Limits(build_timeout_s=30, run_timeout_s=3, timing=Timing(budget_s=0.01, max_samples=5))
 
@@ -328,3 +331,66 @@ def test_other_environments_records_are_used_again_only_where_the_match_says_so(
     assert [is_found(match, **threads) for match in Match] == [False, False, True]
     for other in ({"target": "{}"}, {"environment": {"device_model": "another"}}):
         assert not any(is_found(match, **other) for match in Match)
+
+
+SHARE = """
+import sys
+from records import open_store
+from tests.tuner.measuring.test_measurer import LIMITS, request
+from tuner.backends.registry import backends_for
+from tuner.measuring.measurer import Measurer
+from tuner.targets.resolution import resolve_target
+
+target = resolve_target("cpu", num_threads=1)
+with open_store(sys.argv[1]) as store:
+    with Measurer(store, target, backends_for(["tvm"], target), limits=LIMITS) as measurer:
+        requests = [request("tvm", width=width, check=False) for width in range(8, 72, 8)]
+        print("ready", flush=True)
+        sys.stdin.readline()
+        records = measurer.measure_many(requests)
+        measurer.race(requests[:1] * 2)
+        print(measurer.new_measurements, [record.record_id for record in records])
+"""
+
+
+def test_two_processes_with_one_file_measure_everything_once(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    tuners = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARE, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        for _ in range(2)
+    ]
+    for tuner in tuners:
+        assert tuner.stdout is not None
+        assert tuner.stdout.readline() == "ready\n"
+    for tuner in tuners:
+        assert tuner.stdin is not None
+        tuner.stdin.write("go\n")
+        tuner.stdin.flush()
+    said = [tuner.communicate()[0].split(maxsplit=1) for tuner in tuners]
+    assert said[0][1] == said[1][1]
+    with open_store(str(path)) as store:
+        num_records = store.stats().measurements
+    assert num_records == 8 + 2, "eight programs, and two entrants of a race"
+    assert sum(int(number) for number, _ in said) == num_records
+    assert os.listdir(tmp_path) == ["records.db"]
+
+
+def test_what_a_process_that_hangs_has_claimed_is_measured_all_the_same(
+    store: RecordStore, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Measurer, "_patience_s", lambda self, request: 0.2)
+    with (
+        Measurer(store, target, backends_for(["tvm"], target), limits=LIMITS) as measurer,
+        open_store(store.location) as other,
+    ):
+        wanted = request("tvm", check=False)
+        assert other.claims.take(measurer._claim_key(wanted))
+        assert measurer.measure_many([wanted])[0].measurement.status is Status.OK
+        assert measurer.new_measurements == 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,3 +108,31 @@ def test_a_worker_that_hangs_is_killed_in_time(worker: WorkerProcess, num_bytes:
     assert failed.message == "run did not end within 0.2 s, so it was killed"
     assert not worker.alive
     assert not _workers()
+
+
+WATCHED = """
+import sys
+from tuner.measuring.worker_process import _Deadline
+
+deadline = _Deadline(3.0, lambda: None)
+with deadline:
+    print("begun", flush=True)
+    sys.stdin.readline()
+print(deadline.is_over)
+"""
+
+
+def test_time_in_which_the_tuner_is_stopped_is_no_time_out() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WATCHED],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    ) as tuner:
+        assert tuner.stdout is not None
+        assert tuner.stdout.readline() == b"begun\n"
+        tuner.send_signal(signal.SIGSTOP)
+        time.sleep(3.5)  # longer than the time-out
+        tuner.send_signal(signal.SIGCONT)
+        output, _ = tuner.communicate(b"a reply\n")
+    assert output == b"False\n"

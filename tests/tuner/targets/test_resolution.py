@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import tvm
+from tvm.target import codegen
 
 from tuner.backends.environment import environment_of
 from tuner.backends.registry import make_backend
@@ -31,6 +32,20 @@ def test_the_cpu_is_named_by_its_exact_micro_architecture() -> None:
     assert attributes["kind"] == "llvm"
     assert attributes["mcpu"] not in ("", "native", "generic")
     assert attributes["num-cores"] >= 1
+
+
+def test_code_for_this_machine_leaves_out_what_a_hypervisor_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    def features() -> set[str]:
+        return set(map(str, codegen.llvm_get_cpu_features(tvm_target(resolve_target("cpu")))))
+
+    here = resolution._host_features()
+    used = {name for name in features() if name.startswith(resolution._COMPUTING)}
+    assert used <= here
+    if "fma" not in used:
+        pytest.skip("this machine has no FMA that could be hidden")
+    monkeypatch.setattr(resolution, "_host_features", lambda: here - {"fma"})
+    assert "-fma" in json.loads(resolve_target("cpu").tvm_json)["mattr"]
+    assert "fma" not in features()
 
 
 def test_threads_do_not_change_the_target_but_its_environment() -> None:

@@ -50,24 +50,24 @@ def measure_transfers(
     Raises:
         TunerError: the peer process did not start or went away.
     """
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(_TIMEOUT_S)
-        port = listener.getsockname()[1]
-        peer = subprocess.Popen([sys.executable, "-m", "tuner.measuring.communication.transfer", str(port)])
-        try:
-            connection, _ = listener.accept()
-            with connection:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.settimeout(_TIMEOUT_S)
-                samples = [_round_trips_us(connection, size, clock) for size in sizes_bytes]
-        except OSError as error:
-            raise TunerError(
-                f"the transfer measurement lost its peer process ({error}); run it again, or give the hop "
-                "latency with --hop-us"
-            ) from error
-        finally:
-            peer.kill()
-            peer.wait()
+    try:
+        own, peers = _connected_pair()
+        with own:
+            with peers:
+                peer = subprocess.Popen(
+                    [sys.executable, "-m", "tuner.measuring.communication.transfer", str(peers.fileno())],
+                    pass_fds=[peers.fileno()],
+                )
+            try:
+                samples = [_round_trips_us(own, size, clock) for size in sizes_bytes]
+            finally:
+                peer.kill()
+                peer.wait()
+    except OSError as error:
+        raise TunerError(
+            f"the transfer measurement lost its peer process ({error}); run it again, or give the hop "
+            "latency with --hop-us"
+        ) from error
     return tuple(
         Measurement(
             workload_fingerprint=transfer_workload(size).fingerprint,
@@ -80,6 +80,26 @@ def measure_transfers(
         )
         for size, round_trips in zip(sizes_bytes, samples, strict=True)
     )
+
+
+def _connected_pair() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a loopback TCP connection; anybody else who connects is turned away.
+
+    The peer process inherits its end: were it to connect by itself, another user's process could be first,
+    and its answers would be recorded as the latency of a hop.
+    """
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        listener.settimeout(_TIMEOUT_S)
+        peers = socket.create_connection(listener.getsockname(), timeout=_TIMEOUT_S)
+        while True:
+            own, address = listener.accept()
+            if address == peers.getsockname():
+                break
+            own.close()
+    for connection in (own, peers):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    own.settimeout(_TIMEOUT_S)
+    return own, peers
 
 
 def _round_trips_us(connection: socket.socket, size: int, clock: Callable[[], float]) -> list[float]:
@@ -104,10 +124,10 @@ def _receive(connection: socket.socket, size: int) -> bytearray:
     return received
 
 
-def _echo(port: int) -> None:
+def _echo(descriptor: int) -> None:
     """Send back every message, whole, until the other side closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with socket.socket(fileno=descriptor) as connection:
+        connection.settimeout(_TIMEOUT_S)
         while True:
             try:
                 size = int.from_bytes(_receive(connection, 8), "big")

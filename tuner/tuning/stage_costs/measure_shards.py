@@ -104,18 +104,21 @@ class MeasuredCollectives:
             )
         wanted = sorted({max(1, size) for size in sizes_bytes})
         workloads = {size: all_reduce_workload(size, num_devices) for size in wanted}
-        records = {size: measurer.find(workloads[size], BACKEND) for size in wanted}
-        missing = [size for size, record in records.items() if record is None]
-        measurer.new_measurements += len(missing)
-        measurer.reused_measurements += len(wanted) - len(missing)
-        if missing:
-            session.on_progress(TuningProgress(text=f"measuring all-reduces among {num_devices} ranks"))
-            environment = measurer.environment(BACKEND)
-            made = measure_all_reduces(missing, num_devices, target=session.target, environment=environment)
-            session.store.append_many(
-                [(workloads[size], each) for size, each in zip(missing, made, strict=True)]
-            )
-            records |= {size: measurer.find(workloads[size], BACKEND) for size in missing}
+        with measurer.claimed(BACKEND):
+            records = {size: measurer.find(workloads[size], BACKEND) for size in wanted}
+            missing = [size for size, record in records.items() if record is None]
+            measurer.new_measurements += len(missing)
+            measurer.reused_measurements += len(wanted) - len(missing)
+            if missing:
+                session.on_progress(TuningProgress(text=f"measuring all-reduces among {num_devices} ranks"))
+                environment = measurer.environment(BACKEND)
+                made = measure_all_reduces(
+                    missing, num_devices, target=session.target, environment=environment
+                )
+                session.store.append_many(
+                    [(workloads[size], each) for size, each in zip(missing, made, strict=True)]
+                )
+                records |= {size: measurer.find(workloads[size], BACKEND) for size in missing}
         return [_measured(records[max(1, size)]) for size in sizes_bytes]
 
 

@@ -20,7 +20,8 @@ from saved_plans import save_planned
 from torch import cuda
 
 from tessel.documents import save_document
-from tessel.plan import load_plan, save_plan
+from tessel.loading import load_plan
+from tessel.plan import save_plan
 from tessel.shapes import make_shape
 from tuner.numerical_error import LOSS_SHARE, TOLERANCES
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from tessel.errors import DocumentError
-from tessel.plan import load_plan
+from tessel.loading import load_plan
 from tuner.programs.compiled_stages import ProgramSpec, load_programs
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch, pytest.mark.slow]

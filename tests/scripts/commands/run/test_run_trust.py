@@ -13,7 +13,8 @@ pytest.importorskip("torch")
 from planned_models import ENCODER_DECODER
 from saved_plans import save_planned
 
-from tessel.plan import load_plan, save_plan
+from tessel.loading import load_plan
+from tessel.plan import save_plan
 from tuner.errors import TunerError
 from tuner.plan import ModelPlan
 from tuner.programs.compiled_stages import ProgramSpec, check_spec, load_programs, reference_step

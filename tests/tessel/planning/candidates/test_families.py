@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import permutations
+
 import msgspec
 import numpy as np
 import pytest
 
 from tessel.errors import ScheduleError
-from tessel.planning.candidates.families import Family, chain_of, families, family_of
+from tessel.planning.candidates.bounds import FamilyBounds
+from tessel.planning.candidates.families import (
+    Family,
+    chain_of,
+    families,
+    family_of,
+    swapped_orders,
+    tries_every_order,
+)
+from tessel.planning.cluster import Cluster
+from tessel.planning.costs.stage_costs import layer_sums
 from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.find_plan import find_plan
 from tessel.planning.layout import Layout, PlacementName
@@ -127,9 +140,45 @@ def test_a_chain_is_read_from_a_placement() -> None:
         chain_of(kshape(4))
 
 
-def test_unequal_devices_come_in_several_orders() -> None:
-    profile = random_profile(np.random.default_rng(0), 3)
+def orders_of(cluster: Cluster, pipeline: int) -> set[tuple[int, ...]]:
+    profile = random_profile(np.random.default_rng(0), max(3, pipeline))
+    options = PlanOptions(pipeline=pipeline, placements=("vshape",))
+    found = families(profile, cluster, global_batch=cluster.devices, options=options)
+    return {family.device_order for family in found}
+
+
+def test_unequal_devices_come_in_every_order_that_differs() -> None:
     cluster = small_cluster(3, device_speed=(0.5, 1.0, 0.8), device_memory_bytes=(3, 1, 2))
-    options = PlanOptions(pipeline=3, placements=("vshape",))
-    orders = {family.device_order for family in families(profile, cluster, global_batch=3, options=options)}
-    assert orders == {(0, 1, 2), (0, 2, 1), (1, 2, 0)}
+    assert orders_of(cluster, 3) == set(permutations(range(3)))
+    # Two kinds, two of each: which of two alike stands first is no matter.
+    kinds = (0.5, 1.0, 0.5, 1.0)
+    orders = orders_of(small_cluster(4, device_speed=kinds), 4)
+    assert len(orders) == 6
+    assert {tuple(kinds[device] for device in order) for order in orders} == set(permutations(kinds))
+    # Replicas of a position are alike where they can be.
+    orders = orders_of(small_cluster(4, device_speed=kinds), 2)
+    assert {tuple(kinds[device] for device in order) for order in orders} >= {
+        (0.5, 0.5, 1.0, 1.0),
+        (1.0, 1.0, 0.5, 0.5),
+    }
+
+
+def test_of_many_unequal_devices_a_few_orders_are_tried_and_swaps_of_them() -> None:
+    speeds = tuple(1.0 - 0.05 * device for device in range(8))
+    cluster = small_cluster(8, device_speed=speeds)
+    assert not tries_every_order(cluster, 1)
+    orders = orders_of(cluster, 8)
+    assert 1 < len(orders) <= 4
+    profile = random_profile(np.random.default_rng(0), 8)
+    options = PlanOptions(pipeline=8, placements=("vshape",))
+    family = next(families(profile, cluster, global_batch=8, options=options))
+    swapped = list(swapped_orders(family, cluster))
+    assert len(set(swapped)) == 28
+    assert all(sorted(order) == list(range(8)) for order in swapped)
+    # The bound for every order holds for each of them.
+    sums = layer_sums(profile, family.table_key)
+    by_speed = replace(family, device_order=tuple(range(8)))
+    bound = FamilyBounds(cluster, options).of_every_cut(by_speed, sums, any_order=True)
+    for order in (*orders, *swapped):
+        other = replace(family, device_order=order)
+        assert bound <= FamilyBounds(cluster, options).of_every_cut(other, sums) * (1 + 1e-12)

@@ -35,6 +35,6 @@ def test_a_shared_tensor_is_held_once_on_a_device() -> None:
     profile = random_profile(np.random.default_rng(1), 5, is_tied=True)
     sums = layer_sums(profile, TableKey(1))
     shared = min(profile.tables[0].costs[0].weight_bytes, profile.tables[0].costs[4].weight_bytes)
-    assert sums.twice_held([(0, 4)]) == shared
-    assert sums.twice_held([(0, 1), (4, 4)]) == shared
-    assert sums.twice_held([(0, 3)]) == 0
+    assert sums.twice_held([(0, 4)]) == (shared, shared)
+    assert sums.twice_held([(0, 1), (4, 4)]) == (shared, shared)
+    assert sums.twice_held([(0, 3)]) == (0, 0)

@@ -8,8 +8,8 @@ from planned_models import TWO_TOWERS, UNEVEN_TOWERS
 from relax_in_torch import run_in_torch
 from tvm import relax
 
-from tessel.pipeline import devices_of, devices_of_stages
 from tessel.tuned_model.layout_choice import profile_of_layers
+from tessel.tuned_model.model_figures import devices_of, devices_of_stages
 from tuner.errors import TunerError
 from tuner.frontend import load_model
 from tuner.frontend.model import InputSpec, Model

@@ -9,9 +9,10 @@ from tuned_model import tuned_model
 from tessel.pipeline import build_plan
 from tessel.plan import Plan
 from tessel.planning.cluster import Link
+from tessel.planning.costs.training_step import StepEstimate, end_of_step
 from tessel.search import SearchBudget
+from tessel.tuned_model.model_figures import GradientSum, figures_of_model, gradient_sums
 from tessel.tuned_model.replicas import replicated
-from tessel.tuned_model.step_end import GradientSum, gradient_sums, step_end
 from tuner.plan import ModelPlan, ShardsPlan, TiedParameter
 
 LINK = Link(bytes_per_s=1e9, latency_us=3.0)
@@ -29,21 +30,27 @@ def planned(tuned: ModelPlan) -> Plan:
     return build_plan(tuned, micro_batches=1, memory_limit_bytes=None, budget=SearchBudget(work_limit=0.01))
 
 
+def ended(plan: Plan, *, update_us_a_byte: float = 0.0) -> StepEstimate:
+    figures = figures_of_model(plan, link=LINK, update_us_a_byte=update_us_a_byte)
+    return end_of_step(figures, plan.schedule, step_us=plan.step_us)
+
+
 def test_a_table_on_two_devices_is_summed_after_the_last_block_and_then_updated() -> None:
     plan = planned(two_stages())
     (shared,) = gradient_sums(plan)
     assert shared == GradientSum(devices=(0, 1), stages=(0, 1), num_bytes=2000)
     # A ring of two: two steps of 1000 bytes, 3 + 1 us each. Then 4000 bytes of weights at 0.01 us a byte.
-    end = step_end(plan, LINK, update_us_a_byte=0.01)
-    assert (end.after_us, end.sums_us, end.update_us) == pytest.approx((8.0 + 40.0, 8.0, 40.0))
+    end = ended(plan, update_us_a_byte=0.01)
+    assert end.step_us - end.pipeline_us == pytest.approx(8.0 + 40.0)
+    assert (end.synchronisation_us, end.update_us) == pytest.approx((8.0, 40.0))
 
 
 def test_weights_of_one_device_are_summed_there() -> None:
     alone = msgspec.structs.replace(two_stages(), stage_devices=((0,), (0,)))
     assert gradient_sums(alone) == ()
     # Its second block of a device ends the step: nothing but the update follows, the table counted once.
-    end = step_end(planned(alone), LINK, update_us_a_byte=0.01)
-    assert (end.after_us, end.sums_us) == pytest.approx((60.0, 0.0))
+    end = ended(planned(alone), update_us_a_byte=0.01)
+    assert (end.step_us - end.pipeline_us, end.synchronisation_us) == pytest.approx((60.0, 0.0))
 
 
 def test_copies_sum_all_weights_and_divided_ones_part_by_part() -> None:
@@ -70,4 +77,4 @@ def test_sums_take_turns_on_a_device() -> None:
     sums = gradient_sums(plan)
     assert [each.devices for each in sums] == [(0, 1), (0, 1)]
     each_us = 2 * (3.0 + sums[0].num_bytes / 2 / 1000)
-    assert step_end(plan, LINK).sums_us == pytest.approx(2 * each_us)
+    assert ended(plan).synchronisation_us == pytest.approx(2 * each_us)
