@@ -82,6 +82,10 @@ def _changes(tree: ast.Module) -> Iterator[tuple[Path, int]]:
 def _is_skipped(node: ast.AST, path: Path) -> bool:
     if isinstance(node, ast.FunctionDef) and node.name in ("__str__", "__repr__"):
         return True
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return True  # an assertion
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return True
     if isinstance(node, ast.Assign | ast.AnnAssign) and len(path) == 1:
         return True  # a constant, a table or an alias of the module
     if isinstance(node, ast.Expr):

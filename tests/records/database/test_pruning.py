@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -43,19 +44,57 @@ def test_prune_counts_first_and_removes_when_told(store: RecordStore) -> None:
 
 
 def test_prune_keeps_keys_apart(store: RecordStore) -> None:
-    workload = make_workload()
-    store.append_many(
-        (
-            workload,
-            make_measurement(workload, backend=backend, target=target, settings=setting, environment=place),
-        )
-        for backend in ("tvm", "blas")
-        for target in ("llvm", "cuda")
-        for setting in ("", "trials=8")
-        for place in (make_environment(), make_environment(num_threads=1))
-    )
+    # Three of each: of keys that are taken for one, the fastest, the newest and no other would be kept.
+    same = make_workload()
+    differing: dict[str, list] = {
+        "backend": ["tvm", "blas", "mix"],
+        "target": ["llvm", "cuda", "rocm"],
+        "settings": ["", "trials=8", "trials=64"],
+        "environment": [make_environment(num_threads=number) for number in (1, 3, 4)],
+    }
+    items = [(same, make_measurement(same, **{name: each})) for name in differing for each in differing[name]]
+    items += [(workload, make_measurement(workload)) for workload in map(make_workload, (16, 32, 64))]
+    store.append_many(items)
+    before = store.stats().measurements
     assert prune(store, keep_newest=1, apply=True).removed == 0
-    assert store.stats().measurements == 16
+    assert store.stats().measurements == before == 13
+
+
+def test_a_prune_keeps_the_oldest_of_equally_fast_ones_and_takes_a_future_date_for_the_oldest(
+    url: str,
+) -> None:
+    workload = make_workload()
+    with open_store(url, clock=lambda: 100.0) as store:
+        ids = [
+            store.append(workload, make_measurement(workload, [latency], measured_at=date, seed=number))
+            for number, (latency, date) in enumerate(
+                [(2.0, 50.0), (1.0, 10.0), (1.0, 20.0), (3.0, 100.0), (3.0, 101.0), (3.0, 100.0)]
+            )
+        ]
+        prune(store, keep_newest=2, apply=True)
+        assert [record.record_id for record in store.iterate()] == [ids[1], ids[3], ids[5]]
+        prune(store, keep_newest=1, apply=True)
+        assert [record.record_id for record in store.iterate()] == [ids[1], ids[5]]
+        assert store.verify() == []
+
+
+def test_a_prune_removes_what_no_record_refers_to_any_more(store: RecordStore) -> None:
+    workload, other = make_workload(), make_workload(16)
+    kept = make_measurement(other, target="cuda", environment=make_environment(num_threads=7))
+    store.append_many([(other, kept), (workload, make_measurement(workload, [1.0]))])
+    store.append(workload, make_measurement(workload, [2.0], measured_at=1.0))
+    store.append(workload, make_measurement(workload, [3.0], measured_at=2.0))
+    assert prune(store, keep_newest=1, apply=True).removed == 1
+    tables = ("workloads", "environments", "targets")
+
+    def rows(connection: sa.Connection) -> list[int]:
+        return [connection.scalar(sa.text(f"SELECT count(*) FROM {table}")) for table in tables]
+
+    assert store.in_transaction(rows) == [2, 2, 2]
+    by_hand = sa.text("DELETE FROM measurements WHERE id = 1")
+    store.in_transaction(lambda connection: connection.execute(by_hand), writes=True)
+    prune(store, keep_newest=1, apply=True)
+    assert store.in_transaction(rows) == [1, 1, 1]
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -228,6 +228,13 @@ def test_nothing_is_found_of_another_backend_settings_target_or_workload(store: 
     assert store.find_latest(workload.fingerprint, **FOUND_BY) is None
     same = {**FOUND_BY, "settings": "trials=64"}
     assert len(store.find(workload.fingerprint, **same)) == 1
+    store.append(workload, make_measurement(workload, settings="trials=6"))
+    store.append(workload, make_measurement(workload, settings="", measured_at=1.0))
+    for setting in ("trials=64", "trials=6", ""):
+        (found,) = store.find(workload.fingerprint, **{**FOUND_BY, "settings": setting})
+        assert found.measurement.settings == setting
+        assert store.find_latest(workload.fingerprint, **{**FOUND_BY, "settings": setting}) == found
+    assert store.find(workload.fingerprint, **{**FOUND_BY, "settings": "trials"}) == []
     assert store.find(workload.fingerprint, **{**same, "backend": "blas"}) == []
     assert store.find(workload.fingerprint, **{**same, "target": "cuda"}, match=Match.ANY) == []
     assert store.find(make_workload(16).fingerprint, **same) == []

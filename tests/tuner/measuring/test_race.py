@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tuner.measuring.race import EARLY_LOOKS, FEWEST_ROUNDS, LOOKS, paired_ratio, race
+from tuner.measuring.race import EARLY_LOOKS, FEWEST_ROUNDS, LOOKS, RaceResult, paired_ratio, race
 
 Disturb = Callable[[np.random.Generator, int, int], np.ndarray]
 """Factors of at least about 1 by which load slows programs down, by program and by round."""
@@ -120,6 +120,32 @@ def test_one_far_behind_runs_no_further_than_the_first_look() -> None:
     assert result.is_tie
     assert set(result.survivors) == {0, 2}
     assert result.num_rounds < LOOKS[-1], "equal programs are known to be equal long before the last round"
+
+
+def test_one_program_left_still_runs_the_fewest_rounds_and_is_no_tie() -> None:
+    samples = np.array([[10.0], [50.0]]) * quiet(np.random.default_rng(0), 2, LOOKS[-1])
+    result = race(Programs(samples), num_programs=2)
+    assert result.survivors == (0,)
+    assert not result.is_tie
+    assert (result.num_rounds, len(result.samples[1])) == (FEWEST_ROUNDS, EARLY_LOOKS[0])
+
+
+@pytest.mark.parametrize(("rounds", "quantile"), [(5, 8.6103), (8, 5.4079)])
+def test_the_interval_of_few_rounds_is_students(rounds: int, quantile: float) -> None:
+    ratios = np.log(np.linspace(1.0, 2.0, rounds))
+    found = paired_ratio([1.0] * rounds, np.exp(ratios), error=0.001)
+    half = quantile * ratios.std(ddof=1) / rounds**0.5
+    assert np.log([found.low, found.high]) == pytest.approx(
+        ratios.mean() + half * np.array([-1, 1]), rel=1e-3
+    )
+
+
+def test_the_chance_of_error_is_divided_among_pairs_and_looks() -> None:
+    samples = tuple(tuple(each) for each in quiet(np.random.default_rng(1), 4, 240))
+    for rounds, share in ((5, 0.01 / (6 * 2)), (8, 0.01 / (6 * 2)), (240, 0.05 / (6 * 5))):
+        cut = RaceResult(samples=tuple(each[:rounds] for each in samples), survivors=(0,))
+        expected = paired_ratio(cut.samples[1], cut.samples[2], error=share)
+        assert cut.ratio(1, 2) == expected
 
 
 def test_one_that_is_behind_but_not_far_runs_until_order_statistics_tell() -> None:

@@ -70,8 +70,20 @@ def test_what_cannot_be_cut_is_named(arguments, message):
 
 
 @pytest.mark.parametrize(
-    "arguments", [([1.0], [1, 2], 1), ([float("nan")], [1], 1), ([-1.0], [1], 1), ([1.0], [1], 0)]
+    "arguments",
+    [
+        ([1.0], [1, 2], 1),
+        ([float("nan")], [1], 1),
+        ([-1.0], [1], 1),
+        ([1.0], [-1], 1),
+        ([1.0], [1], 0),
+    ],
 )
 def test_wrong_arguments_are_refused(arguments):
     with pytest.raises(ValueError, match=r"layers came with|no finite number|at least one"):
         choose_cuts(*arguments)
+
+
+def test_wrong_costs_of_sending_are_refused():
+    with pytest.raises(ValueError, match="no finite number"):
+        choose_cuts([1.0, 1.0], [1, 1], 2, communication_us=[-1.0])
