@@ -19,7 +19,7 @@ $(BIN)/python -m tessel.search.jit.cache >/dev/null 2>&1 & \
 $(BIN)/python -m tessel.search.jit.cache
 endef
 
-.PHONY: install tune test coverage lint bench gpu-report docs schemas clean
+.PHONY: install tune test coverage lint mutate bench gpu-report docs schemas clean
 
 install: $(VENV)/.installed
 	@echo 'installed; now: . $(VENV)/bin/activate'
@@ -39,6 +39,10 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+# Small changes of the validator, bounds, records, memory, gradients and shards, each to be noticed by a test; half an hour.
+mutate: $(VENV)/.installed-test
+	$(BIN)/python .ci/mutate.py
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict --site-dir $(OUT)/site
