@@ -27,8 +27,10 @@ PLAN = ROOT / "out" / "overview" / "plan.json"
 OPTIONS = ["--devices", "4", "--memory", "16GiB", "--global-batch", "16", "--work", "2"]
 SHOWN = ("layer", "forward_ms", "backward_ms", "weights_mib", "saved_mib")
 BASELINES = {
+    "zb-h2": "ZB-H2",
+    "dualpipe-v": "DualPipe-V",
     "zb-v": "ZB-V",
-    "zb-h1": "ZB-H1",
+    "eager-1f1b": "eager 1F1B",
     "1f1b": "1F1B",
     "gpipe": "GPipe",
     "data-parallel": "data parallel",
@@ -61,7 +63,9 @@ def overview(plan: SavedPlan) -> DescribedFigure:
         FigureCanvasAgg(figure)
         axes = figure.subplot_mosaic([["table", "plan"], ["table", "proof"]], width_ratios=[1, 2.1])
         draw_table(axes["table"])
-        draw_schedule(plan.schedule, axes["plan"], step_ms=plan.step_us / 1000)
+        draw_schedule(
+            plan.schedule, axes["plan"], step_ms=plan.step_us / 1000, device_names=plan.device_names
+        )
         axes["plan"].set_title(
             "2  The plan: which device runs which layer of which micro-batch, and when", loc="left"
         )

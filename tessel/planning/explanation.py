@@ -84,7 +84,7 @@ def _busiest(best: PlannedStep) -> str:
     )
     waits = estimate.step_us - float(work[device])
     sentence = (
-        f"Device {best.layout.device_names[device]}, with layers {layers}, is the busiest: it computes "
+        f"The busiest device ({best.layout.device_names[device]}), with layers {layers}, computes "
         f"{work[device] / estimate.step_us:.0%} of the step ({estimate.busy_ratio:.0%} on average), and "
         f"{waits / 1e3:.1f} ms are "
         "warm-up, cool-down, hops, synchronisation and the optimizer."
