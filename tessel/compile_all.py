@@ -4,15 +4,19 @@
 
 A few small searches and a small plan call all of them, and numba keeps the machine code. Where there are
 several cores two processes make them, one from the first on and one from the last: each finds kept what the
-other has compiled, so that they meet where all is compiled. Checked in tests/tessel/search/jit/test_cache.py.
+other has compiled, so that they meet where all is compiled. They end with the one that started them, and that
+one, in the background, after `LONGEST_COMPILING_S`. Checked in tests/tessel/search/jit/test_cache.py.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Set
+import threading
+from collections.abc import Callable, Sequence, Set
 
 from records.cores import num_usable_cores
 from tessel.placement import Block, Edge, Placement
@@ -21,7 +25,7 @@ from tessel.planning.find_plan import find_plan
 from tessel.planning.options import PlanOptions
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.search.budget import SearchBudget
-from tessel.search.jit.cache import leave_stamp
+from tessel.search.jit.cache import BACKGROUND, LONGEST_COMPILING_S, end_claim, leave_stamp
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.params import MakespanParams, Phase
 from tessel.search.repetend.find_repetend import find_repetend
@@ -34,6 +38,24 @@ _LOCAL = frozenset({Phase.TABU_SEARCH, Phase.KICKS, Phase.OPTION_FLIPS, Phase.WI
 """Phases that share little of what they compile with all others, and take about as long to compile."""
 
 
+def main(arguments: Sequence[str]) -> None:
+    """Compile everything, or, in a process that this one starts, in one of two orders.
+
+    Args:
+        arguments: `BACKGROUND`, an order, or nothing.
+    """
+    if arguments and arguments[0] in _ORDERS:
+        threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
+        _call(_calls()[:: 1 if arguments[0] == _ORDERS[0] else -1])
+        return
+    if BACKGROUND in arguments:
+        signal.alarm(LONGEST_COMPILING_S)  # nobody handles it, so that it ends even a busy compiler
+    try:
+        compile_all()
+    finally:
+        end_claim()
+
+
 def compile_all() -> None:
     """Have every compiled function called, and leave the stamp.
 
@@ -43,13 +65,26 @@ def compile_all() -> None:
     if num_usable_cores() == 1:
         _call(_calls())
     else:
+        # Their inputs end with this process, however it ends.
         processes = [
-            subprocess.Popen((sys.executable, "-m", "tessel.compile_all", order)) for order in _ORDERS
+            subprocess.Popen((sys.executable, "-m", "tessel.compile_all", order), stdin=subprocess.PIPE)
+            for order in _ORDERS
         ]
-        for process in processes:
-            if process.wait():
-                raise subprocess.CalledProcessError(process.returncode, process.args)
+        try:
+            for process in processes:
+                if process.wait():
+                    raise subprocess.CalledProcessError(process.returncode, process.args)
+        finally:
+            for process in processes:
+                process.kill()
     leave_stamp()
+
+
+def _exit_at_end_of_input() -> None:
+    # unbuffered: a thread that waits in a buffer holds its lock when Python ends
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
 
 
 def _call(calls: list[Callable[[], object]]) -> None:
@@ -120,7 +155,4 @@ def _plan() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        _call(_calls()[:: 1 if sys.argv[1] == _ORDERS[0] else -1])
-    else:
-        compile_all()
+    main(sys.argv[1:])

@@ -3,7 +3,8 @@
 Compiling takes half a minute, once per machine, and counts against no limit. A search with a limit on work
 waits for it, so that its answer is the one of every other machine. With a short limit on time the search runs
 uncompiled, some hundred times slower with the same steps, while another process compiles for the next one;
-`scripts.searching.search_thread` ends it in time.
+`scripts.searching.search_thread` ends it in time. Where no folder can be written, every search does.
+Checked in tests/tessel/search/jit/test_cache.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 
 from scripts.terminal import console
-from tessel.search.jit.cache import LONGEST_COMPILING_S, compile_in_background, is_compiled
+from tessel.search.jit.cache import compile_in_background, is_compiled, is_compiling, is_kept
 
 LONG_S = 60.0
 """Time limits from which on it pays to compile first."""
@@ -41,6 +42,14 @@ def compile_or_do_without(time_limit_s: float | None) -> None:
     is_decided = "numba" in sys.modules or "NUMBA_DISABLE_JIT" in os.environ
     if not _OWN_PROCESS or is_decided or is_compiled():
         return
+    if not is_kept():
+        os.environ["NUMBA_DISABLE_JIT"] = "1"
+        console.print_note(
+            "the compiled search cannot be kept, as neither the installation nor the home folder can be "
+            "written: searches run uncompiled, a hundred times slower; set NUMBA_CACHE_DIR to a folder that "
+            "can be written"
+        )
+        return
     compile_in_background()
     if time_limit_s is None or time_limit_s >= LONG_S:
         _wait_until_compiled()
@@ -55,6 +64,5 @@ def compile_or_do_without(time_limit_s: float | None) -> None:
 def _wait_until_compiled() -> None:
     """Wait for the process that compiles; where it does not end, the search compiles what it needs itself."""
     with console.progress_bar("compiling the search, once on this machine; that counts against no limit"):
-        began = time.monotonic()
-        while not is_compiled() and time.monotonic() - began < LONGEST_COMPILING_S:
+        while is_compiling() and not is_compiled():
             time.sleep(POLL_S)

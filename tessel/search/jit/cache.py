@@ -15,6 +15,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -27,19 +28,30 @@ FOLDERS = (PACKAGE.parent, PACKAGE.parents[1] / "planning")
 ROOT = PACKAGE.parents[2]
 
 LONGEST_COMPILING_S = 300
-"""Seconds after which a process that was to compile is taken for dead."""
+"""Seconds after which compiling in the background ends; what is compiled till then is kept for the next one."""
 
+BACKGROUND = "background"
+"""Tells `tessel.compile_all` that it runs there."""
 
 _COMPILE_ALL = (sys.executable, "-m", "tessel.compile_all")
 
 
 def is_compiled() -> bool:
     """Return whether `compile_all` has run to its end for this version on this kind of machine."""
-    return stamp_path().exists()
+    path = stamp_path()
+    return path is not None and path.exists()
 
 
-def stamp_path() -> Path:
-    """Return the file that says so; its name holds what machine code depends on."""
+def is_kept() -> bool:
+    """Return whether there is a folder that machine code can be written to."""
+    return _folder() is not None
+
+
+def stamp_path() -> Path | None:
+    """Return the file that says so; its name holds what machine code depends on. None if nothing is kept."""
+    folder = _folder()
+    if folder is None:
+        return None
     sources = (
         path.stat()
         for folder in FOLDERS
@@ -50,26 +62,40 @@ def stamp_path() -> Path:
         *((stat.st_mtime_ns, stat.st_size) for stat in sources),
         (sys.version, version("numba"), platform.machine(), _processor()),
     )
-    return _folder() / f"compiled-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.stamp"
+    return folder / f"compiled-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.stamp"
 
 
 def leave_stamp() -> None:
     """Say that everything is compiled."""
     path = stamp_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    (path.parent / "compiling").unlink(missing_ok=True)
+    if path is not None:
+        path.touch()
+
+
+def is_compiling() -> bool:
+    """Return whether a process compiles in the background, or was ended without a chance to say so."""
+    claim = _claim()
+    try:
+        return claim is not None and time.time() - claim.stat().st_mtime < LONGEST_COMPILING_S
+    except FileNotFoundError:
+        return False
+
+
+def end_claim() -> None:
+    """Say that no process compiles in the background any more."""
+    claim = _claim()
+    if claim is not None:
+        claim.unlink(missing_ok=True)
 
 
 def compile_in_background() -> None:
     """Start a process that compiles everything and outlives this one, unless one already runs."""
-    claim = _folder() / "compiling"
-    if claim.exists() and time.time() - claim.stat().st_mtime < LONGEST_COMPILING_S:
+    claim = _claim()
+    if claim is None or is_compiling():
         return
-    claim.parent.mkdir(parents=True, exist_ok=True)
     claim.touch()
     subprocess.Popen(
-        _COMPILE_ALL,
+        (*_COMPILE_ALL, BACKGROUND),
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if name != "NUMBA_DISABLE_JIT"},
         stdin=subprocess.DEVNULL,
@@ -79,14 +105,30 @@ def compile_in_background() -> None:
     )
 
 
-def _folder() -> Path:
-    """Where numba keeps machine code: the folder it is told, or beside the modules, or the user's cache."""
-    if "NUMBA_CACHE_DIR" in os.environ:
-        return Path(os.environ["NUMBA_CACHE_DIR"])
-    beside = PACKAGE / "__pycache__"
-    if os.access(beside if beside.exists() else PACKAGE, os.W_OK):
-        return beside
-    return Path.home() / ".cache" / "tessel"
+def _claim() -> Path | None:
+    folder = _folder()
+    return None if folder is None else folder / "compiling"
+
+
+def _folder() -> Path | None:
+    """Where numba keeps machine code: the folder it is told, beside the modules, or the user's cache."""
+    told = os.environ.get("NUMBA_CACHE_DIR")
+    folders = (
+        *((Path(told),) if told else ()),
+        PACKAGE / "__pycache__",
+        Path("~/.cache/tessel").expanduser(),
+    )
+    return next(filter(_can_be_written, folders), None)
+
+
+def _can_be_written(folder: Path) -> bool:
+    """Try it, as numba does: what permissions say is not all (read-only file systems, quotas)."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 def _processor() -> str:

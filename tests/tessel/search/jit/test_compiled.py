@@ -1,0 +1,56 @@
+"""Machine code that cannot be read is compiled again, and searches run where none can be kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[4]
+
+CALL = "from tessel.search.jit.random_generator import below\nimport numpy\nprint(below(5, 4))"
+
+
+def called(folder: Path, code: str = CALL) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("kept")
+    first = called(folder)
+    assert first.returncode == 0, first.stderr
+    assert list(folder.rglob("*.nbi"))
+    return folder, first.stdout
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_files_that_are_cut_or_emptied_are_made_again(
+    kept: tuple[Path, str], suffix: str, share: float
+) -> None:
+    folder, answer = kept
+    for path in folder.rglob(f"*.{suffix}"):
+        text = path.read_bytes()
+        path.write_bytes(text[: int(len(text) * share)])
+    again = called(folder)
+    assert (again.returncode, again.stdout) == (0, answer), again.stderr
+    assert all(path.stat().st_size > 100 for path in folder.rglob(f"*.{suffix}"))
+
+
+def test_where_nothing_can_be_kept_functions_run_as_they_are_written(kept: tuple[Path, str]) -> None:
+    code = "from tessel.search.jit import cache\ncache._can_be_written = lambda folder: False\n" + CALL
+    _, answer = kept
+    found = called(Path("/nowhere"), code + "\nprint(type(below).__name__)")
+    assert (found.returncode, found.stdout) == (0, f"{answer}function\n")
+    assert "set NUMBA_CACHE_DIR to a folder that can be written" in found.stderr
