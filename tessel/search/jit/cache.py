@@ -28,7 +28,7 @@ FOLDERS = (PACKAGE.parent, PACKAGE.parents[1] / "planning")
 ROOT = PACKAGE.parents[2]
 
 LONGEST_COMPILING_S = 300
-"""Seconds after which compiling in the background ends; what is compiled till then is kept for the next one."""
+"""Seconds after which compiling in the background ends; what is compiled by then is kept for the next one."""
 
 BACKGROUND = "background"
 """Tells `tessel.compile_all` that it runs there."""

@@ -25,7 +25,7 @@ from tessel.search.jit.cache import is_kept
 logger = logging.getLogger(__name__)
 
 NOT_KEPT = (
-    "machine code cannot be kept, as neither the installation nor the home folder can be written, so searches "
+    "machine code cannot be kept, as neither the installation nor the home folder can be written: searches "
     "run uncompiled, some hundred times slower; set NUMBA_CACHE_DIR to a folder that can be written"
 )
 
