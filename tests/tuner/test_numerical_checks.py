@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +50,12 @@ def session(tmp_path: Path) -> Iterator[Any]:
                 environment=environment,
             )
 
-        measurer = SimpleNamespace(find=find, environment=lambda backend: environment, new_measurements=0)
+        measurer = SimpleNamespace(
+            find=find,
+            environment=lambda backend: environment,
+            new_measurements=0,
+            claimed=lambda what: nullcontext(),
+        )
         yield SimpleNamespace(
             store=store,
             measurer=measurer,

@@ -70,7 +70,9 @@ def for_training(model: Model) -> Model:
     """Return the model with a loss; its reference is the module as it trains, where that can be tuned."""
     if model.reference is None:
         return with_loss(model)
-    kept = model.reference.with_own_backwards(model)
+    stateless = model.reference.without_state(model)
+    assert stateless.reference is not None
+    kept = stateless.reference.with_own_backwards(stateless)
     assert kept.reference is not None
     dropping = kept.reference.with_train_mode(kept)
     assert dropping.reference is not None

@@ -50,6 +50,7 @@ class Reference(Protocol):
     Attributes:
         label: who runs it, such as `torch-reference`; what records of comparisons have for a backend.
         mode: the mode that it runs in, such as `train`.
+        written_weights: names of the weights that it changes when it runs; the model holds them as they were.
     """
 
     @property
@@ -57,6 +58,9 @@ class Reference(Protocol):
 
     @property
     def mode(self) -> str: ...  # noqa: D102 - see the class
+
+    @property
+    def written_weights(self) -> tuple[str, ...]: ...  # noqa: D102 - see the class
 
     def fingerprint(self, model: Model) -> str:
         """Name what a comparison depends on: the program, its code, its weights, and the imported model."""
@@ -85,10 +89,19 @@ class Reference(Protocol):
         """
         ...
 
-    def outputs(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Return what the program gives for inputs by name, flattened.
+    def outputs(self, inputs: Mapping[str, np.ndarray], *, calls: int = 1) -> tuple[np.ndarray, ...]:
+        """Return what the program gives for inputs by name, flattened, in the last of so many calls.
 
-        Where a loss was put on top (labels are among the inputs), it comes first.
+        Where a loss was put on top (labels are among the inputs), it comes first. Of a model with state, its
+        new values come last. Each call finds what the one before wrote.
+        """
+        ...
+
+    def without_state(self, model: Model) -> Model:
+        """Return the model, without a loss, with nothing that its program writes among inputs and results.
+
+        Raises:
+            UnsupportedOperatorError: its other results depend on what it writes.
         """
         ...
 
@@ -231,6 +244,7 @@ class Model:
         notes: a sentence on each thing in which the model that is tuned is not the user's own.
         called: operators of the reference's program, by name, that are calls of torch because what their
             converter made of them gave other values, or has no gradient.
+        state: names of the inputs that the program writes; their new values are its last results, in order.
     """
 
     name: str
@@ -249,6 +263,7 @@ class Model:
     before_loss: Model | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = ()
     called: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
 
     def layers_by_variable(self) -> dict[str, str]:
         """Return the path of its layer by the name of each variable that `main` binds.

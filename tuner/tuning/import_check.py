@@ -3,8 +3,9 @@
 Every later check compares one of our own programs with another, and an import that is wrong is wrong in both.
 So the imported program is run as a whole, without any partition, beside the user's own under its own
 framework; that of an ONNX file beside the file itself, by a runtime of others, where one is installed and the
-model is not too large. The outcome is a record that names code, weights, mode and seed: a second run compares
-nothing. Checked in tests/tuner/tuning/test_import_check.py and test_onnx_import_check.py.
+model is not too large. A torch module is called twice, so that state which its program lacks is found. The
+outcome is a record that names code, weights, mode and seed: a second run compares nothing. Checked in
+tests/tuner/tuning/test_import_check.py and test_onnx_import_check.py.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from tuner.numerical_error import COMPARISON, Deviation, compare_outputs, tolera
 from tuner.tuning.session import Session, TuningProgress, checked_error
 
 logger = logging.getLogger(__name__)
+
+_CALLS = 2
+"""Calls of a torch module that are compared: state shows in the second."""
 
 
 def admit_import(model: Model, session: Session) -> tuple[Model, float | None]:
@@ -112,7 +116,8 @@ def reference_settings(model: Model, session: Session) -> str:
 
 def _settings(reference: Reference | Source, model: Model, session: Session) -> str:
     program = reference.fingerprint(model)
-    return f"reference={reference.label};mode={reference.mode};seed={session.seed};program={program}"
+    calls = f";calls={_CALLS}" if model.reference is not None else ""
+    return f"reference={reference.label};mode={reference.mode};seed={session.seed}{calls};program={program}"
 
 
 def compare_with_reference(
@@ -159,9 +164,42 @@ def _compare(model: Model, reference: Reference | Source, session: Session) -> D
 def _cases(
     model: Model, reference: Reference | Source, session: Session
 ) -> list[tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]]]:
-    """Return inputs, drawn and the user's own, with what the reference gives for them."""
+    """Return inputs, drawn and the user's own, with what the reference gives for them.
+
+    Of a model with state, a second call on the last of them is one more.
+    """
     own = reference.own(model.inputs, session.seed)
-    return [reference.draw(model.inputs, session.seed), *([own] if own is not None else [])]
+    cases = [reference.draw(model.inputs, session.seed), *([own] if own is not None else [])]
+    if model.reference is None:
+        return cases
+    second = _second_call(model, model.reference, *cases[-1])
+    return [*cases, second] if model.state else cases
+
+
+def _second_call(
+    model: Model, reference: Reference, inputs: Mapping[str, np.ndarray], first: Sequence[np.ndarray]
+) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, ...]]:
+    """Return the inputs of a second call, which finds what the first one wrote, and what it gives.
+
+    Raises:
+        UnsupportedOperatorError: it gives something else than a first call on the same inputs and state.
+    """
+    written = first[len(first) - len(model.state) :]
+    again = {**inputs, **dict(zip(model.state, written, strict=True))}
+    second = reference.outputs(inputs, calls=_CALLS)
+    names = _output_names(len(second), has_loss=model.training)
+    expected = dict(zip(names, reference.outputs(again), strict=True))
+    found = worst(compare_outputs(dict(zip(names, second, strict=True)), expected))
+    tolerance = tolerance_of(str(each.dtype) for each in second)
+    if found is not None and not found.is_within(tolerance):
+        weights = reference.written_weights
+        state = f"the weight {weights[0]}" if weights else "a number or a tensor that is no buffer"
+        raise UnsupportedOperatorError(
+            f"{model.name} gives other results when it is called again on the same inputs ({found.tensor} "
+            f"{found.describe(tolerance)}): its forward changes {state}, which its program holds as it was; "
+            "hold it in a buffer, or take it as an argument and return its new value"
+        )
+    return again, second
 
 
 def _output_names(number: int, *, has_loss: bool) -> list[str]:

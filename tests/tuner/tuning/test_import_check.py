@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,6 +13,8 @@ import tvm_ffi
 from tvm import relax
 
 torch = pytest.importorskip("torch")
+
+from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 
 from records import Environment, open_store  # noqa: E402
 from tests.samples.programs.imported_models import MODELS, NOT_TRAINED  # noqa: E402 - after the skip
@@ -88,7 +91,11 @@ def session(tmp_path, machine: Machine):
         yield SimpleNamespace(
             store=store,
             measurer=SimpleNamespace(
-                run=machine, find=find, environment=lambda backend: here, new_measurements=0
+                run=machine,
+                find=find,
+                environment=lambda backend: here,
+                new_measurements=0,
+                claimed=lambda what: nullcontext(),
             ),
             target=SimpleNamespace(text="cpu"),
             seed=0,
@@ -295,7 +302,9 @@ def test_a_comparison_is_made_once_and_a_failed_one_again(several, session, mach
     machine.spoil = lambda module, results: pytest.fail("it was compared again")
     assert check_import(several, session) == error
     (record,) = list(session.store.iterate())
-    assert record.measurement.settings.startswith("reference=torch-reference;mode=eval;seed=0;program=")
+    assert record.measurement.settings.startswith(
+        "reference=torch-reference;mode=eval;seed=0;calls=2;program="
+    )
     other = replace(several, parameters={**several.parameters, "l.bias": several.parameters["l.bias"] + 1})
     machine.spoil = sound
     for _ in range(2):
@@ -368,3 +377,91 @@ def test_gradients_that_nobody_sums_or_makes_are_caught(tied, machine: Machine) 
     assert not found.is_within(1e-3)
     unmade = (stages[0], replace(stages[1], parameters=()))
     assert check_gradients(model, unmade, seed=0, run=machine).fault == "is missing"
+
+
+class Cache(torch.nn.Module):
+    """Keeps what it was given in a buffer, as a cache of keys does, and reads all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("kept", torch.zeros(3, 4))
+
+    def forward(self, x):
+        self.kept.copy_(torch.cat((self.kept[1:], self.linear(x))))
+        return self.kept.sum(0)
+
+
+class HiddenCount(torch.nn.Module):
+    """Counts its calls in a number of Python, which no program holds."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+class Rotary(torch.nn.Module):
+    """Turns pairs by angles that it keeps as complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(6.0), torch.tensor([1.0, 0.1]))
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles))
+
+    def forward(self, x):
+        pairs = torch.view_as_complex(x.view(6, 2, 2))
+        return torch.view_as_real(pairs * self.turns).flatten(1)
+
+
+class Flexible(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 24)
+
+    def forward(self, x):
+        query, key, value = self.linear(x).view(1, 6, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        return flex_attention(query, key, value, score_mod=lambda score, b, h, q, k: score - (q - k).abs())
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "state"),
+    [
+        (Cache(), (torch.randn(1, 4),), ("kept",)),
+        (Rotary(), (torch.randn(6, 4),), ()),
+        (Flexible(), (torch.randn(1, 6, 8),), ()),
+    ],
+)
+def test_written_buffers_are_inputs_and_results_and_second_calls_agree(
+    module, inputs, state: tuple[str, ...], session
+) -> None:
+    model = import_module(module, inputs, "model")
+    assert model.state == state
+    error = check_import(model, session)
+    assert error is not None
+    assert error < 1e-5
+    if state:
+        assert any("forward writes kept" in note for note in model.notes)
+        # What is written is found: a program that forgot it would fail in the second call.
+        session.seed = 1
+        session.measurer.run.spoil = lambda _, results: [results[0], 0 * results[1]]
+        with pytest.raises(TunerError):
+            check_import(model, session)
+
+
+def test_state_that_no_program_holds_is_refused(session) -> None:
+    with pytest.raises(UnsupportedOperatorError, match="gives other results when it is called again"):
+        check_import(import_module(HiddenCount(), (torch.randn(3),), "counter"), session)
+
+
+def test_training_refuses_buffers_that_results_depend_on() -> None:
+    model = import_module(Cache(), (torch.randn(1, 4),), "cache")
+    with pytest.raises(UnsupportedOperatorError, match="writes the buffer kept and its results depend on it"):
+        for_training(model)
+
+
+def test_modules_of_torchscript_are_refused_by_name() -> None:
+    scripted = torch.jit.trace(torch.nn.Linear(4, 4), torch.randn(2, 4))
+    with pytest.raises(UnsupportedOperatorError, match="is a TorchScript module"):
+        import_module(scripted, (torch.randn(2, 4),), "scripted")

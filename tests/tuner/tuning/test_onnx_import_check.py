@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,7 +45,13 @@ def session(tmp_path: Path):
                 workload.fingerprint, backend=backend, settings=settings, target="cpu", environment=here
             )
 
-        measurer = SimpleNamespace(run=run, find=find, environment=lambda backend: here, new_measurements=0)
+        measurer = SimpleNamespace(
+            run=run,
+            find=find,
+            environment=lambda backend: here,
+            new_measurements=0,
+            claimed=lambda what: nullcontext(),
+        )
         yield SimpleNamespace(
             store=store,
             measurer=measurer,

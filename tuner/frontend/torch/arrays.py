@@ -11,8 +11,12 @@ import torch
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's values on the host; they share its memory where it lies there."""
+    """Return a tensor's values on the host; they share its memory where it lies there.
+
+    Complex numbers are pairs of real ones along a last axis, as in every imported program.
+    """
     host = tensor.detach().cpu()
+    host = torch.view_as_real(host.resolve_conj()) if host.is_complex() else host
     if host.dtype is torch.bfloat16:
         bits: np.ndarray = host.contiguous().view(torch.int16).numpy()
         return bits.view(ml_dtypes.bfloat16)

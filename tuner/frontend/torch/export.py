@@ -19,6 +19,7 @@ from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from tuner.frontend.torch.blocked_gradients import checkpoints_inlined
+from tuner.frontend.torch.flex_attention import flex_attention_written_out
 
 _PLAIN = (torch.Tensor, bool, int, float, complex, str)
 """Types of results that an export takes, beside None, which is nothing."""
@@ -30,7 +31,7 @@ _EXPORT_LOGGERS = ("torch.export", "torch.fx.experimental.symbolic_shapes")
 def export_module(module: torch.nn.Module, inputs: Sequence[Any]) -> torch.export.ExportedProgram:
     """Return the export of a module in the mode that it is in; torch raises what it happens to raise."""
     examples = with_own_memory(tuple(inputs))
-    with checkpoints_inlined(), without_fast_path():
+    with checkpoints_inlined(), without_fast_path(), flex_attention_written_out():
         return torch.export.export(module, examples, strict=False)
 
 

@@ -35,6 +35,12 @@ from tuner.frontend.torch.blocked_gradients import blocked_nodes
 from tuner.frontend.torch.decomposition import has_converter
 from tuner.frontend.torch.source import layer_of, place_of
 from tuner.frontend.torch.torch_calls import emit_torch_call
+from tuner.frontend.torch.written_tensors import (
+    describe_state,
+    require_same_shapes,
+    require_unread,
+    written_tensors,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -65,12 +71,19 @@ _NUMPY_TYPES = (
     torch.int8,
     torch.uint8,
     torch.bool,
+    torch.complex64,
+    torch.complex128,
 )
-"""Types of tensors that arrays have too."""
+"""Types of tensors that arrays have too; of complex numbers, those of their parts."""
 
 
 def import_program(
-    program: torch.export.ExportedProgram, name: str, *, called: Set[str] = frozenset(), blocks: bool = False
+    program: torch.export.ExportedProgram,
+    name: str,
+    *,
+    called: Set[str] = frozenset(),
+    blocks: bool = False,
+    keeps_state: bool = True,
 ) -> Model:
     """Return the model of a program that `decompose` returned.
 
@@ -79,12 +92,14 @@ def import_program(
         name: of the model.
         called: names of nodes that stay calls of torch though they have a converter.
         blocks: whether gradients end where the code detaches, by `grad.no_grad`; values are the same.
+        keeps_state: whether what the program writes is among its inputs and results; see `written_tensors`.
 
     Raises:
-        UnsupportedOperatorError: an operator has no converter, or is converted wrongly; names the first.
+        UnsupportedOperatorError: an operator has no converter, or is converted wrongly; names the first. Or
+            the program writes what cannot be kept, or left out.
     """
     _require_numpy_types(program, name)
-    importer = _Importer(program, name, called, blocks)
+    importer = _Importer(program, name, called, blocks, keeps_state)
     module = importer.translate()
     model = finish_imported(
         name,
@@ -94,34 +109,41 @@ def import_program(
         paths=importer.builder.paths,
         tied=importer.tied,
     )
+    state = tuple(each.name for each in importer.written)
     return replace(
         model,
+        state=state,
+        notes=(*model.notes, *((describe_state(state),) if state else ())),
         untrained=frozenset(model.parameter_names) - importer.trained,
         padding_rows={importer.env[table].name: row for table, row in importer.padding_rows.items()},
     )
 
 
 def node_by_variable(
-    program: torch.export.ExportedProgram, *, called: Set[str] = frozenset(), blocks: bool = False
+    program: torch.export.ExportedProgram,
+    *,
+    called: Set[str] = frozenset(),
+    blocks: bool = False,
+    keeps_state: bool = True,
 ) -> dict[str, str]:
     """Return the name of the node that each variable of the imported program was emitted for.
 
     Other arguments are those of `import_program`.
     """
-    importer = _Importer(program, "the program", called, blocks)
+    importer = _Importer(program, "the program", called, blocks, keeps_state)
     module = importer.translate()
     return with_aliases(importer.nodes, module)
 
 
 def translate_nodes(
-    program: torch.export.ExportedProgram, *, called: Set[str] = frozenset()
+    program: torch.export.ExportedProgram, *, called: Set[str] = frozenset(), keeps_state: bool = True
 ) -> tuple[tuple[torch.fx.Node, ...], IRModule]:
     """Return the nodes of a program that were converted, and a module that returns what each became.
 
-    The module takes the inputs and then every tensor of the program, under its own name. `called` is that of
-    `import_program`.
+    The module takes the inputs and then every tensor of the program, under its own name. Other arguments are
+    those of `import_program`.
     """
-    importer = _Importer(program, "the program", called)
+    importer = _Importer(program, "the program", called, False, keeps_state)
     module = importer.translate(returns_nodes=True)
     return tuple(importer.tensor_nodes()), module
 
@@ -145,10 +167,21 @@ class _Importer:
     """Converts a program, and satisfies `ImporterView` for its converters."""
 
     def __init__(
-        self, program: torch.export.ExportedProgram, name: str, called: Set[str], blocks: bool = False
+        self,
+        program: torch.export.ExportedProgram,
+        name: str,
+        called: Set[str],
+        blocks: bool,
+        keeps_state: bool,
     ) -> None:
         self.program = program
         self.name = name
+        written = written_tensors(program)
+        self.written = written if keeps_state else ()
+        if keeps_state:
+            require_same_shapes(written, name)
+        else:
+            require_unread(written, _needed(_results(program)), name)
         self.called = called
         self.blocked = blocked_nodes(program) if blocks else frozenset()
         self.builder = PathBuilder()
@@ -203,11 +236,16 @@ class _Importer:
         """Give every placeholder its variable, and return the parameters of `main` in order."""
         nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
         first_name = {name: names[0] for names in self.tied for name in names}
+        state = {each.placeholder: each for each in self.written if each.target}
+        held: list[Any] = []
         inputs: list[Any] = []
         variables: dict[str, Any] = {}
         for spec in self.program.graph_signature.input_specs:
             node = nodes[spec.arg.name]
-            if spec.kind in _LIFTED:
+            if node in state:
+                self.env[node] = _variable(state[node].name, node.meta["val"])
+                held.append(self.env[node])
+            elif spec.kind in _LIFTED:
                 name = first_name.get(spec.target, spec.target)
                 tensor = _tensor(self.program, spec)
                 variables.setdefault(name, _variable(name, tensor))
@@ -228,8 +266,8 @@ class _Importer:
                 inputs.append(self.env[node])
                 if not value.numel():
                     self._compute(node, torch.empty(value.shape, dtype=value.dtype))
-        self.num_inputs = len(inputs)
-        return [*inputs, *variables.values()]
+        self.num_inputs = len(inputs) + len(held)
+        return [*inputs, *held, *variables.values()]
 
     def _compute(self, node: torch.fx.Node, value: Any) -> None:
         self.env.pop(node, None)
@@ -240,7 +278,7 @@ class _Importer:
 
         What only an assertion reads is left out: shapes hold, and a compiled program does not check values.
         """
-        wanted = _results(self.program)
+        wanted = [*_results(self.program), *(each.value for each in self.written)]
         needed = _needed(wanted)
         for node in self.program.graph.nodes:
             if node.op == "placeholder" or node not in needed:
@@ -468,22 +506,26 @@ def _require_noted(node: torch.fx.Node, converted: Any) -> None:
 
 
 def _variable(name: str, tensor: torch.Tensor) -> Any:
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return relax.Var(name, relax.TensorType(list(tensor.shape), dtype_name(tensor.dtype)))
 
 
 def _never_changes(spec: Any, tensor: torch.Tensor) -> bool:
-    """Say whether a tensor of a module is one of whole numbers, or a number that stands in its code."""
+    """Say whether a tensor of a module is a table, of whole or complex numbers, or stands in its code."""
     if not tensor.is_floating_point():
-        return True
+        return not tensor.requires_grad
     return spec.kind is InputKind.CONSTANT_TENSOR and tensor.numel() <= 1
 
 
 def _require_numpy_types(program: torch.export.ExportedProgram, name: str) -> None:
-    for tensor_name, tensor in program.state_dict.items():
-        if tensor.dtype not in _NUMPY_TYPES:
+    for tensor_name, tensor in {**program.state_dict, **program.constants}.items():
+        if isinstance(tensor, torch.Tensor) and tensor.dtype not in _NUMPY_TYPES:
+            wider = (
+                "complex64" if tensor.is_complex() else "float32" if tensor.is_floating_point() else "int64"
+            )
             raise UnsupportedOperatorError(
                 f"{tensor_name} of {name} is of type {tensor.dtype}, which cannot be handed to TVM; convert "
-                "the module by .float() or .half()"
+                f"that tensor by .to(torch.{wider})"
             )
 
 

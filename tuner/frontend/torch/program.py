@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,9 @@ from tuner.frontend.torch.exported.exported_program import load_program
 from tuner.frontend.torch.importer import import_program
 from tuner.frontend.torch.reference import TorchReference
 from tuner.frontend.torch.untraceable import explain
+
+_CHANGED_CONSTANT = re.compile(r"Constant (\S+) is mutated in the forward method")
+"""What torch says of a tensor in a module that is neither a weight nor a buffer, and is changed in place."""
 
 _UNCOMPARED = "the program takes inputs by keyword, so its import is not compared with torch"
 
@@ -223,6 +227,11 @@ def import_module(
     Raises:
         UnsupportedOperatorError: the importer has no such operator, or torch cannot export the module.
     """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedOperatorError(
+            f"{name} is a TorchScript module, which torch.export does not take; give the module that it was "
+            "made from, or an ONNX file of it"
+        )
     inputs = _with_shapes(module, inputs, shapes or {})
     was_training = module.training
     results = with_plain_results(module)
@@ -282,6 +291,12 @@ def _decomposed(
         with quiet_export():
             return decompose(program, name, shapes=shapes)
     except Exception as error:  # foreign code: torch traces the program again
+        changed = _CHANGED_CONSTANT.search(str(error))
+        if changed:
+            raise UnsupportedOperatorError(
+                f"forward of {name} changes {changed[1]}, a tensor that is no buffer, and no program holds "
+                f'that; make it one by register_buffer("{changed[1]}", …)'
+            ) from error
         raise UnsupportedOperatorError(
             f"torch cannot take {name} apart into simpler operators ({_first_line(error)}); export it again, "
             "for fixed shapes"

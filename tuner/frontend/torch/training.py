@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tuner.frontend.torch.export import without_fast_path
+from tuner.frontend.torch.flex_attention import flex_attention_written_out
 
 _TRAINING_ARGUMENTS = ("training", "train", "use_input_stats")
 """What functions of torch call the argument that says that they are to act as for training."""
@@ -106,21 +107,26 @@ def own_functions(module: torch.nn.Module, inputs: Sequence[Any]) -> tuple[type,
 
 @contextmanager
 def in_mode(
-    module: torch.nn.Module, *, training: bool | None, state: Mapping[str, torch.Tensor] | None = None
+    module: torch.nn.Module, *, training: bool | None, state: dict[str, torch.Tensor] | None = None
 ) -> Iterator[Callable[..., Any]]:
     """Give a call of the module in a mode; its mode, its buffers and torch's random state stay as they were.
 
     Args:
         module: is called.
         training: None calls it in the mode that it is in; exported programs have but one.
-        state: stands in for its parameters and buffers by name.
+        state: stands in for its parameters and buffers by name; after a call it holds what that wrote.
     """
     modes = [(each, each.training) for each in module.modules()]
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     buffers.update(state or {})
 
     def call(*inputs: Any) -> Any:
-        return torch.func.functional_call(module, buffers, inputs)
+        # Without a gradient, torch runs this attention itself.
+        with flex_attention_written_out() if torch.is_grad_enabled() else nullcontext():
+            results = torch.func.functional_call(module, buffers, inputs)
+        if state is not None:
+            state.update((name, buffers[name]) for name in tuple(state))
+        return results
 
     try:
         if training is not None:

@@ -223,7 +223,11 @@ value = 7
             UnsupportedOperatorError,
             r"cannot trace .*`return x if x\.sum\(\) > 0 else -x` at .*program\.py:6: .*control flow",
         ),
-        ("scripted", UnsupportedOperatorError, "the module itself, .* TorchScript; give the module that was"),
+        (
+            "scripted",
+            UnsupportedOperatorError,
+            "is a TorchScript module.*give the module that it was made from",
+        ),
         (
             "quantised",
             UnsupportedOperatorError,

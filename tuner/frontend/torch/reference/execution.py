@@ -22,16 +22,25 @@ from tuner.frontend.torch.reference.user_module import UserModule
 logger = logging.getLogger(__name__)
 
 
-def outputs_of(user: UserModule, inputs: Mapping[str, np.ndarray], *, trains: bool) -> tuple[np.ndarray, ...]:
+def outputs_of(
+    user: UserModule, inputs: Mapping[str, np.ndarray], *, trains: bool, calls: int = 1
+) -> tuple[np.ndarray, ...]:
     """Return what a module gives, flattened; a loss that was put on top comes before its logits.
+
+    New values of what it writes, where that is kept, come last.
 
     Args:
         user: the module.
         inputs: by name, with labels last where a loss was put on top.
         trains: whether of several results the sum of the scalars is the loss, and all that is returned.
+        calls: how often it is called, each time with what the time before wrote; the last one's is returned.
     """
-    with user.call() as call, torch.no_grad():
-        found = _tensors(call(*user.arguments(inputs)))
+    state, arguments = user.state(inputs), user.arguments(inputs)
+    with user.call(state) as call, torch.no_grad():
+        for _ in range(calls):
+            torch.manual_seed(0)
+            found = _tensors(call(*arguments))
+        found += user.new_values(arguments, state)
         if trains and len(found) > 1:
             return (as_array(_loss(found, inputs)),)
         loss = [_loss(found, inputs)] if len(inputs) > len(user.input_names) else []
@@ -77,7 +86,7 @@ def _differentiated(
     user: UserModule,
     model: Model,
     inputs: Mapping[str, np.ndarray],
-    state: Mapping[str, torch.Tensor] | None = None,
+    state: dict[str, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return the loss and gradients by weight; `state` stands in for tensors of the module by name."""
     groups = _trained(user.module, model, state or {})

@@ -25,6 +25,7 @@ from tuner.frontend.torch.reference.training_exports import export_as_it_trains,
 from tuner.frontend.torch.reference.user_module import UserModule
 from tuner.frontend.torch.reference.wrong_operator import find_wrong_operator
 from tuner.frontend.torch.training import observe_training, own_functions
+from tuner.frontend.torch.written_tensors import describe_state, written_weights
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class TorchReference:
         keeps_functions: whether the export holds functions with a backward of their own whole.
         blocks: whether the import blocks gradients where the code does.
         mode: `eval`, `train`, or `export` for a program that was exported before and has but one mode.
+        keeps_state: whether what the program writes is among the model's inputs and results.
     """
 
     module: torch.nn.Module
@@ -54,11 +56,17 @@ class TorchReference:
     masks: Mapping[str, float] = field(default_factory=dict)
     train_acts: tuple[str, ...] = ()
     trains: bool = False
+    keeps_state: bool = True
 
     @property
     def label(self) -> str:
         """Who runs the program."""
         return "torch-reference"
+
+    @property
+    def written_weights(self) -> tuple[str, ...]:
+        """Names of the weights that the module changes when it runs."""
+        return written_weights(self.program)
 
     def fingerprint(self, model: Model) -> str:
         """Name the module's code and weights, its exported graph, and what was imported."""
@@ -121,9 +129,12 @@ class TorchReference:
             return None
         return None if has_nan(found) else (values, found)
 
-    def outputs(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Return what the module gives in the reference's mode, flattened; a loss comes before its logits."""
-        return outputs_of(self._user, inputs, trains=self.trains)
+    def outputs(self, inputs: Mapping[str, np.ndarray], *, calls: int = 1) -> tuple[np.ndarray, ...]:
+        """Return what the module gives in the reference's mode, flattened, in the last of so many calls.
+
+        A loss comes before its logits, and new values of what is written, where they are kept, come last.
+        """
+        return outputs_of(self._user, inputs, trains=self.trains, calls=calls)
 
     def gradients(
         self, model: Model, inputs: Mapping[str, np.ndarray]
@@ -142,6 +153,20 @@ class TorchReference:
         """
         return exact_gradients_of(self._user, model, inputs)
 
+    def without_state(self, model: Model) -> Model:
+        """Return the model without inputs and results for what its program writes.
+
+        Raises:
+            UnsupportedOperatorError: its other results depend on a buffer that it writes.
+        """
+        reference = replace(self, keeps_state=False)
+        if not model.state:
+            return replace(model, reference=reference)
+        names = ", ".join(model.state)
+        left_out = f"forward also writes {names}: training does not keep what it writes"
+        told = [note for note in model.notes if note != describe_state(model.state)]
+        return replace(reference.with_calls(model, model.called), notes=(*told, left_out))
+
     def with_own_backwards(self, model: Model) -> Model:
         """Return the model exported again, with functions that have a backward of their own kept whole.
 
@@ -152,7 +177,9 @@ class TorchReference:
         if not functions or self.keeps_functions:
             return model
         program = export_with_own_backwards(self.module, self.examples, functions, model.name)
-        imported = import_program(program, model.name, called=frozenset(model.called))
+        imported = import_program(
+            program, model.name, called=frozenset(model.called), keeps_state=self.keeps_state
+        )
         reference = replace(self, program=program, keeps_functions=True)
         return reference._taking_over(imported, model)
 
@@ -188,7 +215,9 @@ class TorchReference:
             return model
         try:
             program = export_as_it_trains(masked, model.name)
-            imported = import_program(program, model.name, called=frozenset(model.called))
+            imported = import_program(
+                program, model.name, called=frozenset(model.called), keeps_state=self.keeps_state
+            )
         except Exception:  # foreign code: torch traces the module by running it, in its mode for training
             logger.debug("%s cannot be exported as it trains", model.name, exc_info=True)
             return model
@@ -242,7 +271,13 @@ class TorchReference:
 
     def with_calls(self, model: Model, operators: Sequence[str]) -> Model:
         """Import the program again, with some operators as calls of torch."""
-        imported = import_program(self.program, model.name, called=frozenset(operators), blocks=self.blocks)
+        imported = import_program(
+            self.program,
+            model.name,
+            called=frozenset(operators),
+            blocks=self.blocks,
+            keeps_state=self.keeps_state,
+        )
         return replace(
             imported,
             inputs=self.with_ranges(imported.inputs),
@@ -253,7 +288,9 @@ class TorchReference:
 
     def node_of(self, model: Model, variable: str) -> str:
         """Return the name of the node that a variable of the import was emitted for; empty if none."""
-        nodes = node_by_variable(self.program, called=frozenset(model.called), blocks=self.blocks)
+        nodes = node_by_variable(
+            self.program, called=frozenset(model.called), blocks=self.blocks, keeps_state=self.keeps_state
+        )
         return nodes.get(variable, "")
 
     def find_wrong(
@@ -265,7 +302,13 @@ class TorchReference:
     @property
     def _user(self) -> UserModule:
         """The module as it is run in the reference's mode."""
-        return UserModule(module=self.module, examples=self.examples, program=self.program, mode=self.mode)
+        return UserModule(
+            module=self.module,
+            examples=self.examples,
+            program=self.program,
+            mode=self.mode,
+            keeps_state=self.keeps_state,
+        )
 
 
 def _train_notes(acts: Sequence[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from tuner.frontend.torch.arrays import as_array, as_tensor
 from tuner.frontend.torch.training import in_mode
+from tuner.frontend.torch.written_tensors import WrittenTensor, written_tensors, written_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +29,27 @@ class UserModule:
         examples: its inputs, as the user gave them.
         program: the export that was imported.
         mode: `eval`, `train`, or `export` for a program that was exported before and has but one mode.
+        keeps_state: whether what the program writes is among the inputs and results.
     """
 
     module: torch.nn.Module
     examples: tuple[Any, ...]
     program: torch.export.ExportedProgram
     mode: str
+    keeps_state: bool = True
+
+    @property
+    def written(self) -> tuple[WrittenTensor, ...]:
+        """What the program writes, where it is kept."""
+        return written_tensors(self.program) if self.keeps_state else ()
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs that are tensors, in order."""
+        """Names of the inputs of the imported model, in order: the user's tensors, then written buffers."""
+        return (*self._given_names, *(each.name for each in self.written if each.target))
+
+    @property
+    def _given_names(self) -> tuple[str, ...]:
         specs = self.program.graph_signature.input_specs
         return tuple(
             spec.arg.name
@@ -47,9 +59,11 @@ class UserModule:
 
     @property
     def examples_by_name(self) -> dict[str, np.ndarray]:
-        """The examples that are tensors, by their names as inputs."""
+        """The examples that are tensors, by their names as inputs, and what written buffers hold."""
         leaves = [leaf for leaf in pytree.tree_leaves(self.examples) if isinstance(leaf, torch.Tensor)]
-        return {name: as_array(leaf) for name, leaf in zip(self.input_names, leaves, strict=False)}
+        given = {name: as_array(leaf) for name, leaf in zip(self._given_names, leaves, strict=False)}
+        held = {each.name: as_array(self._tensor(each.target)) for each in self.written if each.target}
+        return {**given, **held}
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
@@ -58,11 +72,38 @@ class UserModule:
         return {name: as_array(value) for name, value in state.items() if isinstance(value, torch.Tensor)}
 
     def call(
-        self, state: Mapping[str, torch.Tensor] | None = None
+        self, state: dict[str, torch.Tensor] | None = None
     ) -> AbstractContextManager[Callable[..., Any]]:
         """Give a call of the module in its mode; `state` stands in for its tensors by name; see `in_mode`."""
         training = None if self.mode == "export" else self.mode == "train"
         return in_mode(self.module, training=training, state=state)
+
+    def state(self, inputs: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        """Return a stand-in for each tensor of the module that the program writes, by its name there.
+
+        Written buffers are among the inputs; weights start from what the module holds.
+        """
+        weights = {name: self._tensor(name).detach().clone() for name in written_weights(self.program)}
+        buffers = {
+            each.target: self._given(inputs[each.name], self._tensor(each.target))
+            for each in self.written
+            if each.target
+        }
+        return {**weights, **buffers}
+
+    def new_values(self, arguments: Any, state: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Return what a call wrote, in the order of `written`: to its arguments, and to the state."""
+        leaves = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+        given = dict(zip(self._given_names, leaves, strict=True))
+        return [state[each.target] if each.target else given[each.name] for each in self.written]
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        return {**self.program.constants, **self.program.state_dict}[name]
+
+    @staticmethod
+    def _given(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+        found = as_tensor(array)
+        return (torch.view_as_complex(found) if like.is_complex() else found).to(like.device)
 
     def arguments(self, inputs: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
         """Return the module's arguments with the given tensors in the places of the examples'.
@@ -71,7 +112,7 @@ class UserModule:
         the examples where it has tensors on several devices, or none.
         """
         leaves, structure = pytree.tree_flatten(self.examples)
-        names = iter(self.input_names)
+        names = iter(self._given_names)
         devices = {tensor.device for tensor in (*self.module.parameters(), *self.module.buffers())}
         place = devices.pop() if len(devices) == 1 else None
 

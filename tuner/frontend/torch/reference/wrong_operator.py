@@ -34,13 +34,14 @@ def find_wrong_operator(
         called: operators that were imported as calls of torch.
         limit: the relative error that is allowed.
     """
-    nodes, module = translate_nodes(user.program, called=called)
+    nodes, module = translate_nodes(user.program, called=called, keeps_state=user.keeps_state)
     tensors = user.tensors
     parameters = [tensors[name] for name in _parameter_names(module, len(user.input_names))]
     found = run(module, [*(inputs[name] for name in user.input_names), *parameters])
     recorder = _Recorder(user.program, nodes)
     with user.call(), torch.no_grad():
-        recorder.run(*_program_arguments(user.program, user.arguments(inputs)))
+        state = {**user.program.state_dict, **user.program.constants, **user.state(inputs)}
+        recorder.run(*_program_arguments(user.program, user.arguments(inputs), state))
     for node, array in zip(nodes, found, strict=True):
         found_here = compare_tensor(place_of(node), array, recorder.values[node], infinity_agrees=True)
         if not found_here.is_within(limit):
@@ -71,10 +72,11 @@ class _Recorder(torch.fx.Interpreter):
         return result
 
 
-def _program_arguments(program: torch.export.ExportedProgram, arguments: Sequence[Any]) -> list[Any]:
+def _program_arguments(
+    program: torch.export.ExportedProgram, arguments: Sequence[Any], state: Mapping[str, Any]
+) -> list[Any]:
     """Return what the placeholders of a program's graph stand for, in order."""
     user = iter(pytree.tree_leaves(tuple(arguments)))
-    state = {**program.state_dict, **program.constants}
     return [
         next(user) if spec.kind is InputKind.USER_INPUT else state[spec.target]
         for spec in program.graph_signature.input_specs
