@@ -45,6 +45,7 @@ def load_case(file: str, options: CheckOptions) -> Case:
 
 
 def _csv_case(path: Path, text: str, options: CheckOptions) -> Case:
+    from tessel.checking.communication import check_communication
     from tessel.checking.sources import case_of_csv
     from tessel.engine.actions import actions_from_csv
     from tessel.engine.errors import EngineError
@@ -56,6 +57,7 @@ def _csv_case(path: Path, text: str, options: CheckOptions) -> Case:
         raise DocumentError(f"{path}: {error}") from error
     pricing = _pricing(options, len(actions))
     case = case_of_csv(path.name, actions, pricing, cuts=options.parsed_cuts())
+    check_communication(text)
     if pricing is None:
         console.print_note(
             "no profile: every stage counts 1 step forward and 2 backward; --profile prices them"
