@@ -28,7 +28,7 @@ def load_case(file: str, options: CheckOptions) -> Case:
         ScheduleError: its orders are incomplete, or its stages cannot be priced.
         typer.BadParameter: an option is missing that the file needs.
     """
-    from tessel.checking.file_kinds import kind_of_file
+    from tessel.checking.file_kinds import csv_of_lists, kind_of_file
     from tessel.documents import detect_kind, read_document
 
     path = Path(file)
@@ -41,7 +41,7 @@ def load_case(file: str, options: CheckOptions) -> Case:
         case "document":
             return _document_case(path, detect_kind(path), options)
         case _:
-            return _csv_case(path, text, options)
+            return _csv_case(path, csv_of_lists(text), options)
 
 
 def _csv_case(path: Path, text: str, options: CheckOptions) -> Case:
