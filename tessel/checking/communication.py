@@ -121,7 +121,8 @@ def _check_pair(sent: list[_Cell], received: list[_Cell]) -> None:
         if send is None or receive is None or receive != _mirror(send, receive.rank):
             raise ScheduleError(
                 f"cell {send or receive} meets {receive if send and receive else 'nothing'}, so that a rank "
-                "waits for ever or takes wrong tensors; give sends and receives of two ranks in the same order"
+                "waits for ever or takes wrong tensors; give sends and receives of two ranks in the "
+                "same order"
             )
 
 

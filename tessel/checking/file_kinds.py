@@ -22,7 +22,7 @@ _ROW = re.compile(r"\[([^\[\]]*)\]")
 
 
 def csv_of_lists(text: str) -> str:
-    """Return orders that Python printed as lists of cells, a list a rank, as a CSV; other texts as they are."""
+    """Return orders that Python printed as lists, one a rank, as a CSV; other texts as they are."""
     if not _PRINTED.match(text):
         return text
     rows = ([cell.strip().strip("\"'") for cell in row.split(",")] for row in _ROW.findall(text))

@@ -159,7 +159,7 @@ def _letters(roles: tuple[Role, ...]) -> str:
 
 
 def _kinds(recipe: Recipe) -> list[str]:
-    """Return a comment where transformer layers are of several kinds, which the layout does not tell apart."""
+    """Return a comment where transformer layers are of several kinds, one letter in the layout."""
     blocks = [layer for _, layer in rows_of(Role.BLOCK, recipe.layers, recipe.roles_of_stages())]
     kinds = [_NUMBER.sub("#", layer) for layer in blocks]
     runs = [f"{len(list(same))} {json.dumps(kind)}" for kind, same in groupby(kinds)]
@@ -167,7 +167,8 @@ def _kinds(recipe: Recipe) -> list[str]:
         return []
     more = f", … in {len(runs)} runs" if len(runs) > MAX_KINDS else ""
     return [
-        f"# The transformer layers, t, are {', '.join(runs[:MAX_KINDS])}{more}: which layer is of which kind is "
+        f"# The transformer layers, t, are {', '.join(runs[:MAX_KINDS])}{more}: which layer is of "
+        f"which kind is "
         "Megatron's to be told (--moe-layer-freq)."
     ]
 

@@ -119,7 +119,8 @@ class Recipe:
             return []
         listed = ",".join(map(str, order))
         return [
-            f"The plan orders the devices: ranks 0 to {len(order) - 1} of the job run on devices {listed}, in "
+            f"The plan orders the devices: ranks 0 to {len(order) - 1} of the job run on devices "
+            f"{listed}, in "
             f"this order; on one node start it with CUDA_VISIBLE_DEVICES={listed}."
         ]
 

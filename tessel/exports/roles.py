@@ -79,7 +79,8 @@ def stated_roles(text: str, layers: Sequence[str]) -> tuple[Role, ...]:
     runs = [(match[1], int(match[2] or 1)) for match in _STATED.finditer(compact)]
     if not compact or _STATED.sub("", compact):
         raise ScheduleError(
-            f"{shown(text)!r} names no roles; write E for the embedding, t for a transformer layer, m for one "
+            f"{shown(text)!r} names no roles; write E for the embedding, t for a transformer layer, "
+            f"m for one "
             "of multi-token prediction, n for the norm and L for the head, such as Et*12nL"
         )
     count = sum(times for _, times in runs)
@@ -126,7 +127,8 @@ def _check_stack(layers: Sequence[str]) -> None:
         whole = layer[: list(_NUMBER.finditer(layer))[-1].end()]
         if whole in seen:
             raise ScheduleError(
-                f"rows {shown(seen[whole])!r} and {shown(layer)!r} are parts of one layer, and frameworks are "
+                f"rows {shown(seen[whole])!r} and {shown(layer)!r} are parts of one layer, and "
+                f"frameworks are "
                 f"told whole ones; give the profile a row a layer, or {STATE_ROLES}"
             )
         seen[whole] = layer
@@ -147,7 +149,8 @@ def _check_stack(layers: Sequence[str]) -> None:
     if len(towers) > 1:
         tower = next(layer for layer in layers if _TOWER.search(layer.lower()))
         raise ScheduleError(
-            f"row {shown(tower)!r} looks like one of another model in front of the language model, which is no "
+            f"row {shown(tower)!r} looks like one of another model in front of the language model, "
+            f"which is no "
             f"transformer layer of its stack; {STATE_ROLES}"
         )
 
@@ -162,7 +165,8 @@ def _check_order(layers: Sequence[str], roles: Sequence[Role]) -> None:
         if _rank(after) < _rank(role):
             raise ScheduleError(
                 f"row {shown(following)!r} ({after.name.lower()}) stands behind {shown(layer)!r} "
-                f"({role.name.lower()}), and a model has embedding, transformer layers, predictions, norm and "
+                f"({role.name.lower()}), and a model has embedding, transformer layers, "
+                f"predictions, norm and "
                 f"head in this order; {STATE_ROLES}"
             )
 

@@ -8,13 +8,15 @@ then replaces the schedule's order, not its stages. So the lists are always give
 stages are placed as the plan's; a name that torch does not know, such as that of the runtime which executes
 the CSV, is refused. Any placement but a loop and a V needs a training loop of one's own.
 
-Releases with a TOML file (0.2) and the first that is configured in Python (0.3.0) divide `local_batch_size` by
+Releases with a TOML file (0.2) and the first that is configured in Python (0.3.0) divide
+`local_batch_size` by
 `pipeline_parallel_microbatch_size`; later ones take `num_pp_microbatches`. The head is `output` in 0.2 and
 `lm_head` since 0.3.0. A module that no stage names becomes None without a word, and a name that the model has
 not is passed over, so that both names of the head are written. Checked in
 tests/tessel/exports/test_torchtitan.py, which splits models by the rule of both releases.
 
-Source: torchtitan 0.2.2 and 0.3.0, `distributed/pipeline_parallel.py` and `config`; torch, `get_schedule_class`.
+Source: torchtitan 0.2.2 and 0.3.0, `distributed/pipeline_parallel.py` and `config`; torch,
+`get_schedule_class`.
 """
 
 from __future__ import annotations
@@ -94,7 +96,8 @@ def schedule_name(recipe: Recipe) -> str:
 def modules_of_stages(recipe: Recipe, *, keep_names: bool = False) -> list[list[str]]:
     """Return the names of each stage's modules.
 
-    Rows are named by their role as in torchtitan's own models: `tok_embeddings`, `layers.0` and so on, `norm`,
+    Rows are named by their role as in torchtitan's own models: `tok_embeddings`, `layers.0` and so on,
+    `norm`,
     and both names of the head. Where no row is the norm, it is with the head.
 
     Args:
@@ -112,7 +115,8 @@ def modules_of_stages(recipe: Recipe, *, keep_names: bool = False) -> list[list[
     predicting = next(rows_of(Role.PREDICTION, recipe.layers, stages), None)
     if predicting is not None:
         raise ScheduleError(
-            f"row {shown(predicting[1])!r} predicts several tokens, for which torchtitan splits no module off; "
+            f"row {shown(predicting[1])!r} predicts several tokens, for which torchtitan splits no "
+            f"module off; "
             f"name the rows as the modules of your model are and add --keep-names, or {STATE_ROLES}"
         )
     for role, name in _SINGLE:

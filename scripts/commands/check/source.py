@@ -58,6 +58,11 @@ def _csv_case(path: Path, text: str, options: CheckOptions) -> Case:
     pricing = _pricing(options, len(actions))
     case = case_of_csv(path.name, actions, pricing, cuts=options.parsed_cuts())
     check_communication(text)
+    if "OVERLAP_F_B" in text:
+        console.print_note(
+            "the actions of an OVERLAP_F_B cell are priced one after the other, without what "
+            "overlapping saves"
+        )
     if pricing is None:
         console.print_note(
             "no profile: every stage counts 1 step forward and 2 backward; --profile prices them"

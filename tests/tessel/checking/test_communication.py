@@ -12,7 +12,10 @@ from tessel.errors import ScheduleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.shapes import interleaved, vshape, zbv
 
-RIGHT = "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"
+RIGHT = (
+    "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+    "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"
+)
 
 
 def with_sends(text: str) -> list[list[str]]:
