@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,8 @@ _SUFFIXES = {
     Framework.MARKDOWN: (),
 }
 
+_WITH_ROLES = (Framework.TORCHTITAN, Framework.MEGATRON)
+
 
 def export(
     plan: Annotated[
@@ -54,6 +57,18 @@ def export(
         Path | None,
         typer.Option(help="Write to this file; on stdout if left out.", show_default=False),
     ] = None,
+    roles: Annotated[
+        str | None,
+        typer.Option(
+            help="What each row of the profile is, a letter a row: E embedding, t transformer layer, m "
+            "multi-token prediction, n norm, L head, such as Et*12nL.  [default: by the names]",
+            show_default=False,
+        ),
+    ] = None,
+    keep_names: Annotated[
+        bool,
+        typer.Option("--keep-names", help="Of torchtitan: rows are named as the modules of your own model."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
     """Write a plan as the file that another framework loads.
@@ -65,7 +80,20 @@ def export(
     `tessel export plan.json --to megatron`
     """
     check_folder("--out", out, suffixes=_SUFFIXES[to])
-    texts = _texts(load_recipe(plan), to, out)
+    if roles is not None and to not in _WITH_ROLES:
+        raise typer.BadParameter(
+            f"--roles has no effect with --to {to}, which is told no roles; leave it out"
+        )
+    if keep_names and to is not Framework.TORCHTITAN:
+        raise typer.BadParameter(f"--keep-names is for --to torchtitan, not for {to}; leave it out")
+    if keep_names and roles is not None:
+        raise typer.BadParameter("--keep-names takes the rows' names and --roles replaces them; give one")
+    recipe = load_recipe(plan)
+    if roles is not None:
+        recipe = with_roles(recipe, roles)
+    texts = _texts(recipe, to, out, keep_names=keep_names)
+    for note in recipe.device_notes():
+        console.print_note(note)
     if out is not None:
         from tessel.documents import save_document
 
@@ -104,7 +132,18 @@ def load_recipe(path: Path) -> Recipe:
     return recipe_of_schedule(load_schedule(path), model=path.name)
 
 
-def _texts(recipe: Recipe, to: Framework, out: Path | None) -> dict[Path, str]:
+def with_roles(recipe: Recipe, text: str) -> Recipe:
+    """Return the recipe with what each row is, as a text such as `Et*12nL` states it.
+
+    Raises:
+        ScheduleError: the text is none, or does not match the rows.
+    """
+    from tessel.exports.roles import stated_roles
+
+    return replace(recipe, roles=stated_roles(text, recipe.layers))
+
+
+def _texts(recipe: Recipe, to: Framework, out: Path | None, *, keep_names: bool) -> dict[Path, str]:
     """Return the text of each file; torchtitan's CSV stands beside its options."""
     from tessel.exports.deepspeed import deepspeed_module
     from tessel.exports.markdown import recipe_markdown
@@ -119,7 +158,7 @@ def _texts(recipe: Recipe, to: Framework, out: Path | None) -> dict[Path, str]:
             beside = main.with_suffix(".csv")
             make = titan_toml if main.suffix == ".toml" else titan_python
             csv = str(beside.absolute()) if out is not None else "orders.csv"
-            return {main: make(recipe, csv=csv), beside: orders_csv(recipe)}
+            return {main: make(recipe, csv=csv, keep_names=keep_names), beside: orders_csv(recipe)}
         case Framework.MEGATRON:
             return {main: megatron_arguments(recipe)}
         case Framework.DEEPSPEED:

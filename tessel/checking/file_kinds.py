@@ -17,8 +17,22 @@ FileKind = Literal["layout", "document", "orders", "unreadable"]
 _LAYOUT = re.compile(r"\s*\(?E[EtmL|()*,0-9\s]*")
 
 
+_PRINTED = re.compile(r"\s*\[[\[\s]*(?:None\b|[\"']?[0-9(])")
+_ROW = re.compile(r"\[([^\[\]]*)\]")
+
+
+def csv_of_lists(text: str) -> str:
+    """Return orders that Python printed as lists, one a rank, as a CSV; other texts as they are."""
+    if not _PRINTED.match(text):
+        return text
+    rows = ([cell.strip().strip("\"'") for cell in row.split(",")] for row in _ROW.findall(text))
+    return "".join(",".join("" if cell == "None" else cell for cell in row) + "\n" for row in rows)
+
+
 def is_layout(text: str) -> bool:
     """Return whether a text is a layout of Megatron, as a string or as lists of layers."""
+    if _PRINTED.match(text):
+        return False
     return _LAYOUT.fullmatch(text) is not None or text.lstrip().startswith("[")
 
 

@@ -98,6 +98,7 @@ def deepspeed_module(recipe: Recipe) -> str:
         parts=repr(list(parts)),
         recompute=repr(list(recipe.recompute or (False,) * recipe.num_stages)),
         layers=_indented(map(repr, recipe.layers)),
+        devices="".join(f"\n{line}" for note in recipe.device_notes() for line in textwrap.wrap(note, 100)),
         streams=_streams_text(streams),
     )
 
@@ -317,7 +318,7 @@ _FILE = Template(
     engine, *_ = deepspeed.initialize(model=model, ...)
 
 The configuration needs "gradient_accumulation_steps": $micro_batches$batch_setting.
-`layers` has $num_layers entries, of which stage i takes those from PARTS[i] to PARTS[i + 1].
+`layers` has $num_layers entries, of which stage i takes those from PARTS[i] to PARTS[i + 1].$devices
 """
 
 from deepspeed.pipe import PipelineModule

@@ -25,7 +25,7 @@ def recipe_markdown(recipe: Recipe) -> str:
         "",
         "### Stages",
         "",
-        *table_lines(("stage", "rank", "layers", "recomputes"), _stages(recipe)),
+        *table_lines(_columns(recipe), _stages(recipe)),
         "",
         "### Order of each rank",
         "",
@@ -63,14 +63,20 @@ def _settings(recipe: Recipe) -> list[tuple[str, str]]:
     return rows
 
 
-def _stages(recipe: Recipe) -> list[tuple[str, str, str, str]]:
+def _columns(recipe: Recipe) -> tuple[str, ...]:
+    devices = ("devices",) if recipe.rank_devices else ()
+    return ("stage", "rank", *devices, "layers", "recomputes")
+
+
+def _stages(recipe: Recipe) -> list[tuple[str, ...]]:
     rows = []
     for stage, rank in enumerate(recipe.device_of_stage):
         layers = recipe.layers_of(stage) if recipe.cuts else ()
         ends = " … ".join(dict.fromkeys((layers[0], layers[-1]))) if layers else "–"
         count = f" ({len(layers)})" if len(layers) > 1 else ""
         recomputes = "yes" if recipe.recompute and recipe.recompute[stage] else "no"
-        rows.append((str(stage), str(rank), f"{ends}{count}", recomputes))
+        devices = (", ".join(map(str, recipe.rank_devices[rank])),) if recipe.rank_devices else ()
+        rows.append((str(stage), str(rank), *devices, f"{ends}{count}", recomputes))
     return rows
 
 

@@ -9,16 +9,23 @@ tests/tessel/exports/test_megatron_plan.py.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import dataclass
 from itertools import groupby
 
 from tessel.engine.actions import schedule_of_actions
 from tessel.engine.errors import EngineError
-from tessel.errors import ScheduleError
+from tessel.errors import ScheduleError, shown
 from tessel.exports.megatron import MegatronLayout, group_sizes, megatron_orders
-from tessel.exports.recipe import Recipe, Role, roles_of
+from tessel.exports.recipe import Recipe
+from tessel.exports.roles import STATE_ROLES, Role, rows_of
 from tessel.schedule import Schedule
+
+MAX_KINDS = 8
+"""Runs of layers of one kind that a comment names."""
+
+_NUMBER = re.compile(r"[0-9]+")
 
 MAX_GROUP_SIZES = 8
 """Group sizes that are simulated, the smallest first: larger groups hold more activations."""
@@ -51,17 +58,35 @@ def layout_of_recipe(recipe: Recipe) -> MegatronLayout:
             f"them in a "
             "loop over the ranks only; plan with --placement vshape or interleaved"
         )
-    roles = roles_of(recipe.layers)
+    stages = recipe.roles_of_stages()
     for role, name in ((Role.EMBEDDING, "embedding"), (Role.HEAD, "head")):
-        if role not in roles:
+        if not any(role in stage for stage in stages):
             raise ScheduleError(
-                f"no layer of {recipe.model} is an {name} by its name or place, and a layout has one; "
-                f"give the "
-                "profile a row for the embedding and one for the head"
+                f"no layer of {shown(recipe.model)} is an {name} by its name or place, and a layout has one; "
+                f"give the profile a row for the embedding and one for the head, or {STATE_ROLES}"
             )
-    return MegatronLayout(
-        tuple(_letters(roles[first : last + 1]) for first, last in recipe.cuts), recipe.devices
-    )
+    for roles, what in _HELD_TOGETHER:
+        _check_together(recipe, stages, roles, what)
+    return MegatronLayout(tuple(map(_letters, stages)), recipe.devices)
+
+
+_HELD_TOGETHER = (
+    ((Role.EMBEDDING,), "its one embedding, E"),
+    ((Role.NORM, Role.HEAD), "its one loss layer, L, with the norm before it"),
+)
+
+
+def _check_together(
+    recipe: Recipe, stages: tuple[tuple[Role, ...], ...], roles: tuple[Role, ...], what: str
+) -> None:
+    """Refuse rows in several stages that are one layer of Megatron."""
+    held = sorted(row for role in roles for row in rows_of(role, recipe.layers, stages))
+    (first, layer), (last, other) = held[0], held[-1]
+    if first != last:
+        raise ScheduleError(
+            f"row {shown(layer)!r} is in stage {first} and {shown(other)!r} in stage {last}, and Megatron "
+            f"holds both in {what}; make them one row of the profile and plan again"
+        )
 
 
 def orders_of_megatron(recipe: Recipe, layout: MegatronLayout) -> tuple[MegatronOrder, ...]:
@@ -122,15 +147,34 @@ def megatron_arguments(recipe: Recipe) -> str:
 
 
 def _letters(roles: tuple[Role, ...]) -> str:
-    """Return a stage's letters; several rows that are the embedding together, or the head, are one letter."""
+    """Return a stage's letters; rows that are the embedding together, or norm and head, are one letter.
+
+    The norm has no letter: Megatron runs it before the output layer, or behind the last transformer layer.
+    """
+    lettered = [role for role in roles if role is not Role.NORM]
     once = (Role.EMBEDDING, Role.HEAD)
     return "".join(
-        str(role) if role in once else str(role) * len(list(same)) for role, same in groupby(roles)
+        str(role) if role in once else str(role) * len(list(same)) for role, same in groupby(lettered)
     )
 
 
+def _kinds(recipe: Recipe) -> list[str]:
+    """Return a comment where transformer layers are of several kinds, one letter in the layout."""
+    blocks = [layer for _, layer in rows_of(Role.BLOCK, recipe.layers, recipe.roles_of_stages())]
+    kinds = [_NUMBER.sub("#", layer) for layer in blocks]
+    runs = [f"{len(list(same))} {json.dumps(kind)}" for kind, same in groupby(kinds)]
+    if len(set(kinds)) < 2:
+        return []
+    more = f", … in {len(runs)} runs" if len(runs) > MAX_KINDS else ""
+    return [
+        f"# The transformer layers, t, are {', '.join(runs[:MAX_KINDS])}{more}: which layer is of "
+        f"which kind is "
+        "Megatron's to be told (--moe-layer-freq)."
+    ]
+
+
 def _comments(recipe: Recipe, orders: tuple[MegatronOrder, ...]) -> list[str]:
-    found = []
+    found = [*(f"# {note}" for note in recipe.device_notes()), *_kinds(recipe)]
     if not orders:
         found.append("# Megatron runs joint backwards in an order of its own; the plan's order is left out.")
     elif orders[0].schedule.makespan == recipe.schedule.makespan:

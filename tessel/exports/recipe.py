@@ -2,38 +2,23 @@
 them.
 
 Every framework is given the same `Recipe`, from a plan of `tessel plan`, a plan of `tessel tune` or a
-schedule, and refuses what it cannot run. Layers have roles, since Megatron and torchtitan name an embedding,
-a transformer layer and a head differently: names that differ only in a number are transformer layers, what
-stands before them is the embedding, what stands after them the head. Checked in
-tests/tessel/exports/test_recipe.py.
+schedule, and refuses what it cannot run. What rows of a profile are in a language model, which Megatron and
+torchtitan ask for, stands in `tessel.exports.roles`. Ranks are positions of the pipeline; which device of the
+user each of them runs on is said beside. Checked in tests/tessel/exports/test_recipe.py.
 """
 
 from __future__ import annotations
 
-import enum
-import re
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessel.engine.actions import Action, ActionKind, RankActions, actions_of
 from tessel.errors import ScheduleError
+from tessel.exports.roles import Role, roles_of
 from tessel.handwritten.construction.stages import NotAPipelineError, read_pipeline
 from tessel.plan import Plan
+from tessel.planning.layout import Layout
 from tessel.planning.saved_plan import SavedPlan
 from tessel.schedule import Schedule
-
-_NUMBER = re.compile(r"[0-9]+")
-
-
-class Role(enum.StrEnum):
-    """What a layer is in a language model; Megatron's letters."""
-
-    EMBEDDING = "E"
-    BLOCK = "t"
-    PREDICTION = "m"
-    HEAD = "L"
-
 
 _PART = "+"
 """Ends the name of a part of a layer (`tuner.stages.cut_points`)."""
@@ -57,6 +42,9 @@ class Recipe:
         tensor_parallel: devices over which each layer is split.
         recompute: whether a stage runs its forward again before its backward; empty for none.
         training_step_us: microseconds of a whole training step; None where only the pipeline is known.
+        rank_devices: the user's devices at each rank of the pipeline, replica by replica; empty where they
+            are 0, 1, 2, … in this order, or not known.
+        roles: what each layer is, as the user states it; empty to tell it from the names.
     """
 
     model: str
@@ -72,6 +60,8 @@ class Recipe:
     tensor_parallel: int = 1
     recompute: tuple[bool, ...] = ()
     training_step_us: float | None = None
+    rank_devices: tuple[tuple[int, ...], ...] = ()
+    roles: tuple[Role, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -109,6 +99,30 @@ class Recipe:
         """Return the names of a stage's layers."""
         first, last = self.cuts[stage]
         return self.layers[first : last + 1]
+
+    def roles_of_stages(self) -> tuple[tuple[Role, ...], ...]:
+        """Return what each layer of each stage is, as stated or by its name.
+
+        Raises:
+            ScheduleError: a name does not tell it; says which.
+        """
+        roles = self.roles or roles_of(self.layers)
+        return tuple(roles[first : last + 1] for first, last in self.cuts)
+
+    def device_notes(self) -> list[str]:
+        """Return what tells the user which device each rank runs on; nothing where rank i is device i.
+
+        Frameworks number the ranks of a job by rank of the pipeline, then by replica and part of a layer.
+        """
+        order = [device for devices in self.rank_devices for device in devices]
+        if not order:
+            return []
+        listed = ",".join(map(str, order))
+        return [
+            f"The plan orders the devices: ranks 0 to {len(order) - 1} of the job run on devices "
+            f"{listed}, in "
+            f"this order; on one node start it with CUDA_VISIBLE_DEVICES={listed}."
+        ]
 
     def require_layers(self, framework: str) -> None:
         """Refuse a recipe without layers, or with a stage that ends within one.
@@ -204,7 +218,13 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         tensor_parallel=layout.tensor_parallel,
         recompute=layout.recompute,
         training_step_us=plan.training_step_us,
+        rank_devices=devices_of_ranks(layout) if layout.device_order else (),
     )
+
+
+def devices_of_ranks(layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """Return the user's devices at each rank of the pipeline, replica by replica."""
+    return tuple(layout.devices_at(rank) for rank in range(layout.pipeline))
 
 
 def chain_devices(schedule: Schedule) -> tuple[int, ...]:
@@ -225,32 +245,6 @@ def chain_devices(schedule: Schedule) -> tuple[int, ...]:
             "anything else; use `tessel run`, or plan with another --placement"
         )
     return devices
-
-
-def roles_of(layers: Sequence[str]) -> tuple[Role, ...]:
-    """Return what each layer is, by its name and place.
-
-    Names that become one name without their numbers, such as `h.3` and `h.4`, are transformer layers; of
-    several such families, the largest. Where there is none, all layers but the first and the last are. Names
-    behind them that hold `mtp` are layers of multi-token prediction.
-    """
-    families = Counter(_NUMBER.sub("#", layer) for layer in layers if _NUMBER.search(layer))
-    family, size = max(families.items(), key=lambda item: item[1], default=("", 0))
-    inner = (
-        [number for number, layer in enumerate(layers) if _NUMBER.sub("#", layer) == family]
-        if size > 1
-        else list(range(1, len(layers) - 1))
-    )
-    first, last = (inner[0], inner[-1]) if inner else (1, 0)
-    return tuple(_role(layer, number, first, last) for number, layer in enumerate(layers))
-
-
-def _role(layer: str, number: int, first: int, last: int) -> Role:
-    if first <= number <= last:
-        return Role.BLOCK
-    if number < first:
-        return Role.EMBEDDING
-    return Role.PREDICTION if "mtp" in layer.lower() else Role.HEAD
 
 
 def renumbered_by_first_stage(actions: RankActions) -> RankActions:

@@ -8,27 +8,35 @@ then replaces the schedule's order, not its stages. So the lists are always give
 stages are placed as the plan's; a name that torch does not know, such as that of the runtime which executes
 the CSV, is refused. Any placement but a loop and a V needs a training loop of one's own.
 
-Releases that are configured in Python take `num_pp_microbatches`; those with a TOML file divide
-`local_batch_size` by `pipeline_parallel_microbatch_size`. Checked in tests/tessel/exports/test_torchtitan.py.
+Releases with a TOML file (0.2) and the first that is configured in Python (0.3.0) divide
+`local_batch_size` by
+`pipeline_parallel_microbatch_size`; later ones take `num_pp_microbatches`. The head is `output` in 0.2 and
+`lm_head` since 0.3.0. A module that no stage names becomes None without a word, and a name that the model has
+not is passed over, so that both names of the head are written. Checked in
+tests/tessel/exports/test_torchtitan.py, which splits models by the rule of both releases.
 
-Source: torchtitan, `distributed/pipeline_parallel.py` and `config`; torch, `get_schedule_class`.
+Source: torchtitan 0.2.2 and 0.3.0, `distributed/pipeline_parallel.py` and `config`; torch,
+`get_schedule_class`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 
 from tessel.engine.actions import actions_to_csv, renumbered
 from tessel.errors import ScheduleError, shown
-from tessel.exports.recipe import Recipe, Role, roles_of
+from tessel.exports.recipe import Recipe
+from tessel.exports.roles import STATE_ROLES, Role, rows_of
 
 SINGLE_STAGE, MULTI_STAGE, V_STAGES = "PipelineScheduleSingle", "PipelineScheduleMulti", "ZBVZeroBubble"
 """Names by which torchtitan builds one stage a rank, several in a loop, and two in a V. The first two are
 base classes of torch, which are never made, since the CSV makes torchtitan take the runtime's class
 instead."""
 
-_OWN_NAMES = frozenset(("tok_embeddings", "norm", "output", "lm_head"))
+HEAD_NAMES = ("output", "lm_head")
+"""The head's module before torchtitan 0.3.0, and since."""
 
 
 def orders_csv(recipe: Recipe) -> str:
@@ -45,12 +53,13 @@ def orders_csv(recipe: Recipe) -> str:
     return actions_to_csv(renumbered(recipe.actions))
 
 
-def titan_options(recipe: Recipe, *, csv: str) -> Mapping[str, object]:
+def titan_options(recipe: Recipe, *, csv: str, keep_names: bool = False) -> Mapping[str, object]:
     """Return torchtitan's parallelism options by name.
 
     Args:
         recipe: what is run.
         csv: path of the file of orders, as torchtitan will find it.
+        keep_names: see `modules_of_stages`.
 
     Raises:
         ScheduleError: torchtitan cannot place these stages, or the layers are not known.
@@ -59,7 +68,7 @@ def titan_options(recipe: Recipe, *, csv: str) -> Mapping[str, object]:
         "pipeline_parallel_degree": recipe.devices,
         "pipeline_parallel_schedule": schedule_name(recipe),
         "pipeline_parallel_schedule_csv": csv,
-        "module_fqns_per_model_part": modules_of_stages(recipe),
+        "module_fqns_per_model_part": modules_of_stages(recipe, keep_names=keep_names),
     }
     if recipe.tensor_parallel > 1:
         options["tensor_parallel_degree"] = recipe.tensor_parallel
@@ -84,59 +93,133 @@ def schedule_name(recipe: Recipe) -> str:
     )
 
 
-def modules_of_stages(recipe: Recipe) -> list[list[str]]:
-    """Return the names of each stage's modules in torchtitan's models.
+def modules_of_stages(recipe: Recipe, *, keep_names: bool = False) -> list[list[str]]:
+    """Return the names of each stage's modules.
 
-    Layers that have names of modules (`layers.3`, `tok_embeddings`, anything with a dot) keep them; others
-    are named by their role: `tok_embeddings`, `layers.0` and so on, `norm` and `output`.
+    Rows are named by their role as in torchtitan's own models: `tok_embeddings`, `layers.0` and so on,
+    `norm`,
+    and both names of the head. Where no row is the norm, it is with the head.
+
+    Args:
+        recipe: what is run.
+        keep_names: the rows are named as the modules of a model of one's own, and keep their names.
 
     Raises:
-        ScheduleError: the layers are not known, or torchtitan's models have none such.
+        ScheduleError: the layers are not known, a row is none of these modules, or rows in two stages are one
+            of them; names the rows.
     """
     recipe.require_layers("torchtitan")
-    if any("." in layer or layer in _OWN_NAMES for layer in recipe.layers):
-        names = [[layer] for layer in recipe.layers]
-    else:
-        names = _names_by_role(recipe)
-    return [
-        list(dict.fromkeys(name for layer in names[first : last + 1] for name in layer))
-        for first, last in recipe.cuts
-    ]
+    if keep_names:
+        return _kept_names(recipe)
+    stages = recipe.roles_of_stages()
+    predicting = next(rows_of(Role.PREDICTION, recipe.layers, stages), None)
+    if predicting is not None:
+        raise ScheduleError(
+            f"row {shown(predicting[1])!r} predicts several tokens, for which torchtitan splits no "
+            f"module off; "
+            f"name the rows as the modules of your model are and add --keep-names, or {STATE_ROLES}"
+        )
+    for role, name in _SINGLE:
+        _check_one_stage(recipe, stages, role, name)
+    has_norm = any(Role.NORM in stage for stage in stages)
+    blocks = count()
+    return [_modules(roles, blocks, has_norm=has_norm) for roles in stages]
 
 
-def titan_python(recipe: Recipe, *, csv: str) -> str:
+_SINGLE = ((Role.EMBEDDING, "tok_embeddings"), (Role.NORM, "norm"), (Role.HEAD, " or ".join(HEAD_NAMES)))
+
+
+def _check_one_stage(recipe: Recipe, stages: Sequence[Sequence[Role]], role: Role, name: str) -> None:
+    """Refuse rows of two stages, or two norms, that are one module, and a model without one."""
+    held = list(rows_of(role, recipe.layers, stages))
+    if not held and role is not Role.NORM:
+        raise ScheduleError(
+            f"no row of {shown(recipe.model)} is torchtitan's {name} by its name or place, and what no stage "
+            f"names is left out of the model; give the profile a row for it, or {STATE_ROLES}"
+        )
+    if len({stage for stage, _ in held}) > 1 or (role is Role.NORM and len(held) > 1):
+        (first, layer), (last, other) = held[0], held[-1]
+        raise ScheduleError(
+            f"rows {shown(layer)!r} in stage {first} and {shown(other)!r} in stage {last} are both "
+            f"torchtitan's {name}, which is one module; make them one row of the profile and plan again, or "
+            f"{STATE_ROLES}"
+        )
+
+
+def _modules(roles: Sequence[Role], blocks: Iterator[int], *, has_norm: bool) -> list[str]:
+    names: list[str] = []
+    for role in roles:
+        match role:
+            case Role.EMBEDDING:
+                names.append("tok_embeddings")
+            case Role.BLOCK:
+                names.append(f"layers.{next(blocks)}")
+            case Role.NORM:
+                names.append("norm")
+            case _:
+                names += HEAD_NAMES if has_norm else ("norm", *HEAD_NAMES)
+    return list(dict.fromkeys(names))
+
+
+def _kept_names(recipe: Recipe) -> list[list[str]]:
+    """Return the rows as they are, each the name of one module."""
+    seen: set[str] = set()
+    for layer in recipe.layers:
+        if layer in seen or layer.count(".") > 1:
+            why = (
+                "stands twice among the rows" if layer in seen else "is nested deeper than torchtitan splits"
+            )
+            raise ScheduleError(
+                f"row {shown(layer)!r} {why}; name each row as one module of your model, such as norm or "
+                "layers.0, or leave --keep-names out"
+            )
+        seen.add(layer)
+    return [list(recipe.layers_of(stage)) for stage in range(recipe.num_stages)]
+
+
+def titan_python(recipe: Recipe, *, csv: str, keep_names: bool = False) -> str:
     """Return options for releases of torchtitan that are configured in Python.
 
     Raises:
         ScheduleError: see `titan_options`.
     """
-    options = dict(titan_options(recipe, csv=csv)) | {"num_pp_microbatches": recipe.micro_batches}
+    options = titan_options(recipe, csv=csv, keep_names=keep_names)
     lines = [f"    {name}={_value(value, 4, repr)}," for name, value in options.items()]
+    size = recipe.micro_batch or 1
     return "\n".join(
         [
-            f"# {_heading(recipe)}",
+            *_heading(recipe),
             '"""In the configuration of your model: parallelism=ParallelismConfig(**PARALLELISM)."""',
+            "",
+            "import dataclasses",
+            "",
+            "from torchtitan.config import ParallelismConfig",
             "",
             "PARALLELISM = dict(",
             *lines,
             ")",
-            *_batch_comment(recipe),
+            'if "num_pp_microbatches" in {field.name for field in dataclasses.fields(ParallelismConfig)}:',
+            f'    PARALLELISM["num_pp_microbatches"] = {recipe.micro_batches}',
+            "else:  # 0.3.0",
+            f'    PARALLELISM["pipeline_parallel_microbatch_size"] = {size}',
+            f"LOCAL_BATCH_SIZE = {size * recipe.micro_batches}  # training.local_batch_size",
             "",
         ]
     )
 
 
-def titan_toml(recipe: Recipe, *, csv: str) -> str:
+def titan_toml(recipe: Recipe, *, csv: str, keep_names: bool = False) -> str:
     """Return options for releases of torchtitan that are configured by a TOML file.
 
     Raises:
         ScheduleError: see `titan_options`.
     """
     size = recipe.micro_batch or 1
-    options = dict(titan_options(recipe, csv=csv)) | {"pipeline_parallel_microbatch_size": size}
+    options = dict(titan_options(recipe, csv=csv, keep_names=keep_names))
+    options["pipeline_parallel_microbatch_size"] = size
     return "\n".join(
         [
-            f"# {_heading(recipe)}",
+            *_heading(recipe),
             "[training]",
             f"local_batch_size = {size * recipe.micro_batches}",
             "",
@@ -147,36 +230,13 @@ def titan_toml(recipe: Recipe, *, csv: str) -> str:
     )
 
 
-def _names_by_role(recipe: Recipe) -> list[list[str]]:
-    names, block = [], 0
-    for layer, role in zip(recipe.layers, roles_of(recipe.layers), strict=True):
-        match role:
-            case Role.EMBEDDING:
-                names.append(["tok_embeddings"])
-            case Role.BLOCK:
-                names.append([f"layers.{block}"])
-                block += 1
-            case Role.HEAD:
-                names.append(["norm", "output"])
-            case Role.PREDICTION:
-                raise ScheduleError(
-                    f"layer {layer!r} predicts several tokens, which torchtitan's models have no module for; "
-                    "name the layers of the profile as your modules are named"
-                )
-    return names
-
-
-def _heading(recipe: Recipe) -> str:
-    return (
-        f"torchtitan options for {recipe.model!r}: {recipe.num_stages} stages on {recipe.devices} ranks, "
-        f"{recipe.micro_batches} micro-batches."
-    )
-
-
-def _batch_comment(recipe: Recipe) -> list[str]:
-    if recipe.micro_batch is None:
-        return []
-    return [f"LOCAL_BATCH_SIZE = {recipe.micro_batch * recipe.micro_batches}  # training.local_batch_size"]
+def _heading(recipe: Recipe) -> list[str]:
+    return [
+        f"# torchtitan options for {recipe.model!r}: {recipe.num_stages} stages on {recipe.devices} ranks, "
+        f"{recipe.micro_batches} micro-batches.",
+        "# A module of the model that no stage names is left out of it.",
+        *(f"# {note}" for note in recipe.device_notes()),
+    ]
 
 
 def _value(value: object, indent: int, written: Callable[[object], str]) -> str:

@@ -28,7 +28,7 @@ def load_case(file: str, options: CheckOptions) -> Case:
         ScheduleError: its orders are incomplete, or its stages cannot be priced.
         typer.BadParameter: an option is missing that the file needs.
     """
-    from tessel.checking.file_kinds import kind_of_file
+    from tessel.checking.file_kinds import csv_of_lists, kind_of_file
     from tessel.documents import detect_kind, read_document
 
     path = Path(file)
@@ -41,10 +41,11 @@ def load_case(file: str, options: CheckOptions) -> Case:
         case "document":
             return _document_case(path, detect_kind(path), options)
         case _:
-            return _csv_case(path, text, options)
+            return _csv_case(path, csv_of_lists(text), options)
 
 
 def _csv_case(path: Path, text: str, options: CheckOptions) -> Case:
+    from tessel.checking.communication import check_communication
     from tessel.checking.sources import case_of_csv
     from tessel.engine.actions import actions_from_csv
     from tessel.engine.errors import EngineError
@@ -56,6 +57,12 @@ def _csv_case(path: Path, text: str, options: CheckOptions) -> Case:
         raise DocumentError(f"{path}: {error}") from error
     pricing = _pricing(options, len(actions))
     case = case_of_csv(path.name, actions, pricing, cuts=options.parsed_cuts())
+    check_communication(text)
+    if "OVERLAP_F_B" in text:
+        console.print_note(
+            "the actions of an OVERLAP_F_B cell are priced one after the other, without what "
+            "overlapping saves"
+        )
     if pricing is None:
         console.print_note(
             "no profile: every stage counts 1 step forward and 2 backward; --profile prices them"

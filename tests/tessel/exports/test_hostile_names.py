@@ -21,6 +21,7 @@ from tessel.exports.deepspeed import deepspeed_module
 from tessel.exports.markdown import recipe_markdown
 from tessel.exports.megatron_plan import megatron_arguments
 from tessel.exports.recipe import Recipe, recipe_of_saved_plan
+from tessel.exports.roles import stated_roles
 from tessel.exports.torchtitan import orders_csv, titan_python, titan_toml
 from tessel.profiles import Layer, Profile, load_profile, save_table
 
@@ -70,6 +71,11 @@ def _with(recipe: Recipe, **changes: Any) -> Recipe:
     return Recipe(**{name: getattr(recipe, name) for name in Recipe.__slots__} | changes)
 
 
+def _as_module(name: str) -> str:
+    """The name with one dot at most, as torchtitan splits modules."""
+    return name if name.count(".") < 2 else name.replace(".", "·")
+
+
 def _assigned(text: str) -> dict[str, Any]:
     """The values of a Python file's assignments, which are literals, or calls of `dict` with literals."""
     found = {}
@@ -99,25 +105,26 @@ def test_python_holds_the_names_as_constants_and_nothing_else() -> None:
         written = deepspeed_module(recipe)
         assert _assigned(written)["LAYERS"] == list(recipe.layers)
         assert _shape(written) == _shape(deepspeed_module(plain))
-        named = _with(recipe, layers=(*recipe.layers[:-1], "a.b"))
+        named = _with(recipe, layers=tuple(map(_as_module, recipe.layers)))
         for path in ("orders.csv", *RAW):
-            options = _assigned(titan_python(named, csv=path))["PARALLELISM"]
+            options = _assigned(titan_python(named, csv=path, keep_names=True))["PARALLELISM"]
             modules = [name for stage in options["module_fqns_per_model_part"] for name in stage]
-            assert modules == list(dict.fromkeys(named.layers))
+            assert modules == list(named.layers)
             assert options["pipeline_parallel_schedule_csv"] == path
-        assert _shape(titan_python(named, csv="o")) == _shape(
-            titan_python(_with(plain, layers=dotted), csv="o")
+        assert _shape(titan_python(named, csv="o", keep_names=True)) == _shape(
+            titan_python(_with(plain, layers=dotted), csv="o", keep_names=True)
         )
 
 
 def test_toml_holds_the_names_as_texts_and_nothing_else() -> None:
     for recipe in recipes():
         if any(name.encode(errors="replace").decode() != name for name in recipe.layers):
+            named = _with(recipe, layers=tuple(map(_as_module, recipe.layers)))
             with pytest.raises(ScheduleError, match="no text that TOML can hold"):
-                titan_toml(_with(recipe, layers=(*recipe.layers[:-1], "a.b")), csv="orders.csv")
+                titan_toml(named, csv="orders.csv", keep_names=True)
             continue
-        named = _with(recipe, layers=(*recipe.layers[:-1], "a.b"))
-        options = tomllib.loads(titan_toml(named, csv="\x7f\n"))
+        named = _with(recipe, layers=tuple(map(_as_module, recipe.layers)))
+        options = tomllib.loads(titan_toml(named, csv="\x7f\n", keep_names=True))
         assert options.keys() == {"training", "parallelism"}
         modules = options["parallelism"]["module_fqns_per_model_part"]
         assert [name for stage in modules for name in stage] == list(named.layers)
@@ -156,7 +163,8 @@ def test_markdown_shows_the_names_and_nothing_else() -> None:
 
 def test_arguments_and_orders_hold_no_statement_of_a_name() -> None:
     for recipe in recipes()[:-1]:
-        first, *lines = megatron_arguments(recipe).splitlines()
+        stated = _with(recipe, roles=stated_roles(f"Et*{len(recipe.layers) - 2}L", recipe.layers))
+        first, *lines = megatron_arguments(stated).splitlines()
         assert first.startswith("# Megatron-Core arguments for ")
         assert all(line.startswith(("--", "# ")) for line in lines)
         cells = [cell for row in csv.reader(io.StringIO(orders_csv(recipe))) for cell in row]

@@ -16,13 +16,12 @@ from tessel.exports.markdown import recipe_markdown
 from tessel.exports.megatron_plan import megatron_arguments
 from tessel.exports.recipe import (
     Recipe,
-    Role,
     recipe_of_plan,
     recipe_of_saved_plan,
     recipe_of_schedule,
     renumbered_by_first_stage,
-    roles_of,
 )
+from tessel.exports.roles import Role, roles_of
 from tessel.exports.torchtitan import orders_csv, titan_python, titan_toml
 from tessel.handwritten.gpipe import GPIPE
 from tessel.pipeline import build_plan
@@ -99,7 +98,7 @@ def test_a_tuned_plan_has_its_modules() -> None:
     ("layers", "roles"),
     [
         ("embed block0 block1 head", "EttL"),
-        ("wte wpe h.0 h.1 h.2 ln_f lm_head", "EEtttLL"),
+        ("wte wpe h.0 h.1 h.2 ln_f lm_head", "EEtttnL"),
         ("a b c d", "EttL"),
         ("e l.0 l.1 mtp head", "EttmL"),
         ("e l.0 l.1 l.2 mtp1 head", "EtttmL"),
@@ -119,3 +118,18 @@ def test_micro_batches_are_numbered_by_the_first_stage() -> None:
     )
     assert swapped != recipe.actions
     assert renumbered_by_first_stage(swapped) == recipe.actions
+
+
+def test_recipes_name_the_user_s_devices_where_the_plan_orders_them() -> None:
+    plan = saved_plan(data_parallel=2)
+    order = (3, 1, 0, 2)
+    ordered = msgspec.structs.replace(plan, layout=msgspec.structs.replace(plan.layout, device_order=order))
+    assert recipe_of_saved_plan(plan).device_notes() == []
+    recipe = recipe_of_saved_plan(ordered)
+    assert recipe.rank_devices == ((3, 1), (0, 2))
+    (note,) = recipe.device_notes()
+    for name, write in WRITERS.items():
+        if name not in ("torch", "markdown"):
+            assert "3,1,0,2" in write(recipe), name
+    assert "CUDA_VISIBLE_DEVICES=3,1,0,2" in note
+    assert "| 3, 1 |" in recipe_markdown(recipe)

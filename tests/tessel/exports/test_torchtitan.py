@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
+import types
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +90,33 @@ def test_torchtitan_builds_the_stages_of_the_plan_and_loads_its_orders(name: str
 def test_every_layer_is_in_one_stage_in_order() -> None:
     for name in CASES:
         modules = [module for stage in modules_of_stages(recipe(name)) for module in stage]
-        assert modules == ["tok_embeddings", *(f"layers.{index}" for index in range(6)), "norm", "output"]
+        assert modules == [
+            "tok_embeddings",
+            *(f"layers.{index}" for index in range(6)),
+            "norm",
+            "output",
+            "lm_head",
+        ]
 
 
-def test_both_ways_to_configure_it_say_the_same() -> None:
+def imported(text: str, monkeypatch: pytest.MonkeyPatch, option: str) -> dict[str, Any]:
+    """The names of a file as a job of the release imports it whose configuration has the option."""
+    config = types.ModuleType("torchtitan.config")
+    config.ParallelismConfig = make_dataclass("ParallelismConfig", [(option, int, 0)])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchtitan", types.ModuleType("torchtitan"))
+    monkeypatch.setitem(sys.modules, "torchtitan.config", config)
+    values: dict[str, Any] = {}
+    exec(text, values)  # noqa: S102 (as a job imports it)
+    return values
+
+
+def test_both_ways_to_configure_it_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = recipe("two chunks")
     options = dict(titan_options(plan, csv="o.csv"))
-    values: dict[str, Any] = {}
-    exec(titan_python(plan, csv="o.csv"), values)  # noqa: S102 (as a job imports it)
+    values = imported(titan_python(plan, csv="o.csv"), monkeypatch, "num_pp_microbatches")
     assert values["PARALLELISM"] == options | {"num_pp_microbatches": 4}
+    values = imported(titan_python(plan, csv="o.csv"), monkeypatch, "pipeline_parallel_microbatch_size")
+    assert values["PARALLELISM"] == options | {"pipeline_parallel_microbatch_size": 3}
     assert values["LOCAL_BATCH_SIZE"] == 12
     parsed = tomllib.loads(titan_toml(plan, csv="o.csv"))
     assert parsed["parallelism"] == options | {"pipeline_parallel_microbatch_size": 3}
@@ -108,17 +129,23 @@ def test_the_name_of_the_runtime_is_none_that_torch_knows() -> None:
         schedules.get_schedule_class("_PipelineScheduleRuntime")
 
 
-def test_names_of_modules_are_kept_and_nothing_ends_a_text() -> None:
+def test_names_of_modules_are_kept_and_nothing_ends_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = recipe("one stage a rank")
     names = ("tok_embeddings", *(f"layers.{index}" for index in range(6)), 'out"put\n')
     named = Recipe(
         **{**{each: getattr(plan, each) for each in Recipe.__slots__}, "layers": names, "model": '"""\n#'}
     )
-    assert modules_of_stages(named)[1][-1] == 'out"put\n'
-    values: dict[str, Any] = {}
-    exec(titan_python(named, csv="o.csv"), values)  # noqa: S102 (as a job imports it)
-    assert values["PARALLELISM"]["module_fqns_per_model_part"] == modules_of_stages(named)
-    assert tomllib.loads(titan_toml(named, csv="o.csv"))["parallelism"]["pipeline_parallel_degree"] == 2
+    kept = modules_of_stages(named, keep_names=True)
+    assert kept[1][-1] == 'out"put\n'
+    text = titan_python(named, csv="o.csv", keep_names=True)
+    values = imported(text, monkeypatch, "num_pp_microbatches")
+    assert values["PARALLELISM"]["module_fqns_per_model_part"] == kept
+    assert (
+        tomllib.loads(titan_toml(named, csv="o.csv", keep_names=True))["parallelism"][
+            "pipeline_parallel_degree"
+        ]
+        == 2
+    )
 
 
 def test_other_placements_are_refused() -> None:
