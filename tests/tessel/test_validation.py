@@ -16,8 +16,8 @@ from tessel.schedule import Schedule, Start
 from tessel.schedule.schedule import Repetend
 from tessel.shapes import vshape
 from tessel.validation import BUBBLE_TOLERANCE, MAX_STEP, MAX_UNITS, check_schedule, find_violations
+from tests.oracles.placement_samples import placements
 from tests.oracles.schedule_rules import broken_rules, bubble_ratio, makespan, named_rules, peaks
-from tests.samples.placement_samples import placements
 from tests.samples.random_schedules import draw_schedule
 
 replace = msgspec.structs.replace

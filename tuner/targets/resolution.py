@@ -279,7 +279,10 @@ def _code_attributes(text: str) -> dict[str, Any]:
                 + ", ".join(f"-{known}=…" for known in _CODE_OPTIONS)
             )
         given[name] = value
-    attributes = {**_host_attributes(), **given}
+    host = _host_attributes()
+    if "mcpu" in given:  # whoever names a processor means all of it
+        host.pop("mattr", None)
+    attributes = {**host, **given}
     if not codegen.llvm_is_valid_cpu(attributes["mcpu"], codegen.llvm_get_system_triple()):
         raise ValueError(
             f"target {text!r} is for the processor {attributes['mcpu']}, which is none of this machine's "

@@ -47,15 +47,22 @@ def _look_at_arguments(text: str) -> None:
     assert all(line.startswith(("# ", "--")) for line in lines), "a name became an argument"
 
 
+_IMPORTED = {"dataclasses", "deepspeed.pipe", "deepspeed.runtime.pipe", "torchtitan.config"}
+_ASKED = "'num_pp_microbatches' in {field.name for field in dataclasses.fields(ParallelismConfig)}"
+"""What the files themselves import and ask."""
+
+
 def _look_at_python(text: str, names: list[list[str]]) -> None:
     """Look for lists of names among a file's constants, and for nothing that the other files do not do."""
     tree = ast.parse(text)
     lists = [ast.literal_eval(node) for node in ast.walk(tree) if _is_list_of_texts(node)]
     assert all(each in lists for each in names), "the file does not hold the names as constants"
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported <= {"deepspeed.pipe", "deepspeed.runtime.pipe"}, "a name became an import"
-    assert not any(isinstance(node, ast.Import) for node in ast.walk(tree)), "a name became an import"
-    kinds = (ast.ImportFrom, ast.Assign, ast.ClassDef, ast.FunctionDef)
+    imported = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)}
+    modules = {text.split()[1] for text in imported}
+    assert modules <= _IMPORTED, "a name became an import"
+    asked = {ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)}
+    assert asked <= {_ASKED}, "a name became a condition"
+    kinds = (ast.Import, ast.ImportFrom, ast.If, ast.Assign, ast.ClassDef, ast.FunctionDef)
     docstrings = [node for node in tree.body if not isinstance(node, kinds)]
     assert all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in docstrings)
 

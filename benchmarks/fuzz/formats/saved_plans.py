@@ -9,7 +9,7 @@ from benchmarks.fuzz import mutation
 from benchmarks.fuzz.campaign import Files, Format
 from benchmarks.fuzz.formats.changes import ROOT, TEXT_COUNT, change_by_suffix
 from benchmarks.fuzz.formats.exported import export_all
-from benchmarks.fuzz.formats.schedules import sample_schedules, scheduler_errors
+from benchmarks.fuzz.formats.schedules import scheduler_errors
 from benchmarks.fuzz.formats.written import write_all
 
 
@@ -36,26 +36,21 @@ def saved_plan_format() -> Format:
 
 def _saved_plans() -> list[Files]:
     from tessel.planning.cluster import Cluster, Link
-    from tessel.planning.layout import Layout
-    from tessel.planning.saved_plan import SavedBaseline, SavedPlan
+    from tessel.planning.find_plan import find_plan
+    from tessel.planning.options import PlanOptions
+    from tessel.planning.saved_plan import SavedPlan
     from tessel.profiles import load_profile
+    from tessel.search import SearchBudget
 
-    schedule = sample_schedules()[0]
     link = Link(bytes_per_s=1e11, latency_us=10.0)
-    plan = SavedPlan(
-        profile=load_profile(ROOT / "examples" / "profiles" / "eight_layers.csv"),
-        cluster=Cluster(devices=3, hop=link, collective=link, memory_bytes=2**34),
-        optimizer="adam",
-        layout=Layout(
-            data_parallel=1, pipeline=3, micro_batch=1, micro_batches=3, cuts=((0, 2), (3, 5), (6, 7))
-        ),
-        schedule=schedule,
-        order="1f1b",
-        step_us=2.5,
-        training_step_us=100.0,
-        lower_bound_us=90.0,
-        static_bytes=(5, 6, 7),
-        memory_bytes=(8, 9, 10),
-        baselines=(SavedBaseline(name="gpipe", step_ms=0.2, fits=True),),
+    profile = load_profile(ROOT / "examples" / "profiles" / "eight_layers.csv")
+    cluster = Cluster(devices=3, hop=link, collective=link, memory_bytes=2**34)
+    found = find_plan(
+        profile,
+        cluster,
+        global_batch=3,
+        options=PlanOptions(pipeline=3, placements=("vshape",), what_if=False),
+        budget=SearchBudget(work_limit=0.01, time_limit_s=None),
     )
+    plan = SavedPlan.of(found, profile=profile, cluster=cluster, optimizer="adam", runtime="overlapped")
     return [{"plan.json": plan.to_json()}]

@@ -132,13 +132,12 @@ def plan_format() -> Format:
 def _plans() -> list[Files]:
     import msgspec
 
-    from tessel.comparison import compare_schedules
-    from tessel.plan import Plan
+    from tessel.pipeline import build_plan
+    from tessel.search import SearchBudget
     from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan, TensorInfo
 
     measured = Figure(latency_us=7.5, source="measured", record_ids=(1, 2), interval_us=(7.0, 8.0))
     boundary = TensorInfo(name="x", shape=(4, 8), dtype="float32", num_bytes=128)
-    schedule = sample_schedules()[0]
     stages = tuple(
         StagePlan(
             name=f"stage{number}",
@@ -187,14 +186,6 @@ def _plans() -> list[Files]:
         new_measurements=0,
         reused_measurements=2,
     )
-    plan = Plan(
-        **{name: getattr(tuned, name) for name in tuned.__struct_fields__},
-        step_us=10.0,
-        memory_limit_bytes=10_000,
-        static_bytes=(100, 100, 100),
-        optimizer="sgd",
-        placement=schedule.placement,
-        schedule=schedule,
-        comparison=compare_schedules(schedule).rows,
-    )
+    budget = SearchBudget(work_limit=0.01, time_limit_s=None)
+    plan = build_plan(tuned, micro_batches=3, memory_limit_bytes=10_000, recompute=False, budget=budget)
     return [{"plan.json": msgspec.json.encode(plan, order="sorted")}]

@@ -23,7 +23,7 @@ from tessel.search.model.problem import make_problem
 from tessel.search.repetend.period_bounds import device_bounds
 from tessel.validation import check_schedule
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
-from tests.samples.random_instances import random_instance
+from tests.oracles.random_instances import random_instance
 from tests.samples.schedule_samples import Case, least_makespan
 
 NUMBERS = range(300)

@@ -20,8 +20,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from tuner.frontend.torch.export import without_fast_path
-from tuner.frontend.torch.flex_attention import flex_attention_written_out
+from tuner.frontend.torch.export import flex_attention_written_out, without_fast_path
 
 _TRAINING_ARGUMENTS = ("training", "train", "use_input_stats")
 """What functions of torch call the argument that says that they are to act as for training."""

@@ -12,7 +12,7 @@ from tessel.search.makespan.warmup_cooldown import unroll_repetend
 from tessel.search.repetend.find_repetend import find_repetend
 from tessel.shapes import kshape, mshape, nnshape, vshape, xshape
 from tessel.validation import check_schedule
-from tests.samples.random_instances import random_instance
+from tests.oracles.random_instances import random_instance
 
 
 @pytest.mark.parametrize(
