@@ -46,8 +46,10 @@ def schedules(draw: st.DrawFn, *, repeats: bool | None = None, has_choice: bool 
         for each in part.starts
     ]
     found = figured(part, starts, micro_batches=part.micro_batches * times)
-    if times > 1 and found.makespan >= period:
-        begin = draw(st.integers(0, found.makespan - period))
+    # A block without span may start where the part ends, which is where it is repeated.
+    first = max(0, 1 + max(each.start for each in part.starts) - period)
+    if times > 1 and found.makespan >= first + period:
+        begin = draw(st.integers(first, found.makespan - period))
         repetend = Repetend(
             period=period,
             micro_batches=part.micro_batches,

@@ -280,7 +280,7 @@ def _code_attributes(text: str) -> dict[str, Any]:
             )
         given[name] = value
     host = _host_attributes()
-    if "mcpu" in given:  # whoever names a processor means all of it
+    if given.get("mcpu", host["mcpu"]) != host["mcpu"]:  # another one hides nothing
         host.pop("mattr", None)
     attributes = {**host, **given}
     if not codegen.llvm_is_valid_cpu(attributes["mcpu"], codegen.llvm_get_system_triple()):
