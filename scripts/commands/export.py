@@ -34,8 +34,6 @@ _SUFFIXES = {
     Framework.MARKDOWN: (),
 }
 
-_WITH_ROLES = (Framework.TORCHTITAN, Framework.MEGATRON)
-
 
 def export(
     plan: Annotated[
@@ -80,14 +78,6 @@ def export(
     `tessel export plan.json --to megatron`
     """
     check_folder("--out", out, suffixes=_SUFFIXES[to])
-    if roles is not None and to not in _WITH_ROLES:
-        raise typer.BadParameter(
-            f"--roles has no effect with --to {to}, which is told no roles; leave it out"
-        )
-    if keep_names and to is not Framework.TORCHTITAN:
-        raise typer.BadParameter(f"--keep-names is for --to torchtitan, not for {to}; leave it out")
-    if keep_names and roles is not None:
-        raise typer.BadParameter("--keep-names takes the rows' names and --roles replaces them; give one")
     recipe = load_recipe(plan)
     if roles is not None:
         recipe = with_roles(recipe, roles)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from scripts.options.rules.check import CHECK
 from scripts.options.rules.draw_and_run import DRAW, RUN
+from scripts.options.rules.export import PLAN_EXPORT
 from scripts.options.rules.language import (
     LANGUAGE_COLLECT,
     LANGUAGE_EVALUATE,
@@ -33,7 +34,7 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "stages": STAGES,
     "schedule": SCHEDULE,
     "check": CHECK,
-    "export": free("--to", "--out"),
+    "export": PLAN_EXPORT,
     "plan": PLAN,
     "compare": free("--explain", "--schedules"),
     "draw": DRAW,

@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable
 
 from tessel.errors import InfeasibleError, ScheduleError
-from tessel.planning.candidates.baselines import with_rules_on
+from tessel.planning.candidates.baselines import rules_on_stages, with_rules_on_stages
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.cluster import Cluster
 from tessel.planning.explanation import changes_of, explain, plan_changed
@@ -112,16 +112,17 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
         assert pool.best is not None  # there was one already
         best = pool.best
     bounds = pool.problem.bounds
-    own = best.planned(with_schedule=True)
+    own, baselines = best.planned(with_schedule=True), search.baselines
+    if with_changes and pool.problem.options.baselines:
+        on_stages = rules_on_stages(own)
+        baselines = with_rules_on_stages(baselines, on_stages)
+        own = min((own, *on_stages), key=lambda each: each.estimate.step_us)
     planned = own.of_layers(bounds)
     others = sorted(
         (each for each in tuple(pool.by_family.values()) if each.order and each.family != best.family),
         key=lambda candidate: (candidate.step_us, repr(candidate.family)),
     )
     alternatives = tuple(candidate.planned().of_layers(bounds) for candidate in others[:ALTERNATIVES])
-    baselines = search.baselines
-    if with_changes and pool.problem.options.baselines:
-        baselines = with_rules_on(own, baselines)
     baselines = tuple(row.of_layers(bounds) for row in baselines)
     lower_bound_us = min(search.lower_bound_us(), planned.estimate.step_us)
     if with_changes:

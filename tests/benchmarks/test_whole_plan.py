@@ -121,7 +121,7 @@ def test_towers_run_side_by_side_unless_one_reads_the_other(training: bool) -> N
     assert found["one"].step_us < 0.95 * found["chain"].step_us
     # The chain's own rows are of the same figures, with branches or without.
     one, same = (
-        {row.name: row.step_ms for row in found[name].rows if row.name in ("tensor-parallel", "gpipe")}
+        {row.name: row.step_ms for row in found[name].rows if row.name in ("tensor-parallel", "torch-auto")}
         for name in ("one", "chain")
     )
     assert one == same

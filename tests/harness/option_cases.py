@@ -211,9 +211,19 @@ CHEAP: dict[str, Case] = {
         spies={"tessel.checking.opinion.form_opinion": OPINION},
     ),
     "export": Case(
-        bases=("{folder}/plan.json --to torch",),
-        samples={"--to": "markdown", "--out": "{folder}/out/exported.csv", "--json": ""},
-        context={"--to": ""},
+        bases=("{folder}/language.json --to deepspeed", "{folder}/language.json --to torchtitan"),
+        samples={
+            "--to": "markdown",
+            "--out": "{folder}/out/exported.py",
+            "--roles": "EtnL",
+            "--keep-names": "",
+            "--json": "",
+        },
+        context={
+            "--to": "",
+            "--roles": "--to torchtitan",
+            "--keep-names": "--to torchtitan",
+        },
     ),
     "compare": Case(
         bases=("{folder}/plan.json",), samples={"--explain": "", "--schedules": "1f1b,zb-v", "--json": ""}

@@ -36,7 +36,7 @@ ARGUMENTS = {
     "check (plan)": "{folder}/plan.json --work 0.01",
     "plan": "{folder}/plan.json --devices 2 --micro-batches 4 --work 0.01",
     "export": "{folder}/plan.json --to torch",
-    "export (torchtitan)": "{folder}/plan.json --to torchtitan --out {folder}/titan.toml",
+    "export (torchtitan)": "{folder}/plan.json --to torchtitan --keep-names --out {folder}/titan.toml",
     "compare (plan)": "{folder}/plan.json --schedules 1f1b --explain",
     "draw": "{folder}/schedule.json",
     "draw (plan)": "{folder}/plan.json",

@@ -120,34 +120,45 @@ def find_baselines(
     return tuple(found)
 
 
-def with_rules_on(best: PlannedStep, baselines: Sequence[Baseline]) -> tuple[Baseline, ...]:
-    """Return the rows, each rule's on the plan's own stages where it is faster there, and further ones.
-
-    A rule that is only simulated on such stages, not published for them, has a row if it is the strongest.
-
-    Args:
-        best: the plan's step.
-        baselines: rows with degrees and cuts of their own.
-    """
-    rows = {row.name: row for row in baselines}
-    strongest_us = min(map(_step_us, baselines), default=math.inf)
-    step = best.step
+def rules_on_stages(own: PlannedStep) -> tuple[PlannedStep, ...]:
+    """Return the plan's own stages in the order of each hand-written rule that applies and fits."""
+    step = own.step
     if len(step.placement.blocks) * step.micro_batches > MAX_TASKS_COMPARED or not step.figures.has_backward:
-        return tuple(baselines)
+        return ()
+    found = []
     for rule in HANDWRITTEN:
         limits = step.limits if rule.needs_limit else None
         if rule.why_not(step.placement, step.micro_batches, limits) is not None:
             continue
         schedule = build_strongest(rule, step.placement, micro_batches=step.micro_batches, memory=step.limits)
         estimate = estimate_step(step, schedule)
-        is_published = rule.name in _PUBLISHED.get(best.layout.placement, ())
-        name = _row_name(rule.name, best.layout) if is_published else f"{best.layout.placement}-{rule.name}"
+        if estimate.fits:
+            found.append(replace(own, order=rule.name, estimate=estimate, schedule=schedule))
+    return tuple(found)
+
+
+def with_rules_on_stages(
+    baselines: Sequence[Baseline], on_stages: Sequence[PlannedStep]
+) -> tuple[Baseline, ...]:
+    """Return the rows, each rule's on the plan's own stages where it is faster there, and further ones.
+
+    A rule that is only simulated on such stages, not published for them, has a row if it is the strongest.
+
+    Args:
+        baselines: rows with degrees and cuts of their own.
+        on_stages: what `rules_on_stages` found.
+    """
+    rows = {row.name: row for row in baselines}
+    strongest_us = min(map(_step_us, baselines), default=math.inf)
+    for each in on_stages:
+        layout = each.layout
+        is_published = each.order in _PUBLISHED.get(layout.placement, ())
+        name = _row_name(each.order, layout) if is_published else f"{layout.placement}-{each.order}"
         known_us = _step_us(rows[name]) if name in rows else math.inf
         if not is_published:
             known_us = min(known_us, strongest_us)
-        if estimate.fits and estimate.step_us < known_us * (1 - 1e-12):
-            row = replace(best, order=rule.name, estimate=estimate, schedule=None)
-            rows[name] = Baseline(name=name, planned=row, fits=True)
+        if each.estimate.step_us < known_us * (1 - 1e-12):
+            rows[name] = Baseline(name=name, planned=replace(each, schedule=None), fits=True)
     return tuple(rows.values())
 
 

@@ -59,6 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "profile.csv").write_text(
         "\n".join([f"{columns},weights_mib,saved_mib,boundary_mib", *rows, ""])
     )
+    shape = "--devices 2 --pipeline 2 --placement vshape --joint-backward --micro-batches 4"
+    planned = f"plan {folder}/profile.csv {shape}"
+    assert main([*planned.split(), "--save", f"{folder}/language.json", "--quiet"]) == 0
     (folder / "style.json").write_text(
         '{"schema_version": 1, "annotation_args": {"fontsize": 6}, "line_args": {"color": "red"}}'
     )
