@@ -39,8 +39,12 @@ def check_choice(option: str, text: str, known: Iterable[str]) -> str:
     raise typer.BadParameter(f"{option} {text!r} is not known; {hint} {', '.join(names)}")
 
 
+MAX_COUNT = 2**20
+"""Devices, layers, samples and micro-batches of a step: at most so many."""
+
+
 def check_counts(options: object, names: Iterable[str]) -> None:
-    """Refuse a number below 1 in fields of a command's options; a field that was left out is None.
+    """Refuse a number below 1, or above what any job has, in options of a command; one left out is None.
 
     Args:
         options: the options.
@@ -53,6 +57,8 @@ def check_counts(options: object, names: Iterable[str]) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise typer.BadParameter(f"--{name.replace('_', '-')} is {value}; give at least 1")
+        if value is not None and value > MAX_COUNT:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} is {value}; give at most {MAX_COUNT}")
 
 
 def check_model(text: str) -> str:

@@ -119,10 +119,12 @@ def describe_rest(
     if total is not None:
         counts = [f"{completed:.0f}/{total:.0f}"]
     left = []
-    if total is not None and remaining_s is not None:
+    if total is not None and completed >= total:
+        left = ["finishing"]
+    elif total is not None and remaining_s is not None:
         left = [f"about {_clock(remaining_s)} left"]
     elif limit_s is not None:
-        left = [f"at most {_clock(max(limit_s - elapsed_s, 0))} left"]
+        left = [f"at most {_clock(limit_s - elapsed_s)} left" if elapsed_s < limit_s else "finishing"]
     return ", ".join([*counts, _clock(elapsed_s), *left])
 
 

@@ -41,6 +41,9 @@ DEFAULT_PLAN_WORK = 25.0
 """Units of work of a plan unless told otherwise."""
 
 
+MAX_MICRO_BATCHES = 2**17
+"""Micro-batches of a step, over all replicas, of the largest that the profile has; so many take 20 s."""
+
 ALTERNATIVES = 5
 """Steps of other families that a plan lists."""
 
@@ -53,7 +56,6 @@ def find_plan(
     options: PlanOptions | None = None,
     budget: SearchBudget | None = None,
     seed: int = 0,
-    jobs: int = 1,
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> PlanResult:
     """Return the fastest training step found on all devices of a cluster.
@@ -68,9 +70,6 @@ def find_plan(
         options: what may be chosen from; everything if left out.
         budget: what may be spent; `DEFAULT_PLAN_WORK` units of work if left out.
         seed: seed of what is random.
-        jobs: 1 to search in this process alone; more have the order of the best layout searched in several
-            ways in the end, so many at a time, each in a process of its own with all the work that is left.
-            The plan is the same for any number above 1.
         on_progress: told of each better step.
 
     Raises:
@@ -80,12 +79,16 @@ def find_plan(
     """
     if global_batch < 1:
         raise ScheduleError(f"a global batch of {global_batch} is no batch; give at least 1")
+    largest = max(profile.micro_batches)
+    if global_batch > MAX_MICRO_BATCHES * largest:
+        raise ScheduleError(
+            f"a global batch of {global_batch} is over {MAX_MICRO_BATCHES} micro-batches of {largest}; plan "
+            "fewer: beyond that, a step is as long as its micro-batches"
+        )
     options = options or PlanOptions()
     budget = budget or SearchBudget(work_limit=DEFAULT_PLAN_WORK, time_limit_s=LONGEST_S)
     problem = Problem(profile, cluster, global_batch, options)
-    if jobs < 1:
-        raise ScheduleError(f"jobs is {jobs}, and at least one process has to search; give 1 or more")
-    search = PlanSearch.of(problem, budget, seed=seed, jobs=jobs, on_progress=on_progress)
+    search = PlanSearch.of(problem, budget, seed=seed, on_progress=on_progress)
     budget.answer = lambda: None if search.pool.best is None else _result(search, with_changes=False)
     try:
         search.run()

@@ -103,7 +103,6 @@ class PlanSearch:
         families: those that the plan chooses from.
         compared: those that only baselines choose from beside.
         seed: seed of what is random.
-        jobs: processes in which the order of the best layout is searched in the end; 1 for none but this.
         seeds: candidates of another plan to begin with.
         bounds: by family.
         proven: by family, a bound that holds after all of its cuts were looked at.
@@ -119,7 +118,6 @@ class PlanSearch:
     families: tuple[Family, ...]
     compared: tuple[Family, ...]
     seed: int
-    jobs: int = 1
     seeds: tuple[Candidate, ...] = ()
     bounds: dict[Family, FamilyBound] = field(default_factory=dict)
     proven: dict[Family, float] = field(default_factory=dict)
@@ -140,7 +138,6 @@ class PlanSearch:
         budget: SearchBudget,
         *,
         seed: int,
-        jobs: int = 1,
         on_progress: Callable[[PlanProgress], None] | None = None,
     ) -> PlanSearch:
         """Return the search of a problem, not yet begun.
@@ -174,7 +171,7 @@ class PlanSearch:
         pool = Pool(problem, budget.part(share), on_progress)
         is_chosen = set(chosen)
         compared = tuple(family for family in every if family not in is_chosen)
-        return cls(pool, budget, chosen, compared, seed, jobs)
+        return cls(pool, budget, chosen, compared, seed)
 
     def run(self) -> None:
         """Search until the best step is proven, or the budget is used up."""
@@ -397,16 +394,15 @@ class PlanSearch:
             self.pool.search(candidate, own, seed=self.seed)
 
     def _search_best(self, share: float, *, proves: bool) -> None:
-        """Search the order of the best layout, in several processes at last if there are any."""
+        """Search the order of the best layout."""
         best = self.pool.best
         if best is None:
             best = next(iter(self._searchable()), None)
         elif self._is_done or best.lower_bound_us >= best.step_us:
             return
         if best is not None:
-            jobs = self.jobs if proves else 1
             part = self.pool.budget.part(share)
-            self.pool.search(best, part, seed=self.seed, proves=proves, jobs=jobs)
+            self.pool.search(best, part, seed=self.seed, proves=proves)
 
     def _searchable(self) -> list[Candidate]:
         """Return the candidates whose order may be searched, the most promising first."""

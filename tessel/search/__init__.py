@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tessel.search.makespan.find_schedule import find_schedule
     from tessel.search.makespan.params import MakespanParams, Phase
     from tessel.search.makespan.warmup_cooldown import unroll_repetend
-    from tessel.search.portfolio.side_by_side import find_schedule_side_by_side
     from tessel.search.progress import Progress
     from tessel.search.repetend.find_repetend import RepetendResult, find_repetend
     from tessel.search.repetend.params import RepetendParams, RepetendPhase
@@ -38,7 +37,6 @@ __all__ = [
     "find_makespan_frontier",
     "find_repetend",
     "find_schedule",
-    "find_schedule_side_by_side",
     "unroll_repetend",
 ]
 
@@ -58,7 +56,6 @@ _MODULE_BY_NAME = {
     "find_makespan_frontier": "tessel.search.frontier.makespan",
     "find_repetend": "tessel.search.repetend.find_repetend",
     "find_schedule": "tessel.search.makespan.find_schedule",
-    "find_schedule_side_by_side": "tessel.search.portfolio.side_by_side",
     "unroll_repetend": "tessel.search.makespan.warmup_cooldown",
 }
 

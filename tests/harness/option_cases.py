@@ -153,7 +153,6 @@ CHEAP: dict[str, Case] = {
             "--work": "2",
             "--time-limit": "3s",
             "--seed": "5",
-            "--jobs": "2",
             "--save": "{folder}/out/saved.svg",
             "--width": "column",
             "--style": "{folder}/style.json",
@@ -169,7 +168,6 @@ CHEAP: dict[str, Case] = {
         },
         spies={
             "tessel.search.find_schedule": "{schedule}",
-            "tessel.search.find_schedule_side_by_side": "{schedule}",
             "tessel.search.find_repetend": "{repetend}",
             "tessel.search.find_frontier": Frontier(),
             "tessel.search.find_makespan_frontier": Frontier(),

@@ -95,6 +95,22 @@ BAD_ARGUMENTS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "devices as text": (("schedule", "vshape", "--devices", "four"), 2, "four"),
     "micro-batches zero": (("schedule", "vshape", "--devices", "2", "--micro-batches", "0"), 2, "0"),
     "memory as text": (("schedule", "vshape", "--devices", "2", "--memory", "lots"), 2, "lots"),
+    "micro-batches beyond any": (
+        ("schedule", "vshape", "--devices", "4", "--micro-batches", "99999999999"),
+        2,
+        "99999999999",
+    ),
+    "devices beyond any": (("schedule", "vshape", "--devices", "99999999"), 2, "99999999"),
+    "a check of micro-batches beyond any": (
+        ("check", "Et|tL", "--devices", "2", "--micro-batches", "99999999999"),
+        2,
+        "99999999999",
+    ),
+    "micro-batches that tuning has not": (
+        ("tune", "gpt2:tiny", "--micro-batches", "99999999999"),
+        2,
+        "99999999999",
+    ),
     "too many limits": (("schedule", "vshape", "--devices", "2", "--memory", "1,2,3"), 2, "3"),
     "negative limit": (("schedule", "vshape", "--devices", "2", "--memory=-1"), 2, "-1"),
     "limit too small": (("schedule", "vshape", "--devices", "2", "--memory", "0"), 1, "device 0"),

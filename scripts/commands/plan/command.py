@@ -96,7 +96,6 @@ def _find(profile: Profile, options: PlanCommandOptions, budget: SearchBudget) -
                 options=given,
                 budget=budget,
                 seed=options.seed,
-                jobs=options.jobs,
                 on_progress=tell,
             ),
             budget,

@@ -231,15 +231,6 @@ class PlanCommandOptions(MeasuringOptions):
             show_default=False,
         ),
     ] = None
-    jobs: Annotated[
-        int,
-        typer.Option(
-            help="Above 1: search the best layout's order in four ways in the end, this many at a time, each "
-            "in its own process with the work that is left; the plan is the same for any number above 1. Of "
-            "a model also: programs built at a time.",
-            rich_help_panel=SEARCH_PANEL,
-        ),
-    ] = 1
     save: Annotated[
         Path | None, typer.Option(help="Write the plan to this file (.json).", rich_help_panel=OUTPUT_PANEL)
     ] = None
@@ -268,8 +259,6 @@ class PlanCommandOptions(MeasuringOptions):
                 raise typer.BadParameter(
                     f"{option} {value} does not divide the {self.devices} devices; give one that does"
                 )
-        if self.jobs < 1:
-            raise typer.BadParameter(f"--jobs is {self.jobs}; at least one process has to search")
         check_hop_us(self.hop_us)
         check_folder("--save", self.save)
         check_folder("--out", self.out, suffixes=PICTURE_FORMATS)

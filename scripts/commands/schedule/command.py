@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +18,6 @@ from scripts.terminal import interrupts
 
 if TYPE_CHECKING:
     from tessel.placement import Placement
-    from tessel.schedule import Schedule
 
 _PICTURES = (".svg", ".png", ".pdf")
 """What a frontier is saved as; one of whole schedules also as a page."""
@@ -81,15 +78,14 @@ def _find_repetend(placement: Placement, limits: tuple[int, ...] | None, options
 
 
 def _find_schedule(placement: Placement, limits: tuple[int, ...] | None, options: ScheduleOptions) -> None:
-    from tessel.search import find_schedule, find_schedule_side_by_side
+    from tessel.search import find_schedule
 
     budget = options.make_budget()
-    find: Callable[..., Schedule] = find_schedule
-    if options.jobs is not None:
-        find = functools.partial(find_schedule_side_by_side, jobs=options.jobs)
     micro_batches = DEFAULT_MICRO_BATCHES if options.micro_batches is None else options.micro_batches
     found = search_thread.run_search(
-        lambda: find(placement, micro_batches=micro_batches, memory=limits, budget=budget, seed=options.seed),
+        lambda: find_schedule(
+            placement, micro_batches=micro_batches, memory=limits, budget=budget, seed=options.seed
+        ),
         budget,
         description="searching",
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import search_options
+from scripts.options.arguments import check_counts
 from scripts.options.search_options import (
     OUTPUT_PANEL,
     SEARCH_PANEL,
@@ -129,16 +130,6 @@ class ScheduleOptions:
     work: Annotated[float | None, work_option("10, unless --time-limit is given")] = None
     time_limit: TimeLimitOption = None
     seed: Annotated[int, typer.Option(help="Seed of the search.", rich_help_panel=SEARCH_PANEL)] = 0
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            help="Run a portfolio of four searches, this many at a time, each in its own process with the "
-            "whole work budget; the result is the same for any number.  "
-            "[default: one search, in this process]",
-            rich_help_panel=SEARCH_PANEL,
-            show_default=False,
-        ),
-    ] = None
     save: Annotated[
         Path | None, typer.Option(help="Write the schedule to this file.", rich_help_panel=OUTPUT_PANEL)
     ] = None
@@ -147,17 +138,12 @@ class ScheduleOptions:
     json: JsonOption = False
 
     def check(self) -> None:
-        """Refuse a number of micro-batches or of processes that is none.
+        """Refuse a number of micro-batches that is none.
 
         Raises:
             typer.BadParameter: a number is less than 1.
         """
-        if self.jobs is not None and self.jobs < 1:
-            raise typer.BadParameter(f"--jobs is {self.jobs}; at least one process has to search")
-        if self.micro_batches is not None and self.micro_batches < 1:
-            raise typer.BadParameter(
-                f"--micro-batches is {self.micro_batches}; a step has at least one micro-batch"
-            )
+        check_counts(self, ("micro_batches",))
 
     def check_looks(self) -> None:
         """Refuse looks that no picture has; to be called after the search is compiled, which pictures import.

@@ -25,6 +25,10 @@ _SPANS = {
 }
 
 
+MAX_DEVICES = 2**16
+"""Devices of a shape: building so many takes seconds."""
+
+
 def find_placement(shape: str, options: ShapeOptions) -> Placement:
     """Return the placement of a file, or that of a shape with its options.
 
@@ -44,6 +48,8 @@ def find_placement(shape: str, options: ShapeOptions) -> Placement:
         name: value for name, value in asdict(options).items() if value is not None and value is not False
     }
     devices = given.pop("devices", 1)
+    if devices > MAX_DEVICES:
+        raise typer.BadParameter(f"--devices is {devices}; give at most {MAX_DEVICES}")
     for name in given.keys() & _SPANS:
         given[name] = parse_spans(given[name])
     if "forward_memory" in given:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from scripts.options import completion, search_options
-from scripts.options.arguments import check_choice, parse_bytes
+from scripts.options.arguments import check_choice, check_counts, parse_bytes
 from scripts.options.tuning_options import (
     BatchOption,
     GraphLevelSearchOption,
@@ -142,12 +142,7 @@ class TuneOptions(TuningOptions):
         """
         _ = self.memory_limit_bytes  # which refuses what is no size
         search_options.make_budget(self.work, self.time_limit)
-        if self.devices < 1:
-            raise typer.BadParameter(f"--devices is {self.devices}; a pipeline has at least one device")
-        if self.micro_batches < 1:
-            raise typer.BadParameter(
-                f"--micro-batches is {self.micro_batches}; a step has at least one micro-batch"
-            )
+        check_counts(self, ("devices", "micro_batches"))
         check_choice("--optimizer", self.optimizer, OPTIMIZERS)
         if self.hop_us is not None and not 0 <= self.hop_us < 1e9:
             raise typer.BadParameter(f"--hop-us is {self.hop_us}; a latency is a number of microseconds >= 0")

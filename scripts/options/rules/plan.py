@@ -24,7 +24,6 @@ _HAS_HOPS = Rule(excludes=(valued("--devices", 1),), why="one device has no link
 PLAN: Mapping[str, tuple[Rule, ...]] = {
     **{option: (_MODEL_ALONE, *rules) for option, rules in MEASURING.items()},
     "--seed": (),
-    "--jobs": (),
     "--price": (_MODEL_ALONE,),
     "--cost-model": (_MODEL_ALONE, PREDICTED),
     "--batch": (_MODEL_ALONE, *BATCH),

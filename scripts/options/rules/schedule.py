@@ -136,13 +136,6 @@ SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "--seed": (_NOTHING_RANDOM,),
-    "--jobs": (
-        Rule(
-            excludes=given("--period-only", "--frontier"),
-            why="only one whole schedule is searched in several ways",
-            remedy="leave --period-only and --frontier out",
-        ),
-    ),
     "--save": (
         Rule(
             excludes=given("--period-only"),

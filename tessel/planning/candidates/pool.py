@@ -6,7 +6,6 @@ improvements. Checked in tests/tessel/planning/test_find_plan.py.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,11 +37,9 @@ from tessel.planning.orders.timed_order import (
     time_rule,
 )
 from tessel.planning.plan_result import SEARCHED, PlanProgress
-from tessel.schedule import Schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.params import MakespanParams, Phase
-from tessel.search.portfolio.side_by_side import find_schedule_side_by_side
 
 MAX_BLOCKS_PROVEN = 16
 """Blocks of a micro-batch up to which every order is looked at before it is said that none fits: the search
@@ -154,7 +151,6 @@ class Pool:
         *,
         seed: int,
         proves: bool = False,
-        jobs: int = 1,
     ) -> Candidate:
         """Return the candidate with the best order that a search finds, never a slower one.
 
@@ -163,7 +159,6 @@ class Pool:
             budget: what may be spent on it, a part of the pool's.
             seed: seed of what is random.
             proves: whether a part goes into the bound of its orders, which few layouts need.
-            jobs: processes in which its order is searched in several ways; 1 for one search in this one.
         """
         step = step_of_figures(candidate.layout, candidate.figures)
         self.orders += 1
@@ -171,18 +166,14 @@ class Pool:
         if start_from is None and candidate.order:
             start_from = schedule_in_order(candidate.order, step)
         try:
-            find: Callable[..., Schedule] = functools.partial(
-                find_schedule, params=PROVING if proves else NOT_PROVING
-            )
-            if jobs > 1:
-                find = functools.partial(find_schedule_side_by_side, jobs=jobs)
-            schedule = find(
+            schedule = find_schedule(
                 step.placement,
                 micro_batches=step.micro_batches,
                 memory=step.limits,
                 budget=budget,
                 seed=seed,
                 start_from=start_from,
+                params=PROVING if proves else NOT_PROVING,
             )
         except InfeasibleError:
             # All orders of few blocks were looked at; with more, one might have been missed.

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tessel.errors import ScheduleError
 from tessel.placement import Placement
 from tessel.search.model.feasible_order import FeasibleOrder, find_feasible_order
 from tessel.search.model.memory_need import ample_rooms
@@ -147,6 +148,10 @@ class Instance:
         return make_problem(self.placement, memory=self.memory)
 
 
+MAX_TASKS = 2**24
+"""Tasks of a schedule that is searched or written; so many take 5 GB."""
+
+
 def build_instance(
     placement: Placement, *, micro_batches: int, memory: Sequence[int] | int | None
 ) -> Instance:
@@ -159,11 +164,19 @@ def build_instance(
 
     Raises:
         InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.
+        ScheduleError: there are more tasks than `MAX_TASKS`.
         ValueError: there are no micro-batches, or the number of limits is wrong.
     """
     limits = memory_limits(memory, placement.devices).tolist()
     if micro_batches < 1:
         raise ValueError(f"{micro_batches} micro-batches were asked for; a schedule has at least 1")
+    num_tasks = micro_batches * len(placement.blocks)
+    if num_tasks > MAX_TASKS:
+        raise ScheduleError(
+            f"{micro_batches} micro-batches of {len(placement.blocks)} blocks are {num_tasks} tasks, and a "
+            f"schedule has at most {MAX_TASKS}; ask for fewer micro-batches, or for the repeating part alone "
+            "(--period-only, find_repetend), which holds for any number"
+        )
     if isinstance(memory, int):
         memory = (memory,) * placement.devices
     precedence = precedence_of(placement)

@@ -16,9 +16,10 @@ from scripts.terminal.progress import describe_rest
     ("completed", "total", "elapsed_s", "remaining_s", "limit_s", "expected"),
     [
         (12, 40, 8.2, 20.1, None, "12/40, 0:09, about 0:21 left"),
+        (40, 40, 8.2, 0.0, None, "40/40, 0:09, finishing"),
         (0, 40, 0.5, None, None, "0/40, 0:01"),
         (0, None, 3.0, None, 10.0, "0:03, at most 0:07 left"),
-        (0, None, 13.0, None, 10.0, "0:13, at most 0:00 left"),
+        (0, None, 13.0, None, 10.0, "0:13, finishing"),
         (7, None, 3700.0, None, None, "7, 1:01:40"),
     ],
 )

@@ -95,11 +95,6 @@ def test_ctrl_c_at_any_moment_leaves_a_schedule_or_one_line(seconds: float, tmp_
     check(*interrupted_after(seconds, tmp_path, *SEARCH))
 
 
-@pytest.mark.parametrize("seconds", moments(2, seed=4, longest_s=6.0))
-def test_ctrl_c_ends_strategies_side_by_side(seconds: float, tmp_path: Path) -> None:
-    check(*interrupted_after(seconds, tmp_path, *SEARCH, "--jobs", "2"))
-
-
 def check_plan(status: int, stdout: str, stderr: str) -> None:
     """Either nothing was found, which one line says, or a whole plan is there, as fast as what it names."""
     if status == 130:

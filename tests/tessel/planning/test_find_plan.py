@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -20,9 +19,7 @@ from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
 from tessel.profiles.profile import Branches, CostTable, Layer, LayerCost, Profile
-from tessel.schedule import Schedule
 from tessel.search import SearchBudget
-from tessel.search.portfolio.side_by_side import find_schedule_side_by_side
 from tessel.validation import check_schedule
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
 from tests.samples.plan_samples import (
@@ -267,34 +264,6 @@ def test_equal_calls_give_equal_plans() -> None:
     assert one.best.schedule.starts == two.best.schedule.starts
     assert one.counts == two.counts
     assert one.lower_bound_us == two.lower_bound_us
-
-
-@pytest.mark.slow
-def test_the_number_of_processes_changes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    profile = random_profile(np.random.default_rng(7), 8, is_split=True)
-    cluster = small_cluster(4, memory_bytes=220 * MIB)
-    asked: list[int] = []
-
-    def side_by_side(*args: Any, jobs: int, **options: Any) -> Schedule:
-        asked.append(jobs)
-        return find_schedule_side_by_side(*args, jobs=jobs, **options)
-
-    monkeypatch.setattr("tessel.planning.candidates.pool.find_schedule_side_by_side", side_by_side)
-    options = PlanOptions(what_if=False, max_chunks=2, baselines=False)
-    one, two, three = (
-        find_plan(
-            profile, cluster, global_batch=8, options=options, budget=SearchBudget(0.5, None), jobs=jobs
-        )
-        for jobs in (1, 2, 3)
-    )
-    assert asked == [2, 3]
-    assert two.best.schedule is not None
-    assert three.best.schedule is not None
-    assert two.best.schedule.starts == three.best.schedule.starts
-    assert two.lower_bound_us == three.lower_bound_us
-    assert two.best.estimate.step_us <= one.best.estimate.step_us
-    with pytest.raises(ScheduleError, match="at least one process"):
-        find_plan(profile, cluster, global_batch=8, jobs=0)
 
 
 def test_unequal_devices_get_unequal_stages() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from tessel.errors import InfeasibleError
+from tessel.errors import InfeasibleError, ScheduleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Block, Edge, Placement
 from tessel.schedule.schedule import Schedule
@@ -31,6 +31,11 @@ def test_makespan_lies_between_bound_and_truth_and_optimal_means_least(case: Cas
     check_schedule(found)
     assert found.lower_bound <= truth <= found.makespan
     assert not found.optimal or found.makespan == truth
+
+
+def test_more_tasks_than_can_be_held_are_refused_before_any_is_made() -> None:
+    with pytest.raises(ScheduleError, match="800000000 tasks, and a schedule has at most 16777216"):
+        find_schedule(vshape(4), micro_batches=10**8)
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))

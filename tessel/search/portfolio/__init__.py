@@ -1,1 +1,0 @@
-"""Several searches of one problem, side by side in processes."""
