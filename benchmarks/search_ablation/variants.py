@@ -70,7 +70,7 @@ VARIANTS = (
         "several elites", "makespan.iterated_local_search", "–", makespan=MakespanParams(num_elites=1),
     ),
     Variant(
-        Phase.OPTION_FLIPS, "makespan.option_flips", "–", makespan=_without(Phase.OPTION_FLIPS),
+        Phase.OPTIONS, "makespan.option_search", "–", makespan=_without(Phase.OPTIONS),
     ),
     Variant(
         Phase.WINDOWS, "makespan.window_search", "Shaw 1998; Ruiz and Stützle 2007",

@@ -35,6 +35,7 @@ from tessel.search.makespan.initial_schedules import (
     offer_serial,
 )
 from tessel.search.makespan.iterated_local_search import IteratedLocalSearch
+from tessel.search.makespan.option_search import OptionSearch
 from tessel.search.makespan.params import MakespanParams, Phase
 from tessel.search.makespan.repeating_part import schedule_of
 from tessel.search.makespan.warmup_cooldown import RepetendSearch
@@ -108,7 +109,7 @@ def find_schedule(
         best.offer(_starts_of(start_from, instance), start_from.found_by)
     offer_serial(best)
     offer_rules(best)
-    budget.answer = lambda: _schedule_of(best)
+    budget.answer = lambda: _answer(best, budget)
     best.on_better = budget.report
     try:
         budget.report(best.makespan, best.lower_bound, best.best.found_by)
@@ -120,8 +121,7 @@ def find_schedule(
     except KeyboardInterrupt:
         budget.interrupt()
         logger.info("interrupted; the best schedule so far is kept")
-    budget.is_proven = best.makespan <= best.lower_bound
-    return _schedule_of(best)
+    return _answer(best, budget)
 
 
 def _budget_of_search(budget: SearchBudget, instance: Instance) -> SearchBudget:
@@ -160,7 +160,9 @@ def _improve(best: Incumbent, windows: WindowSearch, *, seed: int) -> None:
     prover.run()
     subsets.run()
     local_search = IteratedLocalSearch(best, state=seed & 0x7FFFFFFF)
+    options = OptionSearch(best)
     while not best.is_over and not {Phase.TABU_SEARCH, Phase.WINDOWS} <= best.params.left_out:
+        options.search_round()
         local_search.search_round()
         windows.search_round()
         repetends.run()
@@ -170,12 +172,15 @@ def _improve(best: Incumbent, windows: WindowSearch, *, seed: int) -> None:
         model.run()
 
 
-def _schedule_of(best: Incumbent) -> Schedule:
+def _answer(best: Incumbent, budget: SearchBudget) -> Schedule:
+    """Return the best schedule so far, and tell the budget whether it is proven."""
     found = best.best
-    return schedule_of(
+    schedule = schedule_of(
         best.instance,
         found.start,
         lower_bound=best.lower_bound,
         search_seconds=best.budget.elapsed_s,
         found_by=f"{found.found_by}{best.proof}",
     )
+    budget.is_proven = schedule.optimal
+    return schedule

@@ -24,7 +24,7 @@ from tessel.handwritten.strongest import MAX_TASKS
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.limits_in_flight import Setting, offer_limits_in_flight
 from tessel.search.makespan.list_scheduling import NEVER, by_priority, list_schedule
-from tessel.search.makespan.option_flips import start_in_sequence
+from tessel.search.makespan.option_search import start_in_sequence
 from tessel.search.makespan.params import Phase
 from tessel.search.makespan.rule_schedules import rule_schedules
 from tessel.search.model.instance import Instance, InstanceArrays, IntArray

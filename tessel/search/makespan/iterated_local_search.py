@@ -1,8 +1,8 @@
 """Search near good schedules in turn: each once, then the best every other time, and the others between.
 
 A visit is a tabu search that goes on as long as it gets better. The first one to a schedule goes straight
-down; later ones start with some random moves, or with other options for some micro-batches, or they would end
-where the last one did. What is found takes the place of the schedule it was found near, unless it is worse.
+down; later ones start with some random moves, or they would end where the last one did. What is found takes
+the place of the schedule it was found near, unless it is worse.
 Checked in tests/tessel/search/makespan/test_find_schedule.py.
 
 Source: Lourenço, Martin and Stützle, "Iterated local search" (2003), for kicks.
@@ -16,7 +16,6 @@ from tessel.search.jit.random_generator import below, next_state
 from tessel.search.makespan.device_orders import Orders, orders_of
 from tessel.search.makespan.incumbent import Elite, Incumbent
 from tessel.search.makespan.list_scheduling import NEVER
-from tessel.search.makespan.option_flips import flip_options
 from tessel.search.makespan.params import Phase
 from tessel.search.makespan.tabu_search import tabu_search
 
@@ -108,14 +107,6 @@ class IteratedLocalSearch:
         if elite.visits > 0:
             self.state = next_state(self.state)
             kicks = 0 if Phase.KICKS in params.left_out else 2 + below(self.state, params.max_kicks)
-            has_choices = (
-                len(self.best.instance.arrays.default_option) > 0
-                and Phase.OPTION_FLIPS not in params.left_out
-            )
-            if below(next_state(self.state), 16) < params.flips_in_16 and has_choices:
-                flipped, self.state = flip_options(self.best.instance.arrays, start, self.state)
-                if flipped is not None:
-                    start, kicks, patience = flipped, 0, params.flip_patience
         elite.visits += 1
         return _LocalSearch(elite, orders_of(self.best.instance.arrays, start), kicks, patience)
 

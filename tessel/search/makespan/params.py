@@ -22,7 +22,7 @@ class Phase(StrEnum):
     REPETENDS = "repetends with warm-up and cool-down"
     TABU_SEARCH = "tabu search"
     KICKS = "random moves"
-    OPTION_FLIPS = "option flips"
+    OPTIONS = "option search"
     WINDOWS = "window search"
     DECISION_DIAGRAMS = "decision diagrams"
     EXACT = "exact search"
@@ -45,12 +45,6 @@ class MakespanParams:
         max_kicks: most random moves at the start of a later visit to an elite, >= 1.
         min_patience: moves without an improvement after which a visit ends, >= 1; each task adds four.
         max_patience: most such moves, >= `min_patience`.
-        flip_patience: the same after other options were taken, >= 1: there are many to try, and most are no
-            good, which shows soon. On a placement with six choices, 8 micro-batches and a tight limit, three
-            seeds were on average 1.7 % above the optimum after 3 s with 400 moves, 1.0 % with 60, and 0.4 %
-            with 60 and `flips_in_16` at 13 instead of 8.
-        flips_in_16: of sixteen later visits, those that begin with other options where there are choices, 0
-            to 16.
         bound_share: part of the work that goes into lower bounds, 0 to 1; the rest goes into schedules.
         bound_share_while_stuck: part more of the work since the best schedule was found, 0 to 1: it may well
             be optimal.
@@ -74,8 +68,6 @@ class MakespanParams:
     max_kicks: int = 16
     min_patience: int = 200
     max_patience: int = 2_000
-    flip_patience: int = 60
-    flips_in_16: int = 13
     bound_share: float = 0.15
     bound_share_while_stuck: float = 0.3
     first_bound_work: float = 0.03
@@ -86,7 +78,7 @@ class MakespanParams:
     left_out: frozenset[Phase] = frozenset()
 
     def __post_init__(self) -> None:
-        for name in ("num_elites", "max_kicks", "min_patience", "max_patience", "flip_patience"):
+        for name in ("num_elites", "max_kicks", "min_patience", "max_patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, and the search needs one; give 1 or more")
         firsts = (self.first_bound_work, self.first_exact_work)
@@ -106,8 +98,6 @@ class MakespanParams:
                 f"repetend_share is {self.repetend_share}, which is no share; give a number above 0, at most "
                 "1, or no repetend_copies"
             )
-        if not 0 <= self.flips_in_16 <= 16:
-            raise ValueError(f"flips_in_16 is {self.flips_in_16}, which is not a part of 16; give 0 to 16")
         if self.max_patience < self.min_patience:
             raise ValueError(
                 f"max_patience is {self.max_patience}, less than min_patience, {self.min_patience}; give at "

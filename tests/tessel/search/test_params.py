@@ -28,7 +28,6 @@ from tessel.validation import check_schedule
         ({"repetend_share": 0.0}, "repetend_share is 0.0"),
         ({"max_kicks": 0}, "max_kicks is 0"),
         ({"max_patience": 100}, "less than min_patience, 200"),
-        ({"flips_in_16": 17}, "flips_in_16 is 17"),
         ({"bound_share": 1.5}, "bound_share is 1.5"),
         ({"first_bound_work": float("nan")}, "first_bound_work nan"),
         ({"first_exact_work": float("nan")}, "first_exact_work nan"),
@@ -83,7 +82,7 @@ def test_what_is_left_out_finds_nothing_and_the_schedule_stays_valid(
 def test_the_fewest_of_everything_still_gives_a_valid_schedule() -> None:
     params = MakespanParams(
         num_elites=1, rhythms=(), repetend_copies=(), max_kicks=1, min_patience=1, max_patience=1,
-        flip_patience=1, flips_in_16=16, bound_share=0.0, bound_share_while_stuck=0.0, first_bound_work=0.0,
+        bound_share=0.0, bound_share_while_stuck=0.0, first_bound_work=0.0,
         exact_share=0.0, first_exact_work=0.0,
         left_out=frozenset(Phase),
     )  # fmt: skip

@@ -26,7 +26,7 @@ from tessel.search.makespan.exact.attempt import Attempt
 from tessel.search.makespan.exact.count_layers import width_of
 from tessel.search.makespan.exact.count_model import MAX_BLOCKS, CountModel, count_model
 from tessel.search.makespan.incumbent import Incumbent
-from tessel.search.makespan.option_flips import start_in_sequence
+from tessel.search.makespan.option_search import start_in_sequence
 from tessel.search.makespan.params import Phase
 from tessel.search.model.instance import Instance, IntArray
 
