@@ -76,7 +76,7 @@ def is_compiling() -> bool:
     """Return whether a process compiles in the background, or was ended without a chance to say so."""
     claim = _claim()
     try:
-        return claim is not None and time.time() - claim.stat().st_mtime < LONGEST_COMPILING_S
+        return claim is not None and abs(time.time() - claim.stat().st_mtime) < LONGEST_COMPILING_S
     except FileNotFoundError:
         return False
 

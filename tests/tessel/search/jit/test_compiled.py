@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from tessel.search.jit import cache
+from tessel.search.jit.cache import LONGEST_COMPILING_S
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -54,3 +58,17 @@ def test_where_nothing_can_be_kept_functions_run_as_they_are_written(kept: tuple
     found = called(Path("/nowhere"), code + "\nprint(type(below).__name__)")
     assert (found.returncode, found.stdout) == (0, f"{answer}function\n")
     assert "set NUMBA_CACHE_DIR to a folder that can be written" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("age_s", "expected"), [(1.0, True), (2 * LONGEST_COMPILING_S, False), (-2 * LONGEST_COMPILING_S, False)]
+)
+def test_a_claim_to_compile_is_believed_for_minutes_whatever_the_clock_does(
+    age_s: float, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that is set back leaves claims of the future, which nobody would have waited for to pass."""
+    claim = tmp_path / "claim"
+    claim.touch()
+    os.utime(claim, (time.time() - age_s,) * 2)
+    monkeypatch.setattr(cache, "_claim", lambda: claim)
+    assert cache.is_compiling() == expected
