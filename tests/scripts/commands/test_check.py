@@ -16,6 +16,10 @@ from tessel.planning.cluster import OPTIMIZERS
 from tessel.profiles import save_table
 
 DEADLOCK = "0F0,0B0,0F1,0B1\n1F1,1F0,1B1,1B0\n"
+RIGHT = (
+    "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+    "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"
+)
 LIGHT = ("--work", "0.01")
 
 
@@ -43,6 +47,17 @@ def test_a_deadlock_is_named_and_fails(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["check", str(path), *LIGHT]) == 1
     out = capsys.readouterr().out
     assert "b0[0] on device 0 takes the result of b1[0] on device 1" in out
+
+
+def test_sends_and_receives_are_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "communication.csv"
+    path.write_text(RIGHT)
+    assert checked(capsys, path)["makespan"] == 9
+    path.write_text(RIGHT.replace("0SEND_F1,", ""))
+    assert main(["check", str(path), *LIGHT]) == 1
+    said = capsys.readouterr()
+    assert not said.out
+    assert "0F1 of rank 0 has no 0SEND_F1 of rank 0, so that rank 1 waits for ever" in said.err
 
 
 def test_a_layout_is_priced_by_a_profile(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,6 +150,27 @@ def test_a_suffix_of_another_framework_is_refused(tmp_path: Path, capsys: pytest
     )
     assert status == 2
     assert "end it with one of .py, .toml" in capsys.readouterr().err
+
+
+def test_roles_and_names_of_rows_reach_the_file(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.json"
+    steps = ("--devices", "2", "--pipeline", "2", "--placement", "vshape", "--micro-batches", "4", *LIGHT)
+    assert main(["plan", str(table), *steps, "--save", str(plan), "--quiet"]) == 0
+    names = [layer.name for layer in profile().layers]
+
+    def exported(*options: str) -> str:
+        assert main(["export", str(plan), "--to", "torchtitan", *options]) == 0
+        return capsys.readouterr().out
+
+    kept = exported("--keep-names")
+    assert all(repr(name) in kept for name in names)
+    stated = exported("--roles", f"Et*{len(names) - 3}nL")
+    assert f"'layers.{len(names) - 4}'" in stated
+    assert f"'layers.{len(names) - 3}'" not in stated
+    assert main(["export", str(plan), "--to", "torchtitan", "--roles", "EL"]) == 1
+    assert f"and the plan has {len(names)}" in capsys.readouterr().err
 
 
 def test_optimizers_are_those_there_are() -> None:
