@@ -82,7 +82,8 @@ class AutogradStage:
         differentiable: names of the tensors that cross borders and have gradients.
         recomputes: whether it keeps what it received alone, and runs its forward again in its backward.
         copy: of the pipeline that it belongs to.
-        model_outputs: names of what the module returns, which the stage can be told to keep.
+        model_outputs: names of what the whole model returns, of which the stage can be told to keep what it
+            makes; by default all that a stage makes that sends nothing.
     """
 
     def __init__(
@@ -94,10 +95,13 @@ class AutogradStage:
         differentiable: frozenset[str],
         recomputes: bool = False,
         copy: PipelineCopy = ONLY_COPY,
-        model_outputs: frozenset[str] = frozenset(),
+        model_outputs: frozenset[str] | None = None,
     ) -> None:
         self._stage = stage
-        self._model_outputs = [info.name for info in stage.outputs if info.name in model_outputs]
+        made = [info.name for info in stage.outputs]
+        if model_outputs is None:
+            model_outputs = frozenset(() if stage.sent else made)
+        self._model_outputs = [name for name in made if name in model_outputs]
         self._recomputes = recomputes
         self._inputs = inputs
         self._loss = loss
