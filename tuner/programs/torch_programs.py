@@ -156,8 +156,8 @@ def reference_outputs(spec: TorchProgramSpec, num_micro_batches: int) -> Iterato
         with torch.no_grad():
             leaves = pytree.tree_leaves(module(*drawn))
         made = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-        found = zip(pipeline.output_names, made, strict=True)
-        yield {name: host_array(leaf) for name, leaf in found if name not in pipeline.input_names}
+        named = zip(pipeline.output_names, made, strict=True)
+        yield {name: host_array(leaf) for name, leaf in named if name not in pipeline.input_names}
 
 
 def _operators_outputs(spec: ProgramSpec, num_micro_batches: int) -> Iterator[dict[str, np.ndarray]]:
