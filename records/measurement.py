@@ -24,6 +24,17 @@ class Status(enum.StrEnum):
     TIMEOUT = "timeout"
 
 
+NOT_BY_PROGRAM = "not by the program: "
+"""How the message of a failure begins that says nothing of the program: a library or tool is missing, memory
+is short, somebody killed the process. A status of its own would be damage to earlier versions."""
+
+_KILLED = "the process was killed during "
+"""How earlier versions began such a message."""
+
+FOREIGN_FAULTS = (NOT_BY_PROGRAM, _KILLED)
+"""How messages of failures begin that no look-up returns."""
+
+
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One workload, run by one backend for one target in one environment.
 
@@ -65,6 +76,11 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise ValueError("a sample is not a positive finite number of microseconds")
         if self.relative_error is not None and not 0 <= self.relative_error < float("inf"):
             raise ValueError(f"relative error {self.relative_error} is not a finite number >= 0; check again")
+
+    @property
+    def tells_of_program(self) -> bool:
+        """Whether it is a latency, or a failure that would happen again."""
+        return self.status is Status.OK or not self.message.startswith(FOREIGN_FAULTS)
 
     def as_kept(self) -> Measurement:
         """Return the measurement as it is stored and hashed; see `records.backend_names`."""

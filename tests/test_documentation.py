@@ -180,3 +180,19 @@ def test_commands_of_figures_name_modules_and_options_that_exist(command: str) -
     said = "\n".join(source.read_text() for source in sources)
     options = [argument for argument in arguments if argument.startswith("--")]
     assert [option for option in options if f'"{option}"' not in said] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/figures.md"])
+def test_figures_of_the_cost_model_are_repeated_on_records_that_are_imported_first(name: str) -> None:
+    """Without that the command reads the records of one network, or none, and prints other figures."""
+    rows = [row for row in (ROOT / name).read_text().splitlines() if "tessel cost-model evaluate" in row]
+    assert rows
+    for row in rows:
+        commands = re.findall(r"`tessel (records import|cost-model evaluate)([^`]*)`", row)
+        (first, import_arguments), (second, evaluate_arguments) = commands
+        assert (first, second) == ("records import", "cost-model evaluate")
+        data, _, records = import_arguments.split()
+        options = evaluate_arguments.split()
+        assert options[options.index("--records") + 1] == records
+        assert (ROOT / data).exists()
+        assert (ROOT / options[options.index("--networks") + 1]).exists()

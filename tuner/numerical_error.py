@@ -203,6 +203,15 @@ def compare_gradients(
     return tuple(_absent(name, found) or compare(name) for name in expected) + _unexpected(found, expected)
 
 
+def find_non_finite(tensor: str, found: np.ndarray) -> Deviation | None:
+    """Return what is NaN or infinite in an array, which needs no reference; None where all is finite."""
+    if _is_finite(found):
+        return None
+    kinds = zip(_KINDS[1:], _masks(found), strict=True)
+    kind, mask = next((kind, mask) for kind, mask in kinds if mask.any())
+    return Deviation(tensor=tensor, fault=f"is {kind} in {_count(mask)}")
+
+
 def worst(deviations: Iterable[Deviation]) -> Deviation | None:
     """Return the first with a fault, else the one with the largest error; None of none."""
     return max(deviations, key=_severity, default=None)

@@ -30,7 +30,7 @@ from records.database.writer import PAGE, insert_records, pages
 from records.environment import Environment
 from records.errors import RecordError, RecordFileError
 from records.limits import MAX_INTEGER
-from records.measurement import Measurement, Status
+from records.measurement import FOREIGN_FAULTS, Measurement, Status
 from records.record import Match, Record, preference, storable
 from records.workload import Role, Workload
 
@@ -155,7 +155,7 @@ class RecordStore:
         settings: str = "",
         match: Match = Match.EXACT,
     ) -> list[Record]:
-        """Return what is known of a workload on a backend, failures included.
+        """Return what is known of a workload on a backend, failures of the program included.
 
         The last is the one to use: of the closest environment, and there the newest; see
         `records.record.preference`.
@@ -390,11 +390,13 @@ def _server_went_away(error: RecordError) -> bool:
 
 def _matching(target: str, environment: Environment, match: Match) -> list[sa.ColumnElement[bool]]:
     """Return the conditions under which a record of this target may stand for the environment."""
-    same_target = measurements.c.target_fingerprint == target_fingerprint(target)
-    if match is Match.EXACT:
-        return [same_target, measurements.c.environment_fingerprint == environment.fingerprint]
     conditions = [
-        same_target,
+        measurements.c.target_fingerprint == target_fingerprint(target),
+        *(~measurements.c.message.startswith(fault) for fault in FOREIGN_FAULTS),
+    ]
+    if match is Match.EXACT:
+        return [*conditions, measurements.c.environment_fingerprint == environment.fingerprint]
+    conditions += [
         environments.c.device_kind == environment.device_kind,
         environments.c.device_model == environment.device_model,
     ]

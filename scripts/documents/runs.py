@@ -15,7 +15,10 @@ class OrdersWritten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NumChecked(msgspec.Struct, frozen=True, kw_only=True):
-    """How many gradients, losses and, in inference, outputs were compared, over all schedules."""
+    """How many gradients, losses and, in inference, outputs were compared, over all schedules.
+
+    Without a reference, how many were searched for NaN and infinity.
+    """
 
     gradients: int
     losses: int
@@ -29,9 +32,10 @@ class RunDone(msgspec.Struct, frozen=True, kw_only=True):
         max_gradient_error: largest relative error of a gradient; null where none is checked, or the worst
             has no number.
         loss_error: largest relative error of a micro-batch's loss; null likewise.
-        is_right: whether all that was compared is within its tolerance; null where nothing was.
+        is_right: whether all that was compared is within its tolerance; null where nothing was, unless
+            something is NaN or infinite, which is wrong without a reference.
         reference: what it was compared with; null where nothing was.
-        checked: how much was compared.
+        checked: how much was compared, or searched for NaN and infinity.
         worst_gradient: the gradient furthest from the reference's; null where none was compared.
         worst_loss: likewise.
         worst_output: likewise; of inference alone.

@@ -1,8 +1,8 @@
 """Check what real ranks compute in inference: every output of every micro-batch against a reference model's.
 
 Outputs of one micro-batch are compared at a time, so that this process never holds all of a large model's. An
-output of a stage on several ranks is compared on each of them. Checked by injected faults in
-tests/tessel/engine/test_outputs_check.py.
+output of a stage on several ranks is compared on each of them. Without a reference they are to be finite.
+Checked by injected faults in tests/tessel/engine/test_outputs_check.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from tessel.engine.results_check import ExpectedResults, ResultsCheck, TensorCheck, severity
-from tuner.numerical_error import Deviation, compare_tensor, tolerance_of, worst
+from tuner.numerical_error import Deviation, compare_tensor, find_non_finite, tolerance_of, worst
 
 Places = Mapping[str, Sequence[tuple[int, np.ndarray]]]
 """By output: each stage and rank's array of it, with the stage's number."""
@@ -34,22 +34,22 @@ def write_outputs(path: Path, outputs: Iterable[tuple[int, int, str, np.ndarray]
 
 
 def check_outputs(
-    files: Mapping[str, Sequence[Path]], expected: ExpectedResults, *, micro_batches: int
+    files: Mapping[str, Sequence[Path]], expected: ExpectedResults | None, *, micro_batches: int
 ) -> ResultsCheck:
     """Compare what ranks wrote with the reference.
 
     Args:
         files: by schedule, one of each rank.
-        expected: what outputs are compared with; nothing is, if it has none.
+        expected: what outputs are compared with; where it has none, or there is none, they are to be finite.
         micro_batches: how many there were.
     """
-    if expected.outputs is None:
-        return ResultsCheck()
     checks: list[TensorCheck] = []
     with ExitStack() as stack:
         readers = {
             schedule: [_Reader(path, stack) for path in of_ranks] for schedule, of_ranks in files.items()
         }
+        if expected is None or expected.outputs is None:
+            return _finite_alone(readers, micro_batches)
         references = expected.outputs(micro_batches)
         for micro_batch, reference in zip(range(micro_batches), references, strict=True):
             for schedule, of_ranks in readers.items():
@@ -67,6 +67,41 @@ def check_outputs(
         num_outputs=len(checks),
         worst_output=max(checks, key=severity, default=None),
         failures=tuple(failures),
+    )
+
+
+def with_outputs(check: ResultsCheck, of_outputs: ResultsCheck) -> ResultsCheck:
+    """Add what is known of outputs to what is known of losses and gradients."""
+    return msgspec.structs.replace(
+        check,
+        num_outputs=of_outputs.num_outputs,
+        worst_output=of_outputs.worst_output,
+        failures=(*check.failures, *of_outputs.failures),
+    )
+
+
+def _finite_alone(readers: Mapping[str, Sequence[_Reader]], micro_batches: int) -> ResultsCheck:
+    """Return what is known of outputs without a reference: which are not finite."""
+    num_outputs, failures = 0, []
+    for micro_batch in range(micro_batches):
+        for schedule, of_ranks in readers.items():
+            for name, places in _gather(of_ranks, micro_batch).items():
+                num_outputs += 1
+                odd = [(stage, found) for stage, each in places if (found := find_non_finite(name, each))]
+                if odd:
+                    failures.append(
+                        TensorCheck(
+                            schedule=schedule,
+                            kind="output",
+                            tensor=name,
+                            stages=tuple(sorted({stage for stage, _ in odd})),
+                            micro_batch=micro_batch,
+                            fault=odd[0][1].fault,
+                            tolerance=tolerance_of(()),
+                        )
+                    )
+    return ResultsCheck(
+        num_outputs=num_outputs, worst_output=next(iter(failures), None), failures=tuple(failures)
     )
 
 

@@ -20,6 +20,7 @@ from tuner.numerical_error import (
     Deviation,
     compare_gradients,
     compare_tensor,
+    find_non_finite,
     loss_tolerance_of,
     tolerance_of,
     worst,
@@ -122,7 +123,8 @@ class ResultsCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reference_name: what they were compared with; empty where nothing was compared.
-        num_gradients: gradients compared, over all schedules.
+        num_gradients: gradients compared, over all schedules; without a reference, those that were searched
+            for NaN and infinity.
         num_losses: losses compared, likewise.
         num_outputs: outputs compared, likewise; of inference alone.
         worst_gradient: the gradient furthest from the reference's; None where none was compared.
@@ -147,12 +149,13 @@ class ResultsCheck(msgspec.Struct, frozen=True, kw_only=True):
         shown = "; ".join(each.describe() for each in self.failures[:_SHOWN])
         rest = len(self.failures) - _SHOWN
         more = f"; and {rest} more tensor{'s' if rest > 1 else ''}" if rest > 0 else ""
-        return f"the results are not those of {self.reference_name}: {shown}{more}"
+        wrong = f"not those of {self.reference_name}" if self.reference_name else "not all finite"
+        return f"the results are {wrong}: {shown}{more}"
 
 
 def check_results(
     found: Mapping[str, tuple[Sequence[RankResult], RankGradients]],
-    expected: ExpectedResults,
+    expected: ExpectedResults | None,
     *,
     micro_batches: int,
     last_stage: int,
@@ -160,13 +163,22 @@ def check_results(
 ) -> ResultsCheck:
     """Compare what ranks computed with the reference.
 
+    Losses that the reference lacks altogether, and all results where there is none, are to be finite.
+
     Args:
         found: by schedule, what the ranks reported and the gradients that they wrote.
-        expected: what they are compared with.
+        expected: what they are compared with, if there is anything.
         micro_batches: how many there were.
         last_stage: the stage that makes losses.
         is_trained: whether gradients are compared.
     """
+    odd_losses = [
+        check
+        for name, (results, _) in found.items()
+        for check in _non_finite_losses(name, results, last_stage)
+    ]
+    if expected is None:
+        return _finite_alone(found, odd_losses, is_trained=is_trained)
     losses, gradients = expected.reference(micro_batches)
     types = {str(each.dtype) for each in gradients.values()}
     types |= {each for results, _ in found.values() for result in results for each in result.gradient_types}
@@ -189,7 +201,8 @@ def check_results(
     if expected.exact is not None and not _all_right(*of_gradients):
         of_gradients, of_losses = compare(expected.exact(micro_batches))
     checks = [*of_gradients, *of_losses]
-    failures = sorted((check for check in checks if not check.is_right), key=severity, reverse=True)
+    wrong = [check for check in (*checks, *(() if losses else odd_losses)) if not check.is_right]
+    failures = sorted(wrong, key=severity, reverse=True)
     return ResultsCheck(
         reference_name=expected.name if checks else "",
         num_gradients=len(of_gradients),
@@ -198,6 +211,54 @@ def check_results(
         worst_loss=max(of_losses, key=severity, default=None),
         failures=tuple(failures),
     )
+
+
+def _finite_alone(
+    found: Mapping[str, tuple[Sequence[RankResult], RankGradients]],
+    odd_losses: Sequence[TensorCheck],
+    *,
+    is_trained: bool,
+) -> ResultsCheck:
+    """Return what is known of results without a reference: which are not finite, losses first."""
+    by_schedule = {name: by_rank for name, (_, by_rank) in found.items()} if is_trained else {}
+    odd = [check for name, by_rank in by_schedule.items() for check in _non_finite_gradients(name, by_rank)]
+    return ResultsCheck(
+        num_gradients=sum(map(len, by_schedule.values())),
+        num_losses=sum(len(_losses_of(name, results)) for name, (results, _) in found.items()),
+        worst_gradient=next(iter(odd), None),
+        worst_loss=next(iter(odd_losses), None),
+        failures=(*odd_losses, *odd),
+    )
+
+
+def _non_finite_losses(
+    schedule: str, results: Sequence[RankResult], last_stage: int
+) -> Iterable[TensorCheck]:
+    for micro_batch, losses in sorted(_losses_of(schedule, results).items()):
+        if (deviation := find_non_finite("loss", np.array(losses))) is not None:
+            yield TensorCheck(
+                schedule=schedule,
+                kind="loss",
+                tensor="loss",
+                stages=(last_stage,),
+                micro_batch=micro_batch,
+                fault=deviation.fault,
+                tolerance=loss_tolerance_of(()),
+            )
+
+
+def _non_finite_gradients(schedule: str, by_rank: RankGradients) -> Iterable[TensorCheck]:
+    for (weight, stage), copies in by_rank.items():
+        odd = (find_non_finite(weight, gradient) for _, gradient in copies)
+        if (deviation := worst(each for each in odd if each is not None)) is not None:
+            yield TensorCheck(
+                schedule=schedule,
+                kind="gradient",
+                tensor=weight,
+                stages=(stage,),
+                fault=deviation.fault,
+                tolerance=tolerance_of(()),
+            )
 
 
 def _all_right(*checks: TensorCheck) -> bool:
@@ -282,10 +343,7 @@ def _check_losses(
     types: Iterable[str],
 ) -> Iterable[TensorCheck]:
     tolerance = loss_tolerance_of(types)
-    found: dict[int, list[float]] = {}
-    for result in results:
-        for micro_batch, loss in result.losses[schedule].items():
-            found.setdefault(micro_batch, []).append(loss)
+    found = _losses_of(schedule, results)
     for micro_batch in sorted({*expected, *found}):
         deviation = _loss_deviation(found.get(micro_batch, ()), expected.get(micro_batch))
         yield TensorCheck(
@@ -298,6 +356,15 @@ def _check_losses(
             fault=deviation.fault,
             tolerance=tolerance,
         )
+
+
+def _losses_of(schedule: str, results: Sequence[RankResult]) -> dict[int, list[float]]:
+    """Return every rank's value of each micro-batch's loss."""
+    found: dict[int, list[float]] = {}
+    for result in results:
+        for micro_batch, loss in result.losses[schedule].items():
+            found.setdefault(micro_batch, []).append(loss)
+    return found
 
 
 def _loss_deviation(found: Sequence[float], expected: float | None) -> Deviation:

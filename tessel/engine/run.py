@@ -2,9 +2,9 @@
 
 Results are checked against a reference that the caller names, usually the unpipelined model: the loss of
 each micro-batch and each weight's mean gradient (`tessel.engine.results_check`), or in inference each output
-of each micro-batch (`tessel.engine.outputs_check`). Measured makespans are reported next to simulated ones;
-on a machine with fewer cores than ranks the two must differ, and the report states how many ranks share a
-core. Checked in tests/tessel/engine/test_run.py.
+of each micro-batch (`tessel.engine.outputs_check`); without one they are to be finite. Measured makespans are
+reported next to simulated ones; on a machine with fewer cores than ranks the two must differ, and the report
+states how many ranks share a core. Checked in tests/tessel/engine/test_run.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tessel.engine.actions import actions_of, check_chain, rank_by_stage, requir
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event, JobSpec, RankResult, RankSum, RunSpec, actions_as_lines
 from tessel.engine.measured_timeline import with_measured_spans
-from tessel.engine.outputs_check import check_outputs, outputs_path
+from tessel.engine.outputs_check import check_outputs, outputs_path, with_outputs
 from tessel.engine.ranks.launch import launch
 from tessel.engine.results_check import ExpectedResults, RankGradients, ResultsCheck, check_results
 from tessel.engine.synthetic.overheads import Calibration, makespan_with_overheads_ms
@@ -47,7 +47,7 @@ class StagePrograms:
         branches: the stages that each stage receives from; empty where they are a chain, or copies of one.
         sums: of gradients over ranks at the end of a step.
         returns_outputs: whether programs keep the model's outputs when they are told to
-            (`tessel.engine.program.OutputsProgram`), and the model is known to compare these with.
+            (`tessel.engine.program.OutputsProgram`).
     """
 
     provider: str
@@ -182,7 +182,7 @@ def run_schedule(
     Args:
         schedule: what to run.
         programs: who builds the programs of its stages.
-        expected: what the results are compared with; None where nothing is to be checked.
+        expected: what the results are compared with; where it is None they are to be finite.
         settings: how long, how often and where ranks run.
         simulation: what the simulated makespans in the report assume.
 
@@ -196,25 +196,25 @@ def run_schedule(
     ranks, micro_batches = schedule.placement.devices, schedule.micro_batches * programs.copies
 
     def read(folder: Path) -> None:
-        for name in schedules if job.write_gradients else ():
+        for name in schedules:
             gradients[name] = _read_gradients(folder, name, ranks)
-        if job.write_outputs and expected is not None:
+        if job.write_outputs:
             files = {name: [outputs_path(folder, name, rank) for rank in range(ranks)] for name in schedules}
             of_outputs.append(check_outputs(files, expected, micro_batches=micro_batches))
 
-    job = _job(schedules, programs, settings, is_checked=expected is not None)
+    job = _job(schedules, programs, settings)
     results = settings.launch(job, timeout_s=settings.timeout_s, read=read)
-    check = ResultsCheck()
-    if of_outputs:
+    if of_outputs and of_outputs[0].reference_name:
         (check,) = of_outputs
-    elif expected is not None:
-        check = check_results(
+    else:
+        of_steps = check_results(
             {name: (results, gradients[name]) for name in schedules},
             expected,
             micro_batches=micro_batches,
             last_stage=len(job.ranks_by_stage) - 1,
             is_trained=not _is_inference(schedule),
         )
+        check = with_outputs(of_steps, *of_outputs) if of_outputs else of_steps
     return RunReport(
         figures=_figures(results, schedules, simulation),
         check=check,
@@ -230,21 +230,18 @@ def run_schedule(
     )
 
 
-def take_part(
-    schedule: Schedule, programs: StagePrograms, *, is_checked: bool, settings: RunSettings
-) -> None:
+def take_part(schedule: Schedule, programs: StagePrograms, *, settings: RunSettings) -> None:
     """Run what is run here of a job whose results another process gathers and checks.
 
     Args:
         schedule: as that process runs it.
         programs: likewise.
-        is_checked: whether it compares results with a reference.
         settings: of which `launch` runs the ranks that are here.
 
     Raises:
         EngineError: a schedule cannot run, or a rank failed.
     """
-    job = _job(_schedules_of(schedule, programs), programs, settings, is_checked=is_checked)
+    job = _job(_schedules_of(schedule, programs), programs, settings)
     settings.launch(job, timeout_s=settings.timeout_s, read=lambda folder: None)
 
 
@@ -274,13 +271,7 @@ def _schedules_of(schedule: Schedule, programs: StagePrograms) -> dict[str, Sche
     return schedules
 
 
-def _job(
-    schedules: Mapping[str, Schedule],
-    programs: StagePrograms,
-    settings: RunSettings,
-    *,
-    is_checked: bool,
-) -> JobSpec:
+def _job(schedules: Mapping[str, Schedule], programs: StagePrograms, settings: RunSettings) -> JobSpec:
     schedule = schedules[SEARCHED]
     return JobSpec(
         num_ranks=schedule.placement.devices,
@@ -294,8 +285,7 @@ def _job(
         repeats=settings.repeats,
         num_threads=settings.num_threads,
         devices=settings.devices,
-        write_gradients=is_checked,
-        write_outputs=is_checked and programs.returns_outputs and _is_inference(schedule),
+        write_outputs=programs.returns_outputs and _is_inference(schedule),
         stages_before=stages_before(schedule),
         sums=programs.sums,
     )

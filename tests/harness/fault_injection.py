@@ -17,7 +17,7 @@ import torch
 
 from tessel.engine.actions import Action, actions_of
 from tessel.engine.job import RankResult
-from tessel.engine.program import StageProgram, Tensors
+from tessel.engine.program import OutputsProgram, StageProgram, Tensors
 from tessel.engine.ranks.executor import Executor
 from tessel.engine.ranks.progress import Progress
 from tessel.engine.results_check import RankGradients
@@ -52,13 +52,13 @@ class Fault:
     """One thing that goes wrong in one stage.
 
     Attributes:
-        place: `gradient` and `loss` change what the stage reports, `sent` what it hands to the stage after,
-            `returned` the gradients that it hands back.
+        place: `gradient`, `loss` and `output` change what the stage reports, `sent` what it hands to the
+            stage after, `returned` the gradients that it hands back.
         kind: one of `CORRUPTIONS`; `missing` leaves it out; `another's` gives that of another micro-batch or
             weight; `stale` gives what the micro-batch before had; `unexpected` adds one nobody asked for.
         stage: number of the stage.
         weight: whose gradient, where the place is `gradient`.
-        micro_batch: of what is sent, returned, or of the loss.
+        micro_batch: of what is sent or returned, of the loss, or of the outputs.
     """
 
     place: str
@@ -105,6 +105,19 @@ class FaultyProgram:
         losses = {number: torch.tensor(loss) for number, loss in self._program.losses().items()}
         changed = self._changed(losses, self._fault.micro_batch, "loss")
         return {number: float(loss) for number, loss in changed.items()}
+
+    def keep_outputs(self) -> None:
+        if isinstance(self._program, OutputsProgram):
+            self._program.keep_outputs()
+
+    def outputs(self) -> dict[int, Tensors]:
+        found = dict(self._program.outputs()) if isinstance(self._program, OutputsProgram) else {}
+        if self._fault.place == "output":
+            of_fault = found[self._fault.micro_batch]
+            found[self._fault.micro_batch] = {
+                name: _corrupted(value, self._fault.kind) for name, value in of_fault.items()
+            }
+        return found
 
     def _changed(self, tensors: dict[Any, torch.Tensor], name: Any, place: str) -> dict[Any, torch.Tensor]:
         if place != self._fault.place:

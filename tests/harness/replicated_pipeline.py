@@ -49,7 +49,7 @@ def word_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 def error(found: nn.Module, expected: nn.Module) -> float:
     """Return the largest error over this rank's weights; a gradient that is missing has one without bound."""
-    true = dict(expected.named_parameters())
+    true = dict(expected.named_parameters(remove_duplicate=False))
     errors = []
     for name, weight in found.named_parameters():
         gradient = true[name].grad

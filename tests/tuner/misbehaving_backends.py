@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
+import resource
+import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -136,6 +140,21 @@ def _raise(*tensors: Any) -> None:
     raise ValueError("not this shape")
 
 
+def _need_what_the_machine_lacks(*tensors: Any) -> None:
+    """Do what fails where the machine is broken as `BROKEN` says; else give zeros."""
+    match os.environ.get("BROKEN"):
+        case "library":
+            importlib.import_module("a_library_that_is_not_installed")
+        case "tool":
+            subprocess.run(["a-compiler-that-is-not-installed"], check=True)
+        case "memory":
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+            np.ones((1 << 24,), dtype=np.uint8)
+        case "killed":  # As the kernel ends a process whose memory cgroup is full.
+            os.kill(os.getpid(), signal.SIGKILL)
+    np.from_dlpack(tensors[-1])[...] = 0.0
+
+
 crashing = Misbehaving("crashing", _crash)
 hanging = Misbehaving("hanging", _hang)
 littering = LittersWhileLowering("littering", _compute_wrong)
@@ -143,6 +162,7 @@ wrong = Misbehaving("wrong", _compute_wrong)
 process = Misbehaving("process", _write_process)
 greedy = Misbehaving("greedy", _exhaust)
 raising = Misbehaving("raising", _raise)
+needy = Misbehaving("needy", _need_what_the_machine_lacks)
 sleepy = HangsWhileLowering("sleepy", _raise)
 unlowerable = FailsToLower("unlowerable", _raise)
 small_numbers = RightOnlyOnSmallNumbers("small_numbers", _compute_right_on_small_numbers)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,8 +26,10 @@ import numpy.typing as npt
 import tvm
 from tvm.support.popen_pool import PopenWorker
 
+from records.measurement import NOT_BY_PROGRAM
 from records.workload import Tensor
 from tuner.graph.relax_types import PrimFunc
+from tuner.machine_faults import is_of_machine
 from tuner.targets.resolution import tvm_target
 from tuner.targets.target import Target
 
@@ -85,14 +88,25 @@ class KernelProcess:
         self._worker.send(
             _time_in_turn, (modules, text, rounds, counts_own_time, weight_bytes), timeout=timeout_s
         )
+        process = self._worker._proc  # TVM forgets it where it has ended
         try:
             found: list[Samples | str] = self._worker.recv()
         except Exception as error:  # whatever TVM raises in the process, or its crash, or its timeout
             if len(kernels) > 1:
                 alone = partial(self.time, rounds=rounds, weight_bytes=weight_bytes)
                 return [alone([kernel])[0] for kernel in kernels]
-            return [f"{type(error).__name__}: {str(error)[-300:]}"]
+            return [_why(error, is_killed=process.poll() == -signal.SIGKILL)]
         return found
+
+
+def _why(error: Exception, *, is_killed: bool = False) -> str:
+    """Return why a kernel failed, and whether it was the kernel."""
+    reason = f"{type(error).__name__}: {str(error)[-300:]}"
+    if isinstance(error, ChildProcessError):
+        is_foreign = is_killed
+    else:
+        is_foreign = not isinstance(error, TimeoutError) and is_of_machine(error)
+    return f"{NOT_BY_PROGRAM}{reason}" if is_foreign else reason
 
 
 def _limit_threads(num_threads: int) -> None:
@@ -112,7 +126,7 @@ def _time_in_turn(
         try:
             runs.append(_timer(module, tvm.target.Target(target), pool, counts_own_time))
         except Exception as error:  # TVM raises whatever its passes raise
-            runs.append(f"{type(error).__name__}: {str(error)[-300:]}")
+            runs.append(_why(error))
     counts: list[int] = []
     for run in runs:
         first_s = 0.0 if isinstance(run, str) else run(1)

@@ -2,6 +2,8 @@
 
 A program is a Relax module whose `main` is the workload; its weights are parameters like any other. What
 cannot be built, crashes, hangs or gives wrong numbers becomes a record too, so that it is never tried twice.
+What failed because of the machine (memory, a missing library or tool, a kill) is tried again by the next
+process, since a look-up leaves it out.
 Programs are built in parallel where asked, but timed one at a time, while nothing is being built. Checked in
 tests/tuner/measuring/test_measurer.py.
 """
@@ -115,6 +117,7 @@ class Measurer:
         self._pool = pool or WorkerPool(target, backends, limits=limits, seed=seed)
         self._kinds = CheckedKinds()
         self._environments: dict[str, Environment] = {}
+        self._failed_here: dict[ProgramKey, Record] = {}
 
     def __enter__(self) -> Measurer:
         return self
@@ -239,8 +242,11 @@ class Measurer:
         return self._keep(request, Failed(Status.ERROR, reason), None, time.time())
 
     def find(self, workload: Workload, backend: str, *, settings: str = "") -> Record | None:
-        """Return the newest record of a program for this target and what matches its environment, or None."""
-        return self.store.find_latest(
+        """Return the newest record of a program for this target and what matches its environment, or None.
+
+        A failure that is not the program's own is one of this measurer's.
+        """
+        found = self.store.find_latest(
             workload.fingerprint,
             backend=backend,
             settings=settings,
@@ -248,6 +254,7 @@ class Measurer:
             environment=self.environment(backend),
             match=self.match,
         )
+        return found or self._failed_here.get((workload.fingerprint, backend, settings))
 
     def environment(self, backend: str) -> Environment:
         """Return the environment of programs that carry a backend's name, or a label such as `mix`.
@@ -326,7 +333,8 @@ class Measurer:
             by_environment.setdefault(self.environment(request.backend), []).append(request)
         newest: dict[ProgramKey, Record] = {}
         for environment, group in by_environment.items():
-            wanted = {request.key for request in group}
+            wanted = {request.key: request for request in group}
+            newest |= {key: self._failed_here[key] for key in wanted if key in self._failed_here}
             fingerprints = sorted({fingerprint for fingerprint, _, _ in wanted})
             found = self.store.find_many(
                 fingerprints, target=self.target.text, environment=environment, match=self.match
@@ -334,7 +342,7 @@ class Measurer:
             for record in itertools.chain.from_iterable(found.values()):
                 measurement = record.measurement
                 key = measurement.workload_fingerprint, measurement.backend, measurement.settings
-                if key in wanted:
+                if key in wanted and _is_answer(record, wanted[key]):
                     newest[key] = record
         return newest
 
@@ -375,7 +383,7 @@ class Measurer:
             elif not share.ignores_claims:
                 share.elsewhere.append(request)
                 continue
-            found = self.find(request.workload, request.backend, settings=request.settings)
+            found = self._answer_of(request)
             if found is None:
                 yield self._pool.job(request, check=self._kinds.claim(request))
             else:
@@ -394,7 +402,7 @@ class Measurer:
         if outcome.job.build.check:
             self._kinds.note(request, built)
         # Another tuner that took a fleet's same answer, or gave up waiting for this one, may have kept it.
-        found = self.find(request.workload, request.backend, settings=request.settings)
+        found = self._answer_of(request)
         if found is not None:
             return found
         error = built.relative_error if isinstance(built, Done) else None
@@ -423,7 +431,19 @@ class Measurer:
         logger.debug(
             "measured %s on %s: %s", request.workload.fingerprint, request.backend, measurement.status
         )
-        return Record(record_id=record_id, workload=request.workload, measurement=measurement)
+        record = Record(record_id=record_id, workload=request.workload, measurement=measurement)
+        if not measurement.tells_of_program:
+            self._failed_here[request.key] = record
+        return record
+
+    def _answer_of(self, request: MeasureRequest) -> Record | None:
+        found = self.find(request.workload, request.backend, settings=request.settings)
+        return found if found is not None and _is_answer(found, request) else None
 
     def _report(self, record: Record, completed: int, total: int) -> None:
         self._on_progress(MeasureProgress(completed=completed, total=total, record=record))
+
+
+def _is_answer(record: Record, request: MeasureRequest) -> bool:
+    """Say whether a record makes it needless to measure."""
+    return record.measurement.status is Status.OK or not request.runs_anywhere

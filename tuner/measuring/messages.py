@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from records import Status
+from records.measurement import NOT_BY_PROGRAM
 from tuner.numerical_error import Deviation
 from tuner.targets.remote import RemoteDevice
 from tuner.targets.target import Target
@@ -210,6 +211,11 @@ _BUFFER_BYTES = 4 << 20
 
 WRONG_NUMBERS = "wrong numbers"
 """How the message of a failed check begins."""
+
+
+def not_by_program(reason: str) -> Failed:
+    """Return a failure that says nothing of the program, so that its record is never reused."""
+    return Failed(Status.ERROR, f"{NOT_BY_PROGRAM}{reason}")
 
 
 def why_failed(reply: Reply) -> Failed:

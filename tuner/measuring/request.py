@@ -27,6 +27,7 @@ class MeasureRequest:
         reference: a module with the same parameters whose results are right; TVM's own default lowering of
             the program, which is slow, if None.
         races: whether the program stays built, to race against others afterwards.
+        runs_anywhere: whether it runs wherever anything does, so that a recorded failure tells nothing.
     """
 
     workload: Workload
@@ -36,6 +37,7 @@ class MeasureRequest:
     check: bool = False
     reference: IRModule | None = None
     races: bool = False
+    runs_anywhere: bool = False
 
     @property
     def key(self) -> ProgramKey:

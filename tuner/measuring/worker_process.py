@@ -35,6 +35,7 @@ from tuner.measuring.messages import (
     Request,
     Run,
     Start,
+    not_by_program,
     receive_arrays,
     receive_reply,
     send,
@@ -58,6 +59,10 @@ THREAD_VARIABLES = (
     "TVM_NUM_THREADS",
 )
 """What the libraries that a program may call read their number of threads from, once, when they load."""
+
+
+_SENT_BY_OTHERS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU})
+"""Signals that end a process, beside the one that kills it, and that tell nothing of what it ran."""
 
 
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -162,7 +167,7 @@ class WorkerProcess:
                 results = receive_arrays(connection, reply.arrays if isinstance(reply, Ran) else ())
         except (EOFError, OSError):
             if not deadline.is_over:
-                return Failed(Status.ERROR, self._reap(what)), ()
+                return self._reap(what), ()
         except BaseException:
             # Interrupted between question and answer: the next answer would be taken for this one's.
             self.close()
@@ -221,8 +226,8 @@ class WorkerProcess:
             )
         return Connection(ours.detach())
 
-    def _reap(self, what: str) -> str:
-        """Reap the worker and describe how it exited."""
+    def _reap(self, what: str) -> Failed:
+        """Reap the worker and say how it exited; no program ends it by a signal that others send."""
         assert self._process is not None, "only a started worker dies"
         try:
             status = self._process.wait(timeout=5)
@@ -230,12 +235,18 @@ class WorkerProcess:
             status = 0
         self.close()
         if status == -signal.SIGKILL:
-            return (
+            return not_by_program(
                 f"the process was killed during {what}, most likely because the machine was short of memory"
             )
+        if -status in _SENT_BY_OTHERS:
+            return not_by_program(
+                f"somebody ended the process by {signal.Signals(-status).name} during {what}"
+            )
         if status < 0:
-            return f"the process crashed with {signal.Signals(-status).name} during {what}"
-        return f"the process ended with status {status} during {what}"
+            reason = f"the process crashed with {signal.Signals(-status).name} during {what}"
+        else:
+            reason = f"the process ended with status {status} during {what}"
+        return Failed(Status.ERROR, reason)
 
 
 def worker_environment(num_threads: int) -> dict[str, str]:

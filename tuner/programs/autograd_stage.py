@@ -11,6 +11,7 @@ torch.distributed.pipelining, whose functions find the nodes where they part.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -82,7 +83,9 @@ class AutogradStage:
         differentiable: names of the tensors that cross borders and have gradients.
         recomputes: whether it keeps what it received alone, and runs its forward again in its backward.
         copy: of the pipeline that it belongs to.
-        model_outputs: names of what the module returns, which the stage can be told to keep.
+        model_outputs: names of what the whole model returns, of which the stage can be told to keep what it
+            makes; by default all that a stage makes that sends nothing.
+        weight_names: what weights go by in `gradients`, where it is another name than in the module.
     """
 
     def __init__(
@@ -94,10 +97,14 @@ class AutogradStage:
         differentiable: frozenset[str],
         recomputes: bool = False,
         copy: PipelineCopy = ONLY_COPY,
-        model_outputs: frozenset[str] = frozenset(),
+        model_outputs: frozenset[str] | None = None,
+        weight_names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._stage = stage
-        self._model_outputs = [info.name for info in stage.outputs if info.name in model_outputs]
+        made = [info.name for info in stage.outputs]
+        if model_outputs is None:
+            model_outputs = frozenset(() if stage.sent else made)
+        self._model_outputs = [name for name in made if name in model_outputs]
         self._recomputes = recomputes
         self._inputs = inputs
         self._loss = loss
@@ -106,7 +113,9 @@ class AutogradStage:
         self.sent_gradients = tuple(info for info in stage.received if info.name in differentiable)
         self.received_gradients = tuple(info for info in stage.sent if info.name in differentiable)
         self._weights = {
-            name: weight for name, weight in stage.module.named_parameters() if weight.requires_grad
+            weight_names.get(name, name): weight
+            for name, weight in stage.module.named_parameters()
+            if weight.requires_grad
         }
         self._kept: dict[int, _Kept] = {}
         self._to_recompute: dict[int, Tensors] = {}

@@ -79,6 +79,11 @@ def provide_programs(
     differentiable = frozenset[str]().union(*(stage.differentiable for stage in pipeline.stages if training))
     inputs = functools.cache(draws.inputs)  # Kept, so that a timed forward draws nothing.
     last = len(pipeline.stages) - 1
+    # A plan, and the uncut module's gradients, have the first of a tied weight's names.
+    first_names = {id(weight): name for name, weight in module.named_parameters()}
+    weight_names = {
+        name: first_names[id(weight)] for name, weight in module.named_parameters(remove_duplicate=False)
+    }
     copies = {number: divmod(number, len(pipeline.stages)) for number in stage_numbers}
     return {
         number: AutogradStage(
@@ -89,6 +94,7 @@ def provide_programs(
             recomputes=spec.plan.stages[number].recomputes,
             copy=PipelineCopy(copy, spec.plan.replicas),
             model_outputs=frozenset(() if training else pipeline.output_names),
+            weight_names=weight_names,
         )
         for number, (copy, place) in copies.items()
     }
@@ -131,7 +137,7 @@ def reference_step(
 
 
 def reference_outputs(spec: TorchProgramSpec, num_micro_batches: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield what the uncut model returns for each micro-batch, by name, as stages name it.
+    """Yield what the uncut model makes for each micro-batch, by name, as stages name it; no input of its own.
 
     They are those of the user's own module. A model without one is its program, each operator run by torch.
 
@@ -143,13 +149,15 @@ def reference_outputs(spec: TorchProgramSpec, num_micro_batches: int) -> Iterato
         yield from _operators_outputs(_of_operators(spec), num_micro_batches)
         return
     module, examples = found
-    names = split_module(module, examples, ()).output_names
+    pipeline = split_module(module, examples, ())
     takes_examples = _takes_examples(spec, module, examples)
     for micro_batch in range(num_micro_batches):
         drawn = _drawn(examples, _rng(spec, micro_batch), spec.device, as_it_is=takes_examples)
         with torch.no_grad():
             leaves = pytree.tree_leaves(module(*drawn))
-        yield {name: host_array(leaf) for name, leaf in zip(names, leaves, strict=True)}
+        made = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+        named = zip(pipeline.output_names, made, strict=True)
+        yield {name: host_array(leaf) for name, leaf in named if name not in pipeline.input_names}
 
 
 def _operators_outputs(spec: ProgramSpec, num_micro_batches: int) -> Iterator[dict[str, np.ndarray]]:

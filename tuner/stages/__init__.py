@@ -4,7 +4,7 @@ from tuner.frontend.pipeline_marks import cut_pipeline_stage
 from tuner.stages.balance import choose_cuts
 from tuner.stages.build import build_stages
 from tuner.stages.check import WholeResults, check_gradients, draw_tensors, run_stages
-from tuner.stages.interface import Stage, StageFunction, tied_groups
+from tuner.stages.interface import Stage, StageFunction, tied_groups, tied_ranks
 from tuner.stages.layers import Layer, cut_after, cut_between, layers_of
 from tuner.stages.missing_gradients import with_all_gradients
 
@@ -23,5 +23,6 @@ __all__ = [
     "layers_of",
     "run_stages",
     "tied_groups",
+    "tied_ranks",
     "with_all_gradients",
 ]

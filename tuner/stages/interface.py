@@ -164,3 +164,54 @@ def tied_groups(model: Model, stages: Sequence[Stage]) -> tuple[tuple[TiedParame
         for name in stage.parameters:
             places.setdefault(leader_by_name.get(name, name), []).append(TiedParameter(name, stage_index))
     return tuple(tuple(group) for group in places.values() if len(group) > 1)
+
+
+def tied_ranks(
+    tied: Sequence[Sequence[TiedParameter]],
+    *,
+    tensor_parallel: int = 1,
+    data_parallel: int = 1,
+    rank_of_stage: Sequence[int] | None = None,
+) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """List the groups of a job's global ranks that hold the copies of each tied weight.
+
+    Ranks are numbered as by Megatron-Core (its order `tp-cp-ep-dp-pp`) and by DeepSpeed
+    (`PipeModelDataParallelTopology`): the part of a layer changes fastest, then the replica, then the rank of
+    the pipeline. The gradients of a group are to be summed; replicas are averaged besides.
+
+    Args:
+        tied: ties of a pipeline, such as `TorchPipeline.tied`, `tied_groups` and a plan's.
+        tensor_parallel: ranks that each stage is divided over, each of which holds its own part of a weight.
+        data_parallel: replicas of the pipeline.
+        rank_of_stage: the pipeline's rank that each stage is on, where a rank has several; stage i is on
+            rank i unless given.
+
+    Returns:
+        Of each tie, a group for each replica and part, replica by replica: the ranks, ascending. One rank
+        alone needs no sum.
+
+    Raises:
+        ValueError: a degree is below 1, or a stage has no rank.
+    """
+    for name, degree in (("tensor_parallel", tensor_parallel), ("data_parallel", data_parallel)):
+        if degree < 1:
+            raise ValueError(f"{name} is {degree}, and a degree counts ranks; give 1 or more")
+    return tuple(
+        tuple(
+            tuple((rank * data_parallel + replica) * tensor_parallel + part for rank in ranks)
+            for replica in range(data_parallel)
+            for part in range(tensor_parallel)
+        )
+        for ranks in (sorted({_rank_of(member, rank_of_stage) for member in group}) for group in tied)
+    )
+
+
+def _rank_of(member: TiedParameter, rank_of_stage: Sequence[int] | None) -> int:
+    if rank_of_stage is None:
+        return member.stage
+    if member.stage >= len(rank_of_stage):
+        raise ValueError(
+            f"stage {member.stage} holds {member.name}, and rank_of_stage names the ranks of "
+            f"{len(rank_of_stage)} stages; name one for each stage"
+        )
+    return rank_of_stage[member.stage]

@@ -7,6 +7,7 @@ that the buffer takes. Checked in tests/tuner/stages/test_torch_stages.py.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,9 +56,11 @@ class TorchProgram:
         inputs: the user's inputs, in order.
         parameters: the module's weights, buffers and constants, in order.
         bindings: the operators, in order.
-        results: what the user gets, flattened, in order.
+        results: the tensors that the user gets, flattened, in order; inputs among them.
+        constants: place among all that the user gets, and value, of what is no tensor.
         updates: the buffer that takes each new value, by name.
-        state_names: the name of each of `parameters` in the module.
+        state_names: the name of each of `parameters` in the module; a tensor of several names is there once
+            for each by which it is read.
         state: the module's own tensors, by name.
         output_spec: how torch's pytree puts the results together.
     """
@@ -66,6 +69,7 @@ class TorchProgram:
     parameters: tuple[fx.Node, ...]
     bindings: tuple[TorchStep, ...]
     results: tuple[fx.Node, ...]
+    constants: tuple[tuple[int, Any], ...]
     updates: Mapping[fx.Node, str]
     state_names: Mapping[fx.Node, str]
     state: Mapping[str, torch.Tensor]
@@ -81,8 +85,8 @@ def read_module(module: torch.nn.Module, inputs: tuple[Any, ...]) -> TorchProgra
     """Export a module for example inputs, in the mode (training or not) that it is in.
 
     Raises:
-        TunerError: the module cannot be exported, changes an input, returns what it does not compute, or has
-            a backward of its own.
+        TunerError: the module cannot be exported, changes an input, returns a weight or buffer of its own, or
+            has a backward of its own.
     """
     exported = _export(module, inputs)
     own_backwards = find_own_backwards(module, inputs)
@@ -94,33 +98,35 @@ def read_module(module: torch.nn.Module, inputs: tuple[Any, ...]) -> TorchProgra
         )
     signature = exported.graph_signature
     state = _state(module, exported)
-    # A tensor of several names goes by the first, as in `named_parameters`.
-    first_names = {id(tensor): name for name, tensor in module.named_parameters()}
     placeholders = [node for node in exported.graph.nodes if node.op == "placeholder"]
     state_names, user_inputs = {}, []
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         if spec.kind in _STATE:
-            state_names[node] = first_names.get(id(state[spec.target]), str(spec.target))
+            state_names[node] = str(spec.target)
         else:
             user_inputs.append(node)
+    _read_by_own_names(state_names, state)
     steps = [node for node in exported.graph.nodes if node.op == "call_function"]
     output = next(node for node in exported.graph.nodes if node.op == "output")
-    results, updates = [], {}
+    returned, updates = [], {}
     for value, spec in zip(output.args[0], signature.output_specs, strict=True):
         if spec.kind is OutputKind.BUFFER_MUTATION:
             updates[value] = str(spec.target)
         elif spec.kind in {OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT}:
-            results.append(value)
+            returned.append(value)
         else:
             raise TunerError(
                 f"the module changes its input {spec.target!r} in place; let it return a new tensor"
             )
-    _check_results(results)
+    _check_returned(returned, state_names)
     return TorchProgram(
         inputs=tuple(user_inputs),
         parameters=tuple(state_names),
         bindings=tuple(TorchStep(node, _path(node)) for node in steps),
-        results=tuple(results),
+        results=tuple(value for value in returned if isinstance(value, fx.Node)),
+        constants=tuple(
+            (place, value) for place, value in enumerate(returned) if not isinstance(value, fx.Node)
+        ),
         updates=updates,
         state_names=state_names,
         state=state,
@@ -149,11 +155,36 @@ def _state(module: torch.nn.Module, exported: Any) -> dict[str, torch.Tensor]:
     return {**exported.constants, **exported.state_dict, **own}
 
 
-def _check_results(results: Sequence[Any]) -> None:
-    for value in results:
-        if not isinstance(value, fx.Node) or value.op != "call_function":
+def _read_by_own_names(names: Mapping[fx.Node, str], state: Mapping[str, torch.Tensor]) -> None:
+    """Let each operator read a tensor of several names by that of the module which it is called in.
+
+    An export reads such a tensor by one of its names everywhere.
+    """
+    nodes_by_tensor: dict[int, list[fx.Node]] = {}
+    for node, name in names.items():
+        nodes_by_tensor.setdefault(id(state[name]), []).append(node)
+    for nodes in nodes_by_tensor.values():
+        readers = dict.fromkeys(user for node in nodes for user in node.users)
+        for reader in readers if len(nodes) > 1 else ():
+            if reader.op == "call_function":
+                path = _path(reader)
+                nearest = max(nodes, key=lambda node: _num_shared(path, names[node]))  # The first of equals.
+                for node in nodes:
+                    reader.replace_input_with(node, nearest)
+
+
+def _num_shared(path: str, name: str) -> int:
+    """Count the modules, from the outermost, that hold both an operator and a tensor."""
+    pairs = zip(path.split("."), name.split("."), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _check_returned(returned: Sequence[Any], state_names: Mapping[fx.Node, str]) -> None:
+    for value in returned:
+        if isinstance(value, fx.Node) and value in state_names:
             raise TunerError(
-                f"the module returns {value!r}, which it does not compute; return tensors that it computes"
+                f"the module returns its own tensor {state_names[value]!r} as it is, which no stage makes; "
+                "return what it computes, and read the tensor from the module"
             )
 
 

@@ -71,9 +71,11 @@ class TorchPipeline:
 
     Attributes:
         stages: in order.
-        tied: weights that several stages read; their gradients are summed over them.
+        tied: weights that several stages read, by the names that the original's modules give them there;
+            their gradients are summed over the stages. `tuner.stages.tied_ranks` says on which ranks.
         input_names: the user's inputs, in order.
-        output_names: what the original returns, flattened, in order.
+        output_names: the tensors that the original returns, flattened, in order, inputs among them.
+        output_constants: place among all that it returns, and value, of what is no tensor, such as None.
         output_spec: how torch's pytree puts it together again.
     """
 
@@ -81,6 +83,7 @@ class TorchPipeline:
     tied: tuple[tuple[TiedParameter, ...], ...]
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
+    output_constants: tuple[tuple[int, Any], ...]
     output_spec: Any
 
     def run(self, *inputs: torch.Tensor) -> Any:
@@ -93,7 +96,10 @@ class TorchPipeline:
 
     def assemble(self, known: Mapping[str, torch.Tensor]) -> Any:
         """Put outputs, found by name, into the tuples and dicts that the original module returns."""
-        return pytree.tree_unflatten([known[name] for name in self.output_names], self.output_spec)
+        leaves: list[Any] = [known[name] for name in self.output_names]
+        for place, value in self.output_constants:
+            leaves.insert(place, value)
+        return pytree.tree_unflatten(leaves, self.output_spec)
 
 
 def split_module(
@@ -124,6 +130,8 @@ def split_module(
     differentiable = _differentiable(program)
     stages = []
     for index, part in enumerate(find_flow(program, positions).parts):
+        if positions and not part.bindings:
+            raise TunerError(f"stage{index} computes nothing from the module's inputs; move or drop a cut")
         layers = names_within(paths, spans, borders[index], borders[index + 1])
         stages.append(_build_stage(program, part, f"stage{index}", layers, differentiable))
     pipeline = TorchPipeline(
@@ -131,6 +139,7 @@ def split_module(
         tied=_tied(stages),
         input_names=tuple(node.name for node in program.inputs),
         output_names=tuple(node.name for node in program.results),
+        output_constants=program.constants,
         output_spec=program.output_spec,
     )
     for stage, borders_of_stage in zip(stages, _borders(pipeline), strict=True):
@@ -183,8 +192,6 @@ def _build_stage(
     layers: tuple[str, ...],
     differentiable: frozenset[fx.Node],
 ) -> TorchStage:
-    if not part.bindings:
-        raise TunerError(f"{name} computes nothing from the module's inputs; move or drop a cut")
     given = (*part.received_and_read, *part.inputs)
     made = tuple(value for value in part.made if value not in program.updates or value in program.results)
     return TorchStage(
@@ -251,10 +258,11 @@ def _describe(nodes: Sequence[fx.Node]) -> tuple[TensorInfo, ...]:
 
 
 def _tied(stages: Sequence[TorchStage]) -> tuple[tuple[TiedParameter, ...], ...]:
-    """Group the places of each weight by the tensor itself, in order of first place."""
+    """Group the places of each weight of several stages by the tensor itself, in order of first place."""
     places: dict[int, list[TiedParameter]] = {}
     for index, stage in enumerate(stages):
         for name in stage.parameters:
             tensor = stage.module.get_parameter(name)
             places.setdefault(id(tensor), []).append(TiedParameter(name, index))
-    return tuple(tuple(group) for group in places.values() if len(group) > 1)
+    groups = map(tuple, places.values())
+    return tuple(group for group in groups if len({member.stage for member in group}) > 1)

@@ -47,6 +47,8 @@ def evaluate(
 ) -> None:
     """Evaluate the model on held-out shapes, combinations, networks and stages.
 
+    Figures are of the records that are given; for the published ones, import the published kernels first.
+
     Example: `tessel cost-model evaluate --records sqlite:///out/records.db`
     """
     from cost_model import evaluate as evaluate_model

@@ -32,7 +32,8 @@ def run(
 ) -> None:
     """Run a plan's schedule and 1F1B in turn, one process per device, and check every loss and gradient.
 
-    Exits with status 1 if a tensor deviates from the reference by more than its data type's tolerance.
+    Exits with status 1 if a tensor deviates from the reference by more than its data type's tolerance, or is
+    NaN or infinite.
     Started by torchrun, also on several machines, each of its processes runs one rank, and rank 0 prints.
 
     Examples:

@@ -127,7 +127,8 @@ def _stages_of_ones_own(subject: Subject, provider: str, devices: Devices) -> Pr
     else:
         expected = _expected(functools.partial(whole, spec), name, subject.plan)
     step_us = subject.step_us if subject.plan is None else None
-    return Programs(StagePrograms(provider, spec, _copies(subject.plan)), expected, step_us)
+    stages = StagePrograms(provider, spec, _copies(subject.plan), returns_outputs=True)
+    return Programs(stages, expected, step_us)
 
 
 def _sums(plan: Plan) -> tuple[RankSum, ...]:

@@ -54,7 +54,7 @@ def run_document(report: RunReport, *, num_nodes: int = 1) -> RunDone:
     return RunDone(
         max_gradient_error=report.max_gradient_error,
         loss_error=report.loss_error,
-        is_right=not check.failures if check.reference_name else None,
+        is_right=not check.failures if check.reference_name or check.failures else None,
         reference=check.reference_name or None,
         checked=NumChecked(gradients=check.num_gradients, losses=check.num_losses, outputs=check.num_outputs),
         worst_gradient=check.worst_gradient,
@@ -152,14 +152,20 @@ def _print_memory(report: RunReport) -> None:
 
 def _print_check(check: ResultsCheck) -> None:
     """Say what was checked, against what, and where the largest errors are."""
-    if not check.reference_name:
+    counts = (
+        (check.num_outputs, "outputs"),
+        (check.num_gradients, "gradients"),
+        (check.num_losses, "losses"),
+    )
+    what = " and ".join(f"{count} {kind}" for count, kind in counts if count)
+    if not what:
         console.print_line("no result was checked: there is nothing to compare with")
         return
-    what = (
-        f"{check.num_outputs} outputs"
-        if check.num_outputs
-        else f"{check.num_gradients} gradients and {check.num_losses} losses"
-    )
+    if not check.reference_name:
+        console.print_line(
+            f"searched {what}, over schedules, for NaN and infinity alone: there is nothing to compare with"
+        )
+        return
     console.print_line(f"checked {what}, over schedules, against {check.reference_name}")
     for name, worst in (
         ("gradient", check.worst_gradient),
@@ -182,7 +188,10 @@ def require_right(report: RunReport) -> None:
     from tessel.engine import EngineError
 
     if report.check.failures:
-        raise EngineError(
-            f"{report.check.describe_failures()}; what was timed is not the model: run the stages that are "
-            "named alone, or with --stages torch, to find the one that is wrong"
+        remedy = (
+            "run the stages that are named alone, or with --stages torch, to find the one that is wrong"
+            if report.check.reference_name
+            else "look in the stages that are named, and in those before, for an overflow, a division by 0, "
+            "or a root or logarithm of 0 or less"
         )
+        raise EngineError(f"{report.check.describe_failures()}; what was timed is not the model: {remedy}")

@@ -105,9 +105,8 @@ class Seat:
         from tessel.engine.run import take_part
 
         assert self.team is not None, "this process is alone and has all parts"
-        is_checked = programs.expected is not None
         settings = self.on_all_nodes(plan, settings)
-        take_part(subject.schedule, programs.stages, is_checked=is_checked, settings=settings)
+        take_part(subject.schedule, programs.stages, settings=settings)
         if not self.team.await_conclusion():
             raise typer.Exit(1)
 

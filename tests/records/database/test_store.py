@@ -266,6 +266,35 @@ def test_a_match_accepts_what_it_says_and_nothing_else(
     } == matches
 
 
+@pytest.mark.parametrize("match", Match)
+@pytest.mark.parametrize(
+    ("message", "is_found"),
+    [
+        ("ValueError: not this shape", True),
+        ("not by the program: ModuleNotFoundError: No module named 'torch'", False),
+        ("the process was killed during build, most likely because the machine was short of memory", False),
+    ],
+)
+def test_a_failure_that_tells_nothing_of_the_program_is_kept_and_not_found(
+    store: RecordStore, match: Match, message: str, is_found: bool
+) -> None:
+    workload = make_workload()
+    good = store.append(workload, make_measurement(workload, measured_at=1.0))
+    failed = msgspec.structs.replace(
+        make_measurement(workload, measured_at=2.0), status=Status.ERROR, samples_us=(), message=message
+    )
+    newest = store.append(workload, failed)
+    assert failed.tells_of_program == is_found
+    wanted = newest if is_found else good
+    found = store.find_latest(workload.fingerprint, **FOUND_BY, match=match)
+    assert found is not None
+    assert found.record_id == wanted
+    where = {"target": FOUND_BY["target"], "environment": FOUND_BY["environment"]}
+    many = store.find_many([workload.fingerprint], **where, match=match)[workload.fingerprint]
+    assert many[-1].record_id == wanted
+    assert store.get(newest).measurement == failed
+
+
 def test_find_many_has_every_key_and_all_backends(store: RecordStore) -> None:
     known, unknown = make_workload(8), make_workload(16)
     store.append_many(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fault_injection import CORRUPTIONS
+from fault_injection import CORRUPTIONS, NON_FINITE
 
 from tessel.engine.outputs_check import check_outputs, outputs_path, write_outputs
 from tessel.engine.results_check import ExpectedResults, ResultsCheck
@@ -86,6 +86,18 @@ def test_products_in_a_half_are_compared_as_such(tmp_path: Path) -> None:
     assert not checked(made, tmp_path, types=lambda: ["float32", "bfloat16"]).failures
 
 
-def test_nothing_is_compared_without_a_reference(tmp_path: Path) -> None:
-    expected = ExpectedResults(reference=lambda _: ({}, {}))
-    assert check_outputs({"searched": []}, expected, micro_batches=1) == ResultsCheck()
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+@pytest.mark.parametrize("expected", [None, ExpectedResults(reference=lambda _: ({}, {}))])
+def test_without_a_reference_outputs_must_be_finite(
+    kind: str, expected: ExpectedResults | None, tmp_path: Path
+) -> None:
+    made = right()
+    made[1] = [(*each[:3], CORRUPTIONS[kind](each[3])) if each[1] == 1 else each for each in made[1]]
+    paths = [outputs_path(tmp_path, "searched", rank) for rank in made]
+    for path, of_rank in zip(paths, made.values(), strict=True):
+        write_outputs(path, of_rank)
+    found = check_outputs({"searched": paths}, expected, micro_batches=2)
+    assert (found.num_outputs, found.reference_name) == (4, "")
+    named = [each.describe().partition(" is ")[0] for each in found.failures]
+    of_fault = "the output logits of micro-batch 1 (stage 1, searched)"
+    assert named == ([of_fault] if kind in NON_FINITE else [])

@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.script import tirx as T
 
 from records import RecordStore, Status, open_store
+from records.measurement import NOT_BY_PROGRAM
 from tests.harness.local_fleet import wait_until
 from tests.samples.partition_samples import function_module, part_of, partition_module
 from tests.tuner.fleet.rpc_devices import KEY, RpcDevices
@@ -116,6 +117,21 @@ def test_crashing_hanging_and_slow_candidates_have_their_records_and_the_device_
         assert hung.measurement.status is Status.TIMEOUT
         assert good.measurement.status is Status.OK
         assert store.stats().measurements == 4
+
+
+@pytest.mark.parametrize("compiler", ["/nothing/compiles", "/bin/false"])
+def test_a_compiler_that_is_missing_or_broken_is_no_fault_of_programs(
+    compiler: str, devices: RpcDevices, store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs are linked by the compiler that an environment variable names."""
+    monkeypatch.setenv("CXX", compiler)
+    with measurer(devices, store) as measuring:
+        (failed,) = measuring.measure_many([request(width=40, check=False)])
+        assert failed.measurement.message.startswith(NOT_BY_PROGRAM)
+    monkeypatch.delenv("CXX")
+    with measurer(devices, store) as measuring:
+        (fixed,) = measuring.measure_many([request(width=40, check=False)])
+        assert fixed.measurement.status is Status.OK
 
 
 def test_programs_race_run_and_are_compared_on_the_device(devices: RpcDevices, store: RecordStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
+from records.measurement import NOT_BY_PROGRAM
 from tuner.backends.cpu.kernels.clamp import RELU
 from tuner.backends.cpu.tuned.families import kernel_of
 from tuner.measuring.kernel_process import KernelProcess, WeightPool, _timer
@@ -21,13 +23,13 @@ from tuner.targets.resolution import resolve_target, tvm_target
 pytestmark = pytest.mark.tvm
 
 
-def _calling(name: str) -> Any:
+def _calling(name: str, *arguments: int) -> Any:
     """Return a kernel that calls a C function."""
     with IRBuilder() as builder, script.prim_func(private=True, s_tir=True):
         script.func_name("main")
         script.arg("data", script.buffer((4,), "float32"))
         with script.sblock("root"):
-            script.evaluate(tirx.call_extern("int32", name))
+            script.evaluate(tirx.call_extern("int32", name, *arguments))
     return builder.get()
 
 
@@ -58,6 +60,14 @@ def test_a_kernel_that_cannot_be_built_fails_alone() -> None:
         good, bad = process.time([kernel, _calling("there_is_no_such_function")], rounds=1)
     assert isinstance(good, tuple)
     assert isinstance(bad, str)
+
+
+def test_a_process_that_is_killed_says_nothing_of_the_kernel() -> None:
+    """As where the system's kernel ends it for memory."""
+    with KernelProcess(resolve_target("cpu", num_threads=1)) as process:
+        killed, crashed = process.time([_calling("raise", int(signal.SIGKILL)), _calling("abort")], rounds=1)
+    assert str(killed).startswith(NOT_BY_PROGRAM)
+    assert not str(crashed).startswith(NOT_BY_PROGRAM)
 
 
 def _packed(name: str) -> list[Any]:

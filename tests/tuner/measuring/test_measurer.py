@@ -110,6 +110,38 @@ def test_a_failure_becomes_a_record_and_the_next_program_is_measured(
     assert outcome(measurer, "tvm", width=32 + len(backend)).status is Status.OK
 
 
+@pytest.mark.parametrize("broken", ["library", "tool", "memory", "killed"])
+def test_a_failure_of_the_machine_is_measured_again_when_it_is_fixed(
+    broken: str, target: Target, store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure() -> tuple[Measurement, int]:
+        backends = backends_for([f"{MODULE}:needy"], target)
+        with Measurer(store, target, backends, limits=LIMITS) as measuring:
+            first, again = (outcome(measuring, "needy", width=8, check=False) for _ in range(2))
+            assert first == again, "one run tries a program once"
+            return first, measuring.new_measurements
+
+    monkeypatch.setenv("BROKEN", broken)
+    failed, num_new = measure()
+    assert (failed.status, num_new) == (Status.ERROR, 1)
+    assert failed.message.startswith("not by the program: ")
+    monkeypatch.delenv("BROKEN")
+    fixed, num_new = measure()
+    assert (fixed.status, num_new) == (Status.OK, 1)
+    assert measure() == (fixed, 0)
+
+
+@pytest.mark.parametrize("backend", ["crashing", "raising", "unlowerable", "wrong"])
+def test_a_failure_of_the_program_is_not_measured_again(
+    backend: str, target: Target, store: RecordStore
+) -> None:
+    for num_new in (1, 0):
+        backends = backends_for([f"{MODULE}:{backend}"], target)
+        with Measurer(store, target, backends, limits=LIMITS) as measuring:
+            assert outcome(measuring, backend, width=8).status is Status.ERROR
+            assert measuring.new_measurements == num_new
+
+
 def test_wrong_numbers_are_an_error_for_the_whole_kind(measurer: Measurer) -> None:
     small, large = measurer.measure_many([request("wrong", width=8), request("wrong", width=64)])
     for record in (small, large):

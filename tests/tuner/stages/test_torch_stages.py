@@ -133,7 +133,11 @@ def test_memory_is_relayed_and_the_tied_table_lives_in_three_stages():
     assert [stage.relayed for stage in pipeline.stages] == [(), (memory,), (memory,), ()]
     assert [stage.sent[0].name for stage in pipeline.stages[:-1]] == [memory] * 3
     (group,) = pipeline.tied
-    assert group == tuple(TiedParameter("embed.weight", stage) for stage in (0, 1, 3))
+    assert group == (
+        TiedParameter("embed.weight", 0),
+        TiedParameter("embed.weight", 1),
+        TiedParameter("head.weight", 3),
+    )
 
 
 def test_marks_in_the_module_are_cuts():
@@ -200,9 +204,88 @@ def test_weights_keep_their_names_and_are_the_originals():
             assert stage.module.get_parameter(name) is module.get_parameter(name)
 
 
+class Shared(nn.Module):
+    """Two embeddings and a head of one weight, and a bias that goes by two names in one module."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.ModuleDict({"words": nn.Embedding(16, 8), "mix": nn.Linear(8, 8)})
+        self.decoder = nn.ModuleDict({"words": nn.Embedding(16, 8), "mix": nn.Linear(8, 8)})
+        self.head = nn.Linear(8, 16)
+        self.end = nn.Linear(16, 16)
+        self.decoder["words"].weight = self.head.weight = self.encoder["words"].weight
+        self.end.bias = self.head.bias
+
+    def forward(self, source, target):
+        memory = self.encoder["mix"](self.encoder["words"](source))
+        x = self.decoder["mix"](self.decoder["words"](target))
+        logits = self.head(torch.tanh(x + memory)) + self.encoder["words"].weight.sum()
+        return self.end(torch.relu(logits))
+
+
+def test_each_stage_calls_a_tied_weight_as_the_user_does_where_it_is_read():
+    torch.manual_seed(0)
+    module, inputs = Shared(), (tokens(2, 5), tokens(2, 5))
+    pipeline = split_module(module, inputs, ["encoder.mix", "decoder.mix"])
+    (group,) = pipeline.tied  # The bias is tied within a stage, where autograd adds.
+    assert group == (
+        TiedParameter("encoder.words.weight", 0),
+        TiedParameter("decoder.words.weight", 1),
+        TiedParameter("head.weight", 2),
+        TiedParameter("encoder.words.weight", 2),
+    )
+    assert {"head.bias", "end.bias"} <= set(pipeline.stages[2].parameters)
+    own = dict(module.named_parameters(remove_duplicate=False))
+    for stage in pipeline.stages:
+        assert set(stage.module.state_dict()) == set(stage.parameters)
+        assert all(stage.module.get_parameter(name) is own[name] for name in stage.parameters)
+    check_equal(module, inputs, pipeline)
+
+
+class Handing(nn.Module):
+    """Returns its inputs, None and numbers beside what it computes, in a dict and a tuple."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x, mask):
+        hidden = self.first(x)
+        end = self.second(torch.relu(hidden) * mask)
+        return {"past": None, "end": end, "mask": mask, "more": (None, x, hidden, 3, "text", 0.5), "again": x}
+
+
+@pytest.mark.parametrize("cuts", [[], ["first"]])
+def test_inputs_none_and_numbers_are_returned_as_the_module_does(cuts):
+    torch.manual_seed(0)
+    module, inputs = Handing(), (torch.randn(3, 8), torch.randn(3, 8))
+    pipeline = split_module(module, (torch.randn(3, 8), torch.ones(3, 8)), cuts)
+    found, expected = pipeline.run(*inputs), module(*inputs)
+    leaves = [torch.utils._pytree.tree_flatten(each) for each in (found, expected)]
+    assert leaves[0][1] == leaves[1][1]
+    for ours, true in zip(leaves[0][0], leaves[1][0], strict=True):
+        assert torch.equal(ours, true) if isinstance(true, torch.Tensor) else ours == true
+    assert found["mask"] is inputs[1]
+    assert found["more"][1] is found["again"] is inputs[0]
+
+
+def test_a_module_that_returns_its_input_alone_is_one_stage():
+    x = torch.randn(3)
+    assert split_module(nn.Sequential(nn.Identity()), (torch.ones(3),), []).run(x) is x
+
+
 class DataDependent(nn.Module):
     def forward(self, x):
         return x.exp() if x.sum() > 0 else x.tanh()
+
+
+class ReturnsWeight(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.linear(x), self.linear.weight
 
 
 @pytest.mark.parametrize(
@@ -211,7 +294,7 @@ class DataDependent(nn.Module):
         (DataDependent(), (torch.ones(2),), [], TunerError, r"torch.export cannot trace DataDependent"),
         (Branches(), (torch.ones(3, 8),), ["frist"], UnknownNameError, r"no module 'frist'.*'first'"),
         (Branches(), (torch.ones(3, 8),), ["last"], TunerError, r"nothing runs after 'last'"),
-        (nn.Sequential(nn.Identity()), (torch.ones(3),), [], TunerError, r"which it does not compute"),
+        (ReturnsWeight(), (torch.ones(3, 8),), [], TunerError, r"returns its own tensor 'linear.weight'"),
     ],
 )
 def test_what_cannot_be_cut_is_refused(module, inputs, cuts, error, message, capfd):

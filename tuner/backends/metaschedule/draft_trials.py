@@ -67,7 +67,7 @@ class TrialReader:
             self._last_id = record.record_id
             where = record.measurement.environment
             trial = trial_of(record) if (where.device_model, where.num_threads) == here else None
-            if trial is None:
+            if trial is None or not record.measurement.tells_of_program:
                 continue
             known = self._kernels.setdefault(
                 trial.task, _KernelTrials(trial.task, trial.module, self._limits)

@@ -23,7 +23,9 @@ from tvm.s_tir.schedule import Trace
 from cost_model.schedule_model import Trials
 from records import Environment, Measurement, RecordStore, Status, Tensor, Workload, open_store
 from records.files.metaschedule import BACKEND, Trial, describe_trial, trial_of
+from records.measurement import NOT_BY_PROGRAM
 from tuner.graph.relax_types import IRModule
+from tuner.machine_faults import says_machine
 from tuner.targets.target import Target
 
 _LEAST_US = 1e-3
@@ -92,9 +94,14 @@ class KeepTrials(meta_schedule.measure_callback.PyMeasureCallback):
             status=Status.OK if seconds else Status.ERROR,
             samples_us=tuple(max(each * 1e6, _LEAST_US) for each in seconds),
             settings=trace,
-            message="" if seconds else said[-1][:_MESSAGE_CHARACTERS],
+            message="" if seconds else _message(said[-1]),
             measured_at=time.time(),
         )
+
+
+def _message(said: str) -> str:
+    """Return what a record says of a failed trial, and whether it was the trial that failed."""
+    return f"{NOT_BY_PROGRAM if says_machine(said) else ''}{said}"[:_MESSAGE_CHARACTERS]
 
 
 def load_trials(

@@ -134,18 +134,26 @@ class BehindTracker:
         name = f"program{next(self._numbers)}.so"
         with tempfile.TemporaryDirectory(prefix="tessel-rpc-") as folder:
             path = Path(folder) / name
-            compiler = self._remote.compiler
-            link = {"fcompile": cc.cross_compiler(compiler)} if compiler else {}
-            try:
-                executable.export_library(str(path), **link)
-            except (OSError, RuntimeError) as error:
-                raise TunerError(
-                    f"a program for {self._remote.key} could not be linked ({str(error).splitlines()[0]}); "
-                    "install a C++ compiler, or name one for the device by &cc=… in --target"
-                ) from error
+            self.link(executable, path)
             self._session.upload(str(path))
         machine = relax.VirtualMachine(self._session.load_module(name), self.device)
         return _ProgramThere(machine, self.device)
+
+    def link(self, executable: Executable, path: Path) -> None:
+        """Write the program as a library for the device.
+
+        Raises:
+            TunerError: there is no compiler to link with.
+        """
+        compiler = self._remote.compiler
+        link = {"fcompile": cc.cross_compiler(compiler)} if compiler else {}
+        try:
+            executable.export_library(str(path), **link)
+        except (OSError, RuntimeError) as error:
+            raise TunerError(
+                f"a program for {self._remote.key} could not be linked ({str(error).splitlines()[0]}); "
+                "install a C++ compiler, or name one for the device by &cc=… in --target"
+            ) from error
 
 
 class _ProgramThere:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ from tuner.lowering.lower import (
     build_unscheduled,
     lower_module,
 )
+from tuner.machine_faults import is_of_machine
 from tuner.measuring.messages import (
     WRONG_NUMBERS,
     Acquire,
@@ -64,12 +66,14 @@ from tuner.measuring.messages import (
     Start,
     Time,
     Timed,
+    not_by_program,
     receive_arrays,
     receive_request,
     send,
     send_arrays,
 )
 from tuner.measuring.module_json import module_of
+from tuner.measuring.probe_program import addition
 from tuner.measuring.worker.comparison import compare_results
 from tuner.measuring.worker.inputs import (
     INTERVALS,
@@ -233,6 +237,23 @@ class Worker:
                 samples[key].append(self.racing[key].sample_us())
         return Raced(tuple(map(tuple, samples.values())))
 
+    def can_build(self) -> bool:
+        """Say whether compilers are sound: whether the smallest program can be built for the device.
+
+        It is not run on a GPU or behind a tracker: a program that failed there may have broken what it left.
+        """
+        try:
+            executable, _ = build_planned(addition(), self.target)
+            if self.remote is not None:
+                with tempfile.TemporaryDirectory() as folder:
+                    self.remote.link(executable, Path(folder) / "addition.so")
+            elif self.target.kind == "cpu":
+                self.place.load(executable)
+        except Exception:  # whatever compilers raise
+            logging.getLogger(__name__).debug("nothing can be built", exc_info=True)
+            return False
+        return True
+
     def _sampler(self, built: _Built, seed: int, *, long_us: float) -> Callable[[int], Sample]:
         """Load a built module, and return the function that samples it.
 
@@ -374,7 +395,7 @@ def _answer(worker: Worker, request: Request, connection: Connection) -> None:
             send(connection, _handle(worker, request))
     except Exception as error:  # foreign code is built and run here; whatever it raises is the measurement
         logging.getLogger(__name__).debug("request failed", exc_info=True)
-        failure = _failure(error)
+        failure = _failure(error, worker)
     if not isinstance(request, Acquire):
         worker.release()
     if failure is not None:
@@ -395,13 +416,17 @@ def _handle(worker: Worker, request: Request) -> Reply:
     raise TypeError(f"{type(request).__name__} is not a request that is answered twice")
 
 
-def _failure(error: Exception) -> Failed:
+def _failure(error: Exception, worker: Worker | None = None) -> Failed:
     unsupported = isinstance(error, UnsupportedOperatorError)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # TVM puts a C++ trace before the sentence that says what is wrong.
     sentence = lines[0] if isinstance(error, TunerError) and lines else (lines[-1] if lines else "no message")
     text = f"{type(error).__name__}: {sentence}"[:_MESSAGE_CHARACTERS]
-    return Failed(Status.UNSUPPORTED if unsupported else Status.ERROR, text)
+    if unsupported:
+        return Failed(Status.UNSUPPORTED, text)
+    if is_of_machine(error) or (worker is not None and not worker.can_build()):
+        return not_by_program(text)
+    return Failed(Status.ERROR, text)
 
 
 def _send_results(connection: Connection, results: Sequence[np.ndarray]) -> None:

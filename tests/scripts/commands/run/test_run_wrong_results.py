@@ -129,3 +129,52 @@ def test_compiled_stages_of_real_ranks_are_checked_alike(
     done = tessel("run", plan, "--stages", "faulty_stages:stages", "--repeats", 1, "--overheads", "none")
     assert done.status == (0 if fault is None else 1), done.stderr
     assert place in " ".join(done.stderr.split())
+
+
+NON_FINITE = {
+    "right": (None, ""),
+    "right inference": (None, ""),
+    "loss": (
+        {"place": "loss", "kind": "NaN", "stage": 1, "micro_batch": 1},
+        "the loss of micro-batch 1 (stage 1, searched) is NaN in 1 of 1 values",
+    ),
+    "gradient": (
+        {"place": "gradient", "kind": "one negative infinity", "stage": 0, "weight": "linear.bias"},
+        "the gradient of linear.bias (stage 0, searched) is negative infinity in 1 of 8 values",
+    ),
+    "what is handed on": (
+        {"place": "sent", "kind": "NaN", "stage": 0, "micro_batch": 0},
+        "the loss of micro-batch 0 (stage 1, searched) is NaN in 1 of 1 values",
+    ),
+    "output of inference": (
+        {"place": "output", "kind": "infinity", "stage": 1, "micro_batch": 1},
+        "the output h2 of micro-batch 1 (stage 1, searched) is infinity in 32 of 32 values",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NON_FINITE)
+def test_what_is_not_finite_is_wrong_without_a_reference(
+    name: str, tessel: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault, said = NON_FINITE[name]
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    if fault is not None:
+        monkeypatch.setenv("FAULT", json.dumps(fault))
+    path = tmp_path / "v.json"
+    placement = make_shape("vshape", 2, infer="inference" in name)
+    save_document(path, draw_schedule(placement, 2, np.random.default_rng(0)).to_json())
+    wanted = ("--stages", "unreferenced_stages:stages", "--repeats", 1, "--overheads", "none", "--json")
+    done = tessel("run", path, *wanted)
+    report = json.loads(done.stdout)
+    assert report["reference"] is None
+    if fault is None:
+        assert done.status == 0, done.stderr
+        assert (report["is_right"], report["failures"]) == (None, [])
+        kinds = ("outputs",) if "inference" in name else ("gradients", "losses")
+        assert all(report["checked"][kind] > 0 for kind in kinds)
+        return
+    assert done.status == 1
+    assert report["is_right"] is False
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

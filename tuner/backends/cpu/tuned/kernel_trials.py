@@ -168,7 +168,7 @@ def load_kernel_trials(
             where = record.measurement.environment
             if (where.device_model, where.num_threads) != (environment.device_model, environment.num_threads):
                 continue
-            trial = _trial_of(record)
+            trial = _trial_of(record) if record.measurement.tells_of_program else None
             if trial is not None and (kernels is None or trial.kernel in kernels):
                 measured_at = record.measurement.measured_at
                 found.append(KeptTrial(trial, record.record_id, measured_at, where.versions))
