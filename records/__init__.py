@@ -3,16 +3,26 @@
 The package defines three types: a `Workload` (what was run, without any compiler's types), an `Environment`
 (on what it was run) and a `Measurement` (the outcome). A `RecordStore` keeps them as `Record`s; nothing here
 depends on how a latency is produced or used.
+
+What needs a database is imported when it is first asked for (PEP 562): plain data, such as a plan, imports
+types from here and waits for no SQLAlchemy. Checked in tests/test_import_weight.py.
 """
 
-from records.database.counts import Stats
-from records.database.store import RecordStore, open_store
-from records.database.verification import Finding
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from records.environment import Environment
 from records.errors import RecordError, RecordFileError
 from records.measurement import Measurement, Status
 from records.record import Match, Record
 from records.workload import Operator, Tensor, Workload
+
+if TYPE_CHECKING:
+    from records.database.counts import Stats
+    from records.database.store import RecordStore, open_store
+    from records.database.verification import Finding
 
 __all__ = [
     "Environment",
@@ -30,3 +40,17 @@ __all__ = [
     "Workload",
     "open_store",
 ]
+
+_MODULE_BY_NAME = {
+    "Finding": "records.database.verification",
+    "RecordStore": "records.database.store",
+    "Stats": "records.database.counts",
+    "open_store": "records.database.store",
+}
+
+if not TYPE_CHECKING:  # or a type checker would take any misspelt name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULE_BY_NAME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
