@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
-from tuner.errors import ModelFileError
+from tuner.errors import ModelFileError, UnsupportedOperatorError
 from tuner.frontend.onnx.control_flow import is_control_flow, write_out_control_flow
 from tuner.frontend.onnx.functions import functions_to_write_out, write_out_functions
 from tuner.frontend.onnx.old_opsets import (
@@ -31,6 +30,7 @@ from tuner.frontend.onnx.old_opsets import (
 )
 from tuner.frontend.onnx.quantised import write_out_quantised
 from tuner.frontend.onnx.recurrent import unroll_recurrent
+from tuner.frontend.onnx.reference import results_of
 from tuner.frontend.onnx.rewrite import (
     OnnxModel,
     OnnxNode,
@@ -104,8 +104,9 @@ def prepare_graph(
         training: whether weights train, so that what is made of them is no constant.
 
     Raises:
-        ModelFileError: the graph contradicts itself.
+        ModelFileError: onnx's checker does not pass the file.
         UnknownNameError: a shape is given for what is no input.
+        UnsupportedOperatorError: onnx's tools fail on a file that is valid.
         ValueError: an input has symbolic extents and no shape is given, or the given one does not fit.
     """
     prepared = type(model)()
@@ -116,10 +117,13 @@ def prepare_graph(
     except (
         Exception
     ) as error:  # foreign code: onnx's checks, its inference and its reference, on a strange file
-        reason = str(error).strip().partition("\n")[0][:200]
-        raise ModelFileError(
-            f"{name} is no valid ONNX model ({type(error).__name__}: {reason}); export it again"
-        ) from error
+        reason = f"{type(error).__name__}: {[*str(error).strip().splitlines(), ''][0][:200]}"
+        if _is_valid(model):
+            raise UnsupportedOperatorError(
+                f"{name} is valid, but onnx's own tools do not prepare it for import ({reason}); export "
+                "it for another opset"
+            ) from error
+        raise ModelFileError(f"{name} is no valid ONNX model ({reason}); export it again") from error
     return prepared
 
 
@@ -276,18 +280,36 @@ def _inferred(model: OnnxModel) -> OnnxModel:
     Inference reads small constants only, so large ones are handed to it as inputs: it copies what it is
     given, and can take no more than 2 GiB.
     """
+    return onnx.shape_inference.infer_shapes(_light(model), data_prop=True)
+
+
+def _is_valid(model: OnnxModel) -> bool:
+    """Say whether onnx's checker passes a file, its large constants left aside."""
+    try:
+        onnx.checker.check_model(_light(model))
+    except Exception:  # foreign code, on a strange file
+        return False
+    return True
+
+
+def _light(model: OnnxModel) -> OnnxModel:
+    """Return the graph with its large constants as inputs."""
     graph = model.graph
     large = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > _MAX_SHAPE]
     small = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MAX_SHAPE]
-    weights = [helper.make_tensor_value_info(item.name, item.data_type, item.dims) for item in large]
-    light = helper.make_model(
+    listed = {value.name for value in graph.input}
+    weights = [
+        helper.make_tensor_value_info(item.name, item.data_type, item.dims)
+        for item in large
+        if item.name not in listed
+    ]
+    return helper.make_model(
         helper.make_graph(graph.node, "light", [*graph.input, *weights], graph.output, small),
         opset_imports=list(model.opset_import),
         # Before version 4 the inference looks for initialisers among the inputs alone.
         ir_version=max(model.ir_version, 4),
         functions=list(model.functions),
     )
-    return onnx.shape_inference.infer_shapes(light, data_prop=True)
 
 
 def _fold_constants(model: OnnxModel, shapes: Shapes, weights: frozenset[str]) -> bool:
@@ -394,16 +416,7 @@ def _evaluate(
         return None
     if any(name and name not in values for name in node.input):
         return None
-    evaluator = ReferenceEvaluator(_single_node_model(node, model))
-    results = evaluator.run(None, {name: values[name] for name in node.input if name})
-    return dict(zip(node.output, map(np.asarray, results), strict=True))
-
-
-def _single_node_model(node: OnnxNode, model: OnnxModel) -> OnnxModel:
-    inputs = [helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(node.input) if name]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
-    graph = helper.make_graph([node], "constant", inputs, outputs)
-    return helper.make_model(graph, opset_imports=list(model.opset_import), ir_version=model.ir_version)
+    return results_of(node, values, model)
 
 
 def _known_shape(value: Any) -> tuple[int, ...] | None:

@@ -30,6 +30,7 @@ from tuner.frontend.model import InputSpec, Model, Run
 from tuner.frontend.onnx import runtime_process
 from tuner.frontend.onnx.external_data import load_external
 from tuner.frontend.onnx.graph import RANDOM_OPERATORS, bind_inputs
+from tuner.frontend.onnx.reference import MISREAD_BEFORE
 from tuner.frontend.onnx.rewrite import OnnxModel, opset_of
 from tuner.graph.structure import Structure
 from tuner.numerical_error import compare_tensor
@@ -43,9 +44,6 @@ MAX_TIME_S = 120
 
 _WAIT_S = 1800.0
 """Seconds waited: the machine may be busy with other work."""
-
-_FLAT_BEFORE = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13}
-"""Operators by the version since which they take one axis alone; onnx's reference takes them so in any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,9 +200,9 @@ def _require_sound(runtime: str, model: OnnxModel) -> None:
     if drawn := sorted(operators & set(RANDOM_OPERATORS)):
         raise NotComparableError(f"it draws random numbers ({drawn[0]})")
     opset = opset_of(model)
-    flat = sorted(name for name in operators if opset < _FLAT_BEFORE.get(name, 0))
-    if flat and runtime == "onnx":
-        raise NotComparableError(f"onnx's reference takes {flat[0]} of opset {opset} for that of a later one")
+    misread = sorted(name for name in operators if opset < MISREAD_BEFORE.get(name, 0))
+    if misread and runtime == "onnx":
+        raise NotComparableError(f"onnx's reference takes {misread[0]} of opset {opset} for another one")
 
 
 def _ask(
