@@ -15,7 +15,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,8 +32,14 @@ from tuner.frontend.onnx.external_data import load_external
 from tuner.frontend.onnx.graph import RANDOM_OPERATORS, bind_inputs
 from tuner.frontend.onnx.reference import MISREAD_BEFORE
 from tuner.frontend.onnx.rewrite import OnnxModel, opset_of
+from tuner.frontend.onnx.roundings import (
+    cut_at_roundings,
+    differ_by_ties,
+    name_in_file,
+    rounded_tensors,
+)
 from tuner.graph.structure import Structure
-from tuner.numerical_error import compare_tensor
+from tuner.numerical_error import Deviation, compare_tensor, worst
 
 MAX_FLOPS: Mapping[str, int] = {"onnxruntime": 10**12, "onnx": 10**10}
 """Floating-point operations of the largest model that is compared: about a minute of one core. ONNX Runtime
@@ -115,25 +121,39 @@ class OnnxSource:
 
     def locate(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float) -> str:
         """Name the first node that the import has wrong; empty if each is right."""
-        original = self._load()
-        exposed, nodes = self.import_exposed(original)
-        weights = [np.asarray(exposed.parameters[name]) for name in exposed.parameter_names]
-        found = run(exposed.module, [*inputs.values(), *weights])
-        known = {name for node in original.graph.node for name in node.output}
-        names = [node.output[0] for node in nodes]
-        wanted = [name for name in names if name in known]
-        del original.graph.output[:]
-        original.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
-        expected = _run(original, model.inputs, inputs, wanted)
-        for node, name, array in zip(nodes, names, found, strict=True):
-            if name not in expected:  # made by a rewriting
-                continue
-            deviation = compare_tensor(
-                f"node {node.name!r} ({node.op_type})", array, expected[name], infinity_agrees=True
-            )
+        for deviation in self._by_node(model, inputs, run):
             if not deviation.is_within(limit):
                 return f"{deviation.tensor}, which {deviation.describe(limit)},"
         return ""
+
+    def between_roundings(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run) -> Deviation | None:
+        """Return the largest deviation of a node, each from what the runtime rounded; see `Source`."""
+        return worst(self._by_node(model, inputs, run)) if rounded_tensors(self._load()) else None
+
+    def _by_node(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run) -> Iterator[Deviation]:
+        """Compare nodes that the file has too, in order; each goes on from what the runtime rounded.
+
+        Raises:
+            NotComparableError: no runtime runs the file.
+        """
+        original, cut = self._load(), self._load()
+        rounded = _exposed(original, model.inputs, inputs, rounded_tensors(original))
+        cut_at_roundings(cut, rounded)
+        exposed, nodes = self.import_exposed(cut)
+        weights = [np.asarray(exposed.parameters[name]) for name in exposed.parameter_names]
+        found = run(exposed.module, [*inputs.values(), *rounded.values(), *weights])
+        known = {name for node in original.graph.node for name in node.output}
+        names = [name_in_file(node.output[0]) for node in nodes]
+        wanted = [name for name in names if name in known]
+        expected = _exposed(original, model.inputs, inputs, wanted)
+        for node, name, array in zip(nodes, names, found, strict=True):
+            if name not in expected:  # made by a rewriting
+                continue
+            tensor = f"node {node.name!r} ({node.op_type})"
+            if name in rounded and differ_by_ties(array, expected[name]):
+                yield Deviation(tensor=tensor, relative_error=0.0)
+            else:
+                yield compare_tensor(tensor, array, expected[name], infinity_agrees=True)
 
     def _load(self) -> OnnxModel:
         """Return the file's model with static inputs, its nodes as they are.
@@ -192,6 +212,15 @@ def _run(
         except NotComparableError as error:
             reasons.append(str(error))
     raise NotComparableError("; ".join(reasons))
+
+
+def _exposed(
+    model: OnnxModel, inputs: Sequence[InputSpec], arrays: Mapping[str, np.ndarray], names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Return any tensors of the model, whose outputs they become; arguments and errors as of `_run`."""
+    del model.graph.output[:]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return _run(model, inputs, arrays, names) if names else {}
 
 
 def _require_sound(runtime: str, model: OnnxModel) -> None:
