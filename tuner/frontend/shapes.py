@@ -8,9 +8,13 @@ Checked in tests/tuner/frontend/test_shapes.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from tuner.errors import UnknownNameError
 from tuner.frontend.model import InputSpec
+
+Scalar: TypeAlias = bool | int | float
+"""What every element of an input is fixed to."""
 
 
 def input_shapes(

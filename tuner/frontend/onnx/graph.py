@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tuner.errors import ModelFileError, UnsupportedOperatorError
+from tuner.errors import ModelFileError, UnknownNameError, UnsupportedOperatorError
 from tuner.frontend.onnx.control_flow import is_control_flow, write_out_control_flow
 from tuner.frontend.onnx.functions import functions_to_write_out, write_out_functions
 from tuner.frontend.onnx.old_opsets import (
@@ -39,7 +39,7 @@ from tuner.frontend.onnx.rewrite import (
     spell_out_extents,
     spell_out_padding,
 )
-from tuner.frontend.shapes import static_shapes
+from tuner.frontend.shapes import Scalar, static_shapes
 
 _MAX_SHAPE = 1024
 """Elements above which a constant is taken for a weight, which no shape follows from."""
@@ -93,7 +93,12 @@ RANDOM_OPERATORS = (
 
 
 def prepare_graph(
-    model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...]], *, training: bool = False
+    model: OnnxModel,
+    name: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    values: Mapping[str, Scalar] | None = None,
+    training: bool = False,
 ) -> OnnxModel:
     """Return a copy of the model whose inputs are static, with constants folded and padding explicit.
 
@@ -101,19 +106,24 @@ def prepare_graph(
         model: as it was loaded; its initialisers may be listed as inputs, as old files do.
         name: of the model, for messages.
         shapes: wanted shapes by name of input; every symbolic input needs one.
+        values: of inputs that are constants from here on, by name, for each of their elements.
         training: whether weights train, so that what is made of them is no constant.
 
     Raises:
-        ModelFileError: onnx's checker does not pass the file.
-        UnknownNameError: a shape is given for what is no input.
+        ModelFileError: onnx's checker does not pass the file, or its constants do not fit in memory.
+        UnknownNameError: a shape or value is given for what is no input.
         UnsupportedOperatorError: onnx's tools fail on a file that is valid.
-        ValueError: an input has symbolic extents and no shape is given, or the given one does not fit.
+        ValueError: an input has symbolic extents and no shape is given, or what is given does not fit.
     """
     prepared = type(model)()
     prepared.CopyFrom(model)
-    bind_inputs(prepared, name, shapes)
+    bind_inputs(prepared, name, shapes, values or {})
     try:
         _simplify(prepared, training=training)
+    except MemoryError as error:
+        raise ModelFileError(
+            f"{name} computes constants that do not fit in memory ({error}); export it without them"
+        ) from error
     except (
         Exception
     ) as error:  # foreign code: onnx's checks, its inference and its reference, on a strange file
@@ -127,14 +137,17 @@ def prepare_graph(
     return prepared
 
 
-def bind_inputs(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Make a model's inputs static, and take initialisers out of them; arguments and errors as above."""
+def bind_inputs(
+    model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Scalar]
+) -> None:
+    """Make a model's inputs static or constant, and take initialisers out; arguments and errors as above."""
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
     del graph.input[:]
     graph.input.extend(inputs)
     _bind_shapes(list(graph.input), name, shapes)
+    _bind_values(graph, name, values)
 
 
 def _simplify(model: OnnxModel, *, training: bool) -> None:
@@ -259,6 +272,40 @@ def _bind_shapes(inputs: list[Any], name: str, shapes: Mapping[str, tuple[int, .
         for dimension, extent in zip(value.type.tensor_type.shape.dim, bound[value.name], strict=True):
             dimension.Clear()
             dimension.dim_value = extent
+
+
+def _bind_values(graph: Any, name: str, values: Mapping[str, Scalar]) -> None:
+    """Make constants of inputs, as the first nodes of the graph."""
+    inputs = {value.name: value for value in graph.input}
+    for given in values:
+        if given not in inputs:
+            raise UnknownNameError(f"{name} has no input {given!r}; there is {', '.join(inputs)}")
+    constants = [
+        helper.make_node("Constant", [], [given], name=given, value=_full(inputs[given], name, value))
+        for given, value in values.items()
+    ]
+    if constants:
+        kept, nodes = [value for value in graph.input if value.name not in values], list(graph.node)
+        del graph.input[:], graph.node[:]
+        graph.input.extend(kept)
+        graph.node.extend([*constants, *nodes])
+
+
+def _full(declared: Any, name: str, value: Scalar) -> Any:
+    """Return the tensor of an input whose elements are all one value."""
+    dtype = helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type)
+    shape = _declared_shape(declared)
+    try:
+        with np.errstate(invalid="ignore"):  # of a number beyond the type, which is found right after
+            found = np.full(shape, value, dtype)
+        is_exact = bool(np.issubdtype(dtype, np.floating)) or bool(np.equal(found, value).all())
+    except (OverflowError, TypeError, ValueError):
+        is_exact = False
+    if not is_exact:
+        raise ValueError(
+            f"the value {value} of {name}'s input {declared.name!r} is none of its type; give one of {dtype}"
+        )
+    return numpy_helper.from_array(found, declared.name)
 
 
 def _declared_shape(value: Any) -> tuple[int, ...]:

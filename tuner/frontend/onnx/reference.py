@@ -40,11 +40,16 @@ def results_of(
         node: holds no graphs, and draws no random numbers.
         values: of its inputs, by name.
         model: tells the versions of its operators.
+
+    Raises:
+        MemoryError: the results do not fit in memory.
     """
     is_misread = opset_of(model) < MISREAD_BEFORE.get(node.op_type, 0)
     for is_converted in (True,) if is_misread else (False, True):
         try:
             return _run(_single_node_model(node, values, model, is_converted=is_converted), values)
+        except MemoryError:
+            raise
         except Exception as error:  # foreign code: the reference and the converter raise errors of any kind
             logger.debug("onnx's reference does not run %s: %s", node.op_type, error)
     return None

@@ -38,6 +38,7 @@ from tuner.frontend.onnx.roundings import (
     name_in_file,
     rounded_tensors,
 )
+from tuner.frontend.shapes import Scalar
 from tuner.graph.structure import Structure
 from tuner.numerical_error import Deviation, compare_tensor, worst
 
@@ -62,6 +63,7 @@ class OnnxSource:
         path: of the file.
         digest: of its bytes, as it was imported.
         shapes: static shapes by name of input.
+        values: of inputs that were imported as constants, by name.
         import_exposed: imports the file with the result of every node among its outputs; gives the model, and
             the node that makes each output.
     """
@@ -69,6 +71,7 @@ class OnnxSource:
     path: Path
     digest: str
     shapes: Mapping[str, tuple[int, ...]]
+    values: Mapping[str, Scalar]
     import_exposed: Callable[[OnnxModel], tuple[Model, tuple[Any, ...]]]
 
     @property
@@ -89,6 +92,7 @@ class OnnxSource:
     def fingerprint(self, model: Model) -> str:
         """Name the file, with the weights in other files, and what was imported."""
         digest = hashlib.sha256(f"{onnx.__version__} {self.digest}".encode())
+        digest.update("".join(f" {name}={value}" for name, value in sorted(self.values.items())).encode())
         digest.update(Structure(model.module).fingerprint.encode())
         for name, array in sorted(model.parameters.items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -171,7 +175,7 @@ class OnnxSource:
             raise NotComparableError(f"{self.path} has changed since it was imported")
         model = onnx.load_model_from_string(content)
         load_external(model, self.path)
-        bind_inputs(model, self.path.name, self.shapes)
+        bind_inputs(model, self.path.name, self.shapes, self.values)
         model.ir_version = max(model.ir_version, 4)  # before it, initialisers had to be inputs as well
         return model
 
