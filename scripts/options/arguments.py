@@ -281,8 +281,6 @@ def _shapes_by_name(texts: list[str]) -> dict[str, list[tuple[int, ...]]]:
             raise typer.BadParameter(f"shape {text!r} is not NAME=EXTENT,EXTENT,…; write input_ids=1,128")
         shape = tuple(int(extent) for extent in extents.split(","))
         shapes.setdefault(name, []).append(shape)
-        if min(shape) < 1:
-            raise typer.BadParameter(f"shape {text!r} has an extent of 0; extents are at least 1")
     return shapes
 
 

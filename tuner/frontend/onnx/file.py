@@ -33,7 +33,12 @@ from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
 from tuner.frontend.onnx.control_flow import deciding_inputs, is_control_flow
 from tuner.frontend.onnx.external_data import external_bytes, load_external
-from tuner.frontend.onnx.graph import graph_operators, prepare_graph, untrained_constants
+from tuner.frontend.onnx.graph import (
+    declared_shape,
+    graph_operators,
+    prepare_graph,
+    untrained_constants,
+)
 from tuner.frontend.onnx.operators import ADDED, CONVERTERS
 from tuner.frontend.onnx.refusals import refused_use
 from tuner.frontend.onnx.rewrite import OnnxModel, opset_of
@@ -145,7 +150,7 @@ def import_exposed(
 
 def _import_graph(graph: OnnxModel, name: str) -> Model:
     """Return the model of a prepared graph."""
-    importer = _Importer()
+    importer = _Importer({value.name: declared_shape(value) for value in graph.graph.input})
     module = _import(importer, graph, name)
     values = {
         _parameter_name(tensor.name): numpy_helper.to_array(tensor) for tensor in graph.graph.initializer
@@ -167,8 +172,9 @@ def _parameter_name(tensor: str) -> str:
 class _Importer(onnx_frontend.ONNXGraphImporter):
     """TVM's importer, noting the layer of each node and the node it is at."""
 
-    def __init__(self) -> None:
-        super().__init__(None, None, keep_params_in_input=True, sanitize=False)
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        # The importer takes an extent of 0 for an open one, unless it is told.
+        super().__init__(dict(shapes), None, keep_params_in_input=True, sanitize=False)
         self.bb = PathBuilder()
         self.current_operator = ""
 

@@ -266,7 +266,7 @@ def graph_operators(model: OnnxModel) -> tuple[str, ...]:
 
 
 def _bind_shapes(inputs: list[Any], name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    declared = {value.name: _declared_shape(value) for value in inputs}
+    declared = {value.name: declared_shape(value) for value in inputs}
     bound = static_shapes(name, declared, shapes)
     for value in inputs:
         for dimension, extent in zip(value.type.tensor_type.shape.dim, bound[value.name], strict=True):
@@ -294,7 +294,7 @@ def _bind_values(graph: Any, name: str, values: Mapping[str, Scalar]) -> None:
 def _full(declared: Any, name: str, value: Scalar) -> Any:
     """Return the tensor of an input whose elements are all one value."""
     dtype = helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type)
-    shape = _declared_shape(declared)
+    shape = declared_shape(declared)
     try:
         with np.errstate(invalid="ignore"):  # of a number beyond the type, which is found right after
             found = np.full(shape, value, dtype)
@@ -308,7 +308,7 @@ def _full(declared: Any, name: str, value: Scalar) -> Any:
     return numpy_helper.from_array(found, declared.name)
 
 
-def _declared_shape(value: Any) -> tuple[int, ...]:
+def declared_shape(value: Any) -> tuple[int, ...]:
     """Return the extents that a file declares, 0 where one is symbolic."""
     return tuple(int(dimension.dim_value) for dimension in value.type.tensor_type.shape.dim)
 
