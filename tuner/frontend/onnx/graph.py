@@ -35,6 +35,7 @@ from tuner.frontend.onnx.rewrite import (
     OnnxModel,
     OnnxNode,
     Shapes,
+    drop_widths_of_one,
     simplify_graph,
     spell_out_extents,
     spell_out_padding,
@@ -157,6 +158,7 @@ def _simplify(model: OnnxModel, *, training: bool) -> None:
         output.type.tensor_type.ClearField("shape")
     weights = _floating_initialisers(model) - _constants_of_torch(model) if training else frozenset()
     normalise_by_element(model)
+    drop_widths_of_one(model)
     shapes_by_name = _folded(model, weights)
     while align_operands(model, shapes_by_name):
         shapes_by_name = _folded(model, weights)

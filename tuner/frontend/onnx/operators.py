@@ -350,6 +350,34 @@ def _tensor_scatter(inputs: Sequence[Any], said: Mapping[str, Any], constant: Co
     return relax.op.scatter_elements(cache, relax.op.broadcast_to(places, new), update, axis)
 
 
+def _split_to_sequence(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
+    """Return parts along an axis, of one place each and then without the axis where widths are left out."""
+    x, given = [*inputs, None][:2]
+    axis = said.get("axis", 0) % len(_extents(x))
+    extent = _extents(x)[axis]
+    if given is None and not said.get("keepdims", 1):
+        return relax.Tuple([relax.op.take(x, relax.const(place, "int64"), axis) for place in range(extent)])
+    widths = np.array(1) if given is None else constant(given)
+    if widths is None:
+        raise ValueError("where it splits is known only when the model runs")
+    starts = np.cumsum([0, *widths[:-1]]) if widths.ndim else np.arange(0, extent, widths)
+    ends = [*starts[1:], extent]
+    return relax.Tuple(
+        [
+            relax.op.strided_slice(x, [axis], [int(start)], [int(end)])
+            for start, end in zip(starts, ends, strict=True)
+        ]
+    )
+
+
+def _sequence_at(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
+    sequence, place = inputs
+    number = constant(place)
+    if number is None:
+        raise ValueError("its place is known only when the model runs")
+    return sequence[int(number)]
+
+
 _IMAGE_AXES = 2
 
 
@@ -385,7 +413,9 @@ CONVERTERS: Mapping[str, Converter] = {
     "Resize": _resize,
     "ReverseSequence": _reverse_sequence,
     "STFT": short_time_fourier_transform,
+    "SequenceAt": _sequence_at,
     "SpaceToDepth": _space_to_depth,
+    "SplitToSequence": _split_to_sequence,
     "TensorScatter": _tensor_scatter,
     "Tile": _tile,
 }

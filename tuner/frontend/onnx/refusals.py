@@ -38,8 +38,6 @@ def refused_use(model: OnnxModel) -> str:
             reason = "gives as many boxes as its values say"
         elif node.op_type == "RoiAlign" and text_of(said.get("mode", "avg")) != "avg":
             reason = "takes the largest of sampled values"
-        elif node.op_type == "SplitToSequence" and not said.get("keepdims", 1):
-            reason = "drops an axis"
         elif node.op_type == "Cast" and said.get("to") in _NARROW:
             reason = f"makes numbers of {_name_of(said['to'])}"
         if reason:
