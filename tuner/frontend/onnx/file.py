@@ -33,6 +33,7 @@ from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
 from tuner.frontend.onnx.control_flow import deciding_inputs, is_control_flow
 from tuner.frontend.onnx.external_data import external_bytes, load_external
+from tuner.frontend.onnx.fused import DOMAIN
 from tuner.frontend.onnx.graph import (
     declared_shape,
     graph_operators,
@@ -253,9 +254,14 @@ def _import(importer: _Importer, graph: OnnxModel, name: str) -> IRModule:
             "conditions, counts and shapes"
         )
     if missing:
+        fused = [operator for operator in missing if operator.startswith(f"{DOMAIN}.")]
+        remedy = (
+            "give the file as it was before ONNX Runtime, or a tool of it, optimised it"
+            if fused
+            else "export the model without it, or decompose it"
+        )
         raise UnsupportedOperatorError(
-            f"TVM's ONNX importer has no operator {_quoted(missing)}, which {name} uses; export the model "
-            "without it, or decompose it"
+            f"TVM's ONNX importer has no operator {_quoted(fused or missing)}, which {name} uses; {remedy}"
         )
     refused = refused_use(graph)
     if refused:

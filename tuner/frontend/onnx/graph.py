@@ -22,6 +22,7 @@ from onnx import helper, numpy_helper
 from tuner.errors import ModelFileError, UnknownNameError, UnsupportedOperatorError
 from tuner.frontend.onnx.control_flow import is_control_flow, write_out_control_flow
 from tuner.frontend.onnx.functions import functions_to_write_out, write_out_functions
+from tuner.frontend.onnx.fused import DOMAIN, write_out_fused
 from tuner.frontend.onnx.old_opsets import (
     align_operands,
     has_old_operators,
@@ -178,7 +179,9 @@ def _simplify(model: OnnxModel, *, training: bool) -> None:
 
 
 def _write_out(model: OnnxModel, shapes: Shapes, weights: frozenset[str]) -> bool:
-    """Put the bodies of functions, or branches and steps, in their place; return whether there were any."""
+    """Put what functions, fused operators, branches or steps hold in their place; return whether any did."""
+    if any(node.domain == DOMAIN for node in model.graph.node) and write_out_fused(model, _inferred(model)):
+        return True
     if functions_to_write_out(model):
         before = {tensor.name for tensor in model.graph.initializer}
         if write_out_functions(model, _inferred(model)):
