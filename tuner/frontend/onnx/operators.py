@@ -360,7 +360,7 @@ def _split_to_sequence(inputs: Sequence[Any], said: Mapping[str, Any], constant:
     widths = np.array(1) if given is None else constant(given)
     if widths is None:
         raise ValueError("where it splits is known only when the model runs")
-    starts = np.cumsum([0, *widths[:-1]]) if widths.ndim else np.arange(0, extent, widths)
+    starts = np.cumsum([0, *widths[:-1]]) if widths.ndim else np.arange(0, extent, int(widths))
     ends = [*starts[1:], extent]
     return relax.Tuple(
         [

@@ -107,8 +107,6 @@ REFUSED = {
     "test_sequence_model1": "SequenceInsert",
     "test_sequence_model2": "SequenceErase",
     "test_sequence_model3": "SequenceErase",
-    "test_sequence_model6": "SequenceLength",
-    "test_sequence_model7": "SplitToSequence",
     "test_sequence_model8": "leaves open",
     "test_strnorm": "StringNormalizer",
 }
