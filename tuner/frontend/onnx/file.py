@@ -32,6 +32,7 @@ from tuner.frontend.emission import PathBuilder
 from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
 from tuner.frontend.onnx.control_flow import deciding_inputs, is_control_flow
+from tuner.frontend.onnx.converters.operators import ADDED, CONVERTERS
 from tuner.frontend.onnx.external_data import external_bytes, load_external
 from tuner.frontend.onnx.fused import DOMAIN
 from tuner.frontend.onnx.graph import (
@@ -40,7 +41,6 @@ from tuner.frontend.onnx.graph import (
     prepare_graph,
     untrained_constants,
 )
-from tuner.frontend.onnx.operators import ADDED, CONVERTERS
 from tuner.frontend.onnx.refusals import refused_use
 from tuner.frontend.onnx.rewrite import OnnxModel, opset_of
 from tuner.frontend.onnx.runtime import OnnxSource

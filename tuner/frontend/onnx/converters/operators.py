@@ -3,7 +3,7 @@
 Some it writes as a kernel, which has no gradient, which no rule matches and only `tvm` runs; a clip is in
 every MobileNet. Of others it drops results or attributes. What is not taken here (bounds, widths or repeats
 that are no constants, other modes of padding) is left to the importer. Checked in
-tests/tuner/frontend/onnx/test_operators.py, and against every case that onnx states by
+tests/tuner/frontend/onnx/converters/test_operators.py, and against every case that onnx states by
 `benchmarks.onnx_operators`.
 """
 
@@ -18,10 +18,10 @@ import numpy as np
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from tuner.frontend.onnx.pooling import max_pool_with_places
-from tuner.frontend.onnx.resizing import Sampling, resize_by_matrices, resized_axes
+from tuner.frontend.onnx.converters.pooling import max_pool_with_places
+from tuner.frontend.onnx.converters.resizing import Sampling, resize_by_matrices, resized_axes
+from tuner.frontend.onnx.converters.spectra import fourier_transform, short_time_fourier_transform
 from tuner.frontend.onnx.rewrite import Constant, text_of
-from tuner.frontend.onnx.spectra import fourier_transform, short_time_fourier_transform
 
 Converter = Callable[[Sequence[Any], Mapping[str, Any], Constant], Any | None]
 """Gives the expression of a node, of its inputs and its attributes; None where it is left to the importer."""
