@@ -151,7 +151,8 @@ def _check_other_shapes(plan: Plan) -> None:
     weights = [stage.parameters for stage in plan.stages]
     seen = [plan.shapes]
     for other in plan.other_shapes:
-        if other.model != plan.model or [stage.parameters for stage in other.stages] != weights:
+        is_same = (other.model, other.values) == (plan.model, plan.values)
+        if not is_same or [stage.parameters for stage in other.stages] != weights:
             raise ScheduleError('"other_shapes" holds a plan of another model or with other stages')
         if other.other_shapes or other.shapes in seen:
             raise ScheduleError('"other_shapes" holds a plan for several shapes, or two for the same')

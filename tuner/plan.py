@@ -280,6 +280,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         new_measurements: measurements made by this run.
         reused_measurements: measurements found in the records.
         shapes: shapes that were bound when the model was loaded, by input.
+        values: of inputs that were made constants when the model was loaded, by input.
         batch: batch size of one micro-batch that the model was loaded with.
         ratio_to_mix: for each single backend that raced, its latency over the mix's.
         graph: how the sub-graphs of the stages' forward functions hang together, inputs first; empty in plans
@@ -322,6 +323,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     new_measurements: int
     reused_measurements: int
     shapes: dict[str, tuple[int, ...]] = {}
+    values: dict[str, bool | int | float] = {}
     batch: int = 1
     ratio_to_mix: dict[str, PairedRatio] = {}
     is_tie: bool = False

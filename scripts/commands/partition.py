@@ -22,6 +22,7 @@ from scripts.options.tuning_options import (
     ShapeOption,
     TrialBudgetOption,
     TuningOptions,
+    ValueOption,
     assignments_of,
 )
 from scripts.reports.pictures import PICTURES, load_look, parse_width, style_option, width_option
@@ -55,6 +56,7 @@ class PartitionOptions(TuningOptions):
     ] = False
     batch: BatchOption = 1
     shape: ShapeOption = None
+    value: ValueOption = None
     trial_budget: TrialBudgetOption = None
     graph_level_search: GraphLevelSearchOption = 0
     coalesce: CoalesceOption = False
@@ -96,7 +98,7 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
     from tuner.tuning.partition_model import partition_model
 
     loaded = tuning_options.load_model(
-        model, shapes=options.shape, batch=options.batch, training=options.train
+        model, shapes=options.shape, values=options.value, batch=options.batch, training=options.train
     )
     if is_predicted_for_gpu(options):
         result = _predict(loaded, options)

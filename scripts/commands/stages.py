@@ -18,6 +18,7 @@ from scripts.options.tuning_options import (
     RemoteTargetOption,
     ShapeOption,
     TuningOptions,
+    ValueOption,
 )
 from scripts.reports.tables import print_stages
 from scripts.terminal import console
@@ -45,6 +46,7 @@ class StagesOptions(TuningOptions):
     ] = True
     batch: BatchOption = 1
     shape: ShapeOption = None
+    value: ValueOption = None
     save: Annotated[Path | None, typer.Option(help="Write the document to this file.")] = None
     json: JsonOption = False
 
@@ -67,7 +69,7 @@ def stages(model: ModelArgument, options: StagesOptions) -> None:
     from tuner.tuning.stage_costs.measure_stages import measure_stages
 
     loaded = tuning_options.load_model(
-        model, shapes=options.shape, batch=options.batch, training=options.train
+        model, shapes=options.shape, values=options.value, batch=options.batch, training=options.train
     )
     if options.devices is None and not options.cut and not loaded.cuts:
         raise typer.BadParameter(

@@ -244,6 +244,35 @@ def describe_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
 
 
+def parse_values(texts: list[str]) -> dict[str, bool | int | float]:
+    """Return values by input name from texts such as `use_cache_branch=false`, one for each input."""
+    values: dict[str, bool | int | float] = {}
+    for text in texts:
+        name, _, written = text.partition("=")
+        value = _scalar(written)
+        if not name or value is None:
+            raise typer.BadParameter(
+                f"value {text!r} is not NAME=VALUE with a number, true or false; write sample_rate=16000"
+            )
+        if name in values:
+            raise typer.BadParameter(f"--value gives {name} twice; give it once")
+        values[name] = value
+    return values
+
+
+def _scalar(text: str) -> bool | int | float | None:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return int(text) if re.fullmatch(r"[+-]?\d{1,19}", text) else _finite(float(text))
+    except ValueError:
+        return None
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
 def _shapes_by_name(texts: list[str]) -> dict[str, list[tuple[int, ...]]]:
     shapes: dict[str, list[tuple[int, ...]]] = {}
     for text in texts:
@@ -252,8 +281,6 @@ def _shapes_by_name(texts: list[str]) -> dict[str, list[tuple[int, ...]]]:
             raise typer.BadParameter(f"shape {text!r} is not NAME=EXTENT,EXTENT,…; write input_ids=1,128")
         shape = tuple(int(extent) for extent in extents.split(","))
         shapes.setdefault(name, []).append(shape)
-        if min(shape) < 1:
-            raise typer.BadParameter(f"shape {text!r} has an extent of 0; extents are at least 1")
     return shapes
 
 

@@ -20,6 +20,7 @@ from scripts.options.arguments import (
     check_target,
     parse_names,
     parse_shapes,
+    parse_values,
 )
 from scripts.terminal import console
 
@@ -214,13 +215,25 @@ LanguageModelOption = Annotated[
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Bind a symbolic shape: input_ids=1,128; may be repeated.")
 ]
+ValueOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--value",
+        help="Fix an input of an ONNX file to a constant: use_cache_branch=false; may be repeated.",
+    ),
+]
 BatchOption = Annotated[int, typer.Option(help="Batch size of one micro-batch, for zoo models.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of inputs and searches.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
 def load_model(
-    name: str, *, shapes: list[str] | Mapping[str, tuple[int, ...]] | None, batch: int, training: bool
+    name: str,
+    *,
+    shapes: list[str] | Mapping[str, tuple[int, ...]] | None,
+    values: list[str] | None = None,
+    batch: int,
+    training: bool,
 ) -> Model:
     """Load the model that the command line names, for the shapes that it gives or that were read from it."""
     from tuner import frontend
@@ -229,7 +242,8 @@ def load_model(
         raise typer.BadParameter(f"--batch is {batch}; a micro-batch has at least one sample")
     with console.progress_bar(f"loading {name}"):
         given = shapes if isinstance(shapes, Mapping) else parse_shapes(shapes or [])
-        loaded = frontend.load_model(name, shapes=given, batch=batch, training=training)
+        fixed = parse_values(values or [])
+        loaded = frontend.load_model(name, shapes=given, values=fixed, batch=batch, training=training)
     for note in loaded.notes:
         console.print_note(note)
     return loaded

@@ -9,7 +9,8 @@ pytest.importorskip("torch")
 
 from benchmarks.onnx_operators import __main__ as command
 from benchmarks.onnx_operators.__main__ import Finding, as_table, cases, check, main
-from tuner.frontend.onnx import file, operators
+from tuner.frontend.onnx import file
+from tuner.frontend.onnx.converters import operators
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch, pytest.mark.onnx]
 

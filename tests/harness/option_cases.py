@@ -91,7 +91,7 @@ TUNING = {
     "--proposer": "draft",
     "--language-model": "{folder}/model",
 }
-MODEL = {"--train": "", "--infer": "", "--batch": "2", "--shape": "x=2,32"}
+MODEL = {"--train": "", "--infer": "", "--batch": "2", "--shape": "x=2,32", "--value": "x=1"}
 TUNING_CONTEXT = {
     "--budget": "--price active",
     "--regret": "--price active",

@@ -16,6 +16,7 @@ from types import ModuleType
 from tuner.errors import TunerError, UnknownNameError
 from tuner.frontend.loss import with_loss
 from tuner.frontend.model import Model
+from tuner.frontend.shapes import Scalar
 from tuner.frontend.zoo import MODELS
 
 
@@ -23,6 +24,7 @@ def load_model(
     spec: str,
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    values: Mapping[str, Scalar] | None = None,
     batch: int = 1,
     training: bool = False,
     guarded: bool = True,
@@ -34,6 +36,7 @@ def load_model(
             file `.onnx` or `.pt2`; or `module:function` (or `file.py:function`) of a function that returns a
             torch module and a tuple of example inputs. The last runs that code.
         shapes: static shapes by name of input, instead of the model's own.
+        values: of inputs of an ONNX file that become constants, by name, for each of their elements.
         batch: examples at once, for models of the zoo alone; `shapes` overrides it.
         training: whether the model takes labels and returns its loss, a scalar. A file or a torch module that
             returns logits gets the mean cross-entropy as its loss.
@@ -46,15 +49,21 @@ def load_model(
         UnknownNameError: no model, size or input has that name.
         UnsupportedOperatorError: an importer has no such operator, or a model that is to be trained has a
             backward of its own, which its import would lose.
-        ValueError: a shape does not fit the model, the batch is below one or given for a file, or a model
-            that is to be trained returns neither a loss nor logits.
+        ValueError: a shape or value does not fit the model, values are given for what is no ONNX file, the
+            batch is below one or given for a file, or a model that is to be trained returns neither a loss
+            nor logits.
     """
     if batch < 1:
         raise ValueError(f"batch is {batch}, but a model needs at least one example; give 1 or more")
+    if values and Path(spec).suffix != ".onnx":
+        raise ValueError(
+            f"the value of input {next(iter(values))!r} is given, but only inputs of ONNX files can be fixed "
+            f"and {spec} is none; leave the value out"
+        )
     name, _, detail = _with_colon(spec).partition(":")
     if name in MODELS:
         return _load_from_zoo(name, detail, shapes=shapes or {}, batch=batch, training=training)
-    model = _load_imported(spec, shapes or {}, guarded=guarded, training=training)
+    model = _load_imported(spec, shapes or {}, values or {}, guarded=guarded, training=training)
     if names_file(spec):  # A plan must find the file again.
         model = replace(model, name=spec)
     if batch != 1:
@@ -148,11 +157,18 @@ def _load_from_zoo(
 
 
 def _load_imported(
-    spec: str, shapes: Mapping[str, tuple[int, ...]], *, guarded: bool, training: bool
+    spec: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Scalar],
+    *,
+    guarded: bool,
+    training: bool,
 ) -> Model:
     path = Path(spec)
     if path.suffix == ".onnx":
-        model: Model = _importer("onnx").load_onnx(path, shapes=shapes, guarded=guarded, training=training)
+        model: Model = _importer("onnx").load_onnx(
+            path, shapes=shapes, values=values, guarded=guarded, training=training
+        )
     elif path.suffix == ".pt2":
         model = _importer("torch").load_exported(path, shapes=shapes, guarded=guarded)
     elif ":" in spec and _may_be_python(spec.rpartition(":")[0]):

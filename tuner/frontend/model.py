@@ -14,6 +14,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from tuner.numerical_error import Deviation
+
 IRModule: TypeAlias = Any
 """A `tvm.IRModule`; TVM ships no types."""
 
@@ -217,6 +219,16 @@ class Source(Protocol):
 
     def locate(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float) -> str:
         """Name the first operator whose result differs by more than the limit; empty if none is found."""
+        ...
+
+    def between_roundings(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run) -> Deviation | None:
+        """Return the largest deviation of an operator, each given what the program itself rounded before it.
+
+        A whole number that is one step off, of few, is no deviation: its value lies beside a half.
+
+        Returns:
+            None where the program rounds nothing to whole numbers.
+        """
         ...
 
 

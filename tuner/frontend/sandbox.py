@@ -62,6 +62,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         name: the file's, for messages.
         folder: where the file lies; files that it names are read from there.
         shapes: static shapes by name of input.
+        values: of inputs that become constants, by name; only importers of ONNX take any.
         memory_bytes: memory that it may take beside what the server has.
         time_s: processor time that it may take.
     """
@@ -70,6 +71,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     name: str
     folder: str
     shapes: dict[str, tuple[int, ...]]
+    values: dict[str, bool | int | float]
     memory_bytes: int
     time_s: int
 
@@ -89,7 +91,13 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def try_import(
-    importer: str, content: bytes, path: Path, *, shapes: dict[str, tuple[int, ...]], more_bytes: int = 0
+    importer: str,
+    content: bytes,
+    path: Path,
+    *,
+    shapes: dict[str, tuple[int, ...]],
+    values: dict[str, bool | int | float] | None = None,
+    more_bytes: int = 0,
 ) -> None:
     """Return if the importer makes a model of the bytes within the limits.
 
@@ -98,6 +106,7 @@ def try_import(
         content: the file's bytes.
         path: where they were read from.
         shapes: static shapes by name of input.
+        values: see `Trial`.
         more_bytes: size of further files that it names.
 
     Raises:
@@ -110,6 +119,7 @@ def try_import(
         name=path.name,
         folder=str(path.resolve().parent),
         shapes=shapes,
+        values=values or {},
         memory_bytes=MEMORY_ROOM_BYTES + MEMORY_RATIO * num_bytes,
         time_s=min(LONGEST_S, TIME_ROOM_S + math.ceil(TIME_S_PER_MIB * num_bytes / 2**20)),
     )

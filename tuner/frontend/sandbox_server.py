@@ -68,7 +68,8 @@ def _run(importer: Any, trial: Trial, content: bytes, writing: int) -> None:
     try:
         limit(memory_bytes=trial.memory_bytes, time_s=trial.time_s)
         try:
-            importer(content, Path(trial.folder) / trial.name, shapes=trial.shapes)
+            given = {"values": trial.values} if trial.values else {}
+            importer(content, Path(trial.folder) / trial.name, shapes=trial.shapes, **given)
             outcome = Outcome()
         except (TunerError, ValueError) as error:
             kind = type(error).__name__ if isinstance(error, TunerError) else "ValueError"

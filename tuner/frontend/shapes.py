@@ -7,10 +7,15 @@ Checked in tests/tuner/frontend/test_shapes.py.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from tuner.errors import UnknownNameError
 from tuner.frontend.model import InputSpec
+
+Scalar: TypeAlias = bool | int | float
+"""What every element of an input is fixed to."""
 
 
 def input_shapes(
@@ -20,14 +25,15 @@ def input_shapes(
 
     Raises:
         UnknownNameError: a shape is wanted for what is no input whose shape can be chosen.
-        ValueError: a wanted shape has another number of axes, or an extent below one.
+        ValueError: a wanted shape has another number of axes, or an extent below one; an open one may be 0.
     """
     for name, shape in wanted.items():
         if name not in defaults:
             raise UnknownNameError(
                 f"{model} has no input {name!r} whose shape can be chosen; there is {', '.join(defaults)}"
             )
-        if len(shape) != len(defaults[name]) or min(shape, default=1) < 1:
+        least = [min(1, known) for known in defaults[name]]
+        if len(shape) != len(least) or any(map(operator.lt, shape, least)):
             raise ValueError(
                 f"shape {shape} of {model}'s input {name!r} does not fit: it needs {len(defaults[name])} "
                 f"positive extents, as {defaults[name]} has"
@@ -46,7 +52,7 @@ def static_shapes(
     """
     shapes = input_shapes(model, declared, wanted)
     for name, extents in shapes.items():
-        if 0 in extents:
+        if 0 in extents and name not in wanted:
             symbols = ",".join(str(extent or "?") for extent in extents)
             raise ValueError(
                 f"input {name!r} of {model} has extents that the file leaves open ({symbols}), but a plan is "

@@ -234,7 +234,12 @@ def load_planned_model(spec: ProgramSpec, *, guarded: bool = True) -> Model:
             "(`tessel run --model FILE`)"
         )
     loaded = load_model(
-        plan.model, shapes=plan.shapes, batch=plan.batch, training=plan.training, guarded=guarded
+        plan.model,
+        shapes=plan.shapes,
+        values=plan.values,
+        batch=plan.batch,
+        training=plan.training,
+        guarded=guarded,
     )
     model = with_torch_calls(loaded, plan.torch_calls)
     found = workload_of(model.module["main"], "model", module=model.module).fingerprint

@@ -98,6 +98,7 @@ def tune_model(
     settings: TuningSettings,
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    values: Mapping[str, bool | int | float] | None = None,
     batch: int = 1,
 ) -> ModelPlan:
     """Find who runs what, where to cut, and what each stage costs.
@@ -107,12 +108,13 @@ def tune_model(
         session: target, backends, records and the measuring process.
         settings: how it is cut, and how far its partition is searched.
         shapes: what the model was loaded with, for those who load it again from the plan.
+        values: the same.
         batch: the same.
 
     Raises:
         TunerError: the model cannot be cut, lowered or measured, or gives wrong numbers; says which part.
     """
-    plan = tune_placements(model, session, {"": settings}, shapes=shapes, batch=batch)[""]
+    plan = tune_placements(model, session, {"": settings}, shapes=shapes, values=values, batch=batch)[""]
     if isinstance(plan, TunerError):
         raise plan
     return plan
@@ -124,6 +126,7 @@ def tune_placements(
     placements: Mapping[str, TuningSettings],
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    values: Mapping[str, bool | int | float] | None = None,
     batch: int = 1,
 ) -> dict[str, ModelPlan | TunerError]:
     """Tune a model for several placements of its stages; the whole model is partitioned once.
@@ -134,6 +137,7 @@ def tune_placements(
         placements: how the model is cut for each, by name; at least one, and the `graph_level_search` of the
             first is that of the whole model.
         shapes: see `tune_model`.
+        values: see `tune_model`.
         batch: see `tune_model`.
 
     Returns:
@@ -161,7 +165,9 @@ def tune_placements(
         except TunerError as error:
             found[name] = error
         else:
-            found[name] = msgspec.structs.replace(plan, shapes=dict(shapes or {}), batch=batch)
+            found[name] = msgspec.structs.replace(
+                plan, shapes=dict(shapes or {}), values=dict(values or {}), batch=batch
+            )
     return found
 
 

@@ -35,6 +35,7 @@ from scripts.options.tuning_options import (
     MeasuringOptions,
     PriceOption,
     ShapeOption,
+    ValueOption,
 )
 from scripts.reports.pictures import FORMATS as PICTURE_FORMATS
 
@@ -220,6 +221,7 @@ class PlanCommandOptions(MeasuringOptions):
     ] = None
     batch: BatchOption = 1
     shape: ShapeOption = None
+    value: ValueOption = None
     price: PriceOption = "measured"
     cost_model: CostModelOption = None
     work: Annotated[float | None, work_option(f"{DEFAULT_WORK:g}")] = None

@@ -44,7 +44,9 @@ def _measure(source: str, options: PlanCommandOptions) -> Profile:
     from tuner.stages import layers_of
     from tuner.tuning.stage_costs.measure_stages import measure_stages
 
-    model = tuning_options.load_model(source, shapes=options.shape, batch=options.batch, training=True)
+    model = tuning_options.load_model(
+        source, shapes=options.shape, values=options.value, batch=options.batch, training=True
+    )
     names = [layer.name for layer in layers_of(model)]
     with tuning_options.open_session(options) as session:
         found = measure_stages(model, session, cuts=tuple(names[:-1]))
@@ -66,7 +68,9 @@ def _predict(source: str, options: PlanCommandOptions) -> Profile:
 
     device = find_gpu(options.target)
     kernel_model = gpu_model(options)
-    model = tuning_options.load_model(source, shapes=options.shape, batch=options.batch, training=True)
+    model = tuning_options.load_model(
+        source, shapes=options.shape, values=options.value, batch=options.batch, training=True
+    )
     layers = layers_of(model)
     with console.progress_bar(f"predicting {len(layers)} layers on {device.name}"):
         found = predict_stages(model, cut_between(layers, range(1, len(layers))), kernel_model, device)

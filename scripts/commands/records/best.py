@@ -35,6 +35,7 @@ class BestOptions:
     ] = False
     batch: tuning_options.BatchOption = 1
     shape: tuning_options.ShapeOption = None
+    value: tuning_options.ValueOption = None
     threads: tuning_options.ThreadsOption = None
     records: UrlOption = tuning_options.DEFAULT_RECORDS
     json: JsonOption = False
@@ -78,7 +79,7 @@ def _workloads(model: str, options: BestOptions) -> tuple[str, ...]:
     from tuner.tuning.model_workloads import find_model_workloads
 
     loaded = tuning_options.load_model(
-        model, shapes=options.shape, batch=options.batch, training=options.train
+        model, shapes=options.shape, values=options.value, batch=options.batch, training=options.train
     )
     resolved = resolve_target(options.target, num_threads=options.threads)
     parts = find_model_workloads(loaded, resolved, available_backends(resolved))

@@ -51,7 +51,9 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
     placements = settings_by_placement(options)
     shapes, *others = parse_shape_choices(options.shape or [])
     _check_other_shapes(others, placements, options)
-    loaded = tuning_options.load_model(model, shapes=shapes, batch=options.batch, training=options.train)
+    loaded = tuning_options.load_model(
+        model, shapes=shapes, values=options.value, batch=options.batch, training=options.train
+    )
     options = tuning_options.spend_trials(options, loaded, options.trial_budget)
     tuned, choice = measure_placements(loaded, placements, shapes, options)
     plan, stopped_by = find_plan(tuned, choice, options)
@@ -88,7 +90,9 @@ def _plan_for(
 
     cuts = tuple(stage.layers[-1] for stage in plan.stages[: plan.stages_of_copy - 1])
     placements = {options.placement: replace(placements[options.placement], cuts=cuts)}
-    loaded = tuning_options.load_model(plan.model, shapes=shapes, batch=options.batch, training=options.train)
+    loaded = tuning_options.load_model(
+        plan.model, shapes=shapes, values=options.value, batch=options.batch, training=options.train
+    )
     tuned, _ = measure_placements(loaded, placements, shapes, options)
     other, _ = find_plan(tuned, None, options)
     for one, same in zip(plan.stages, other.stages, strict=True):

@@ -17,6 +17,7 @@ from scripts.options.tuning_options import (
     RemoteTargetOption,
     TrialBudgetOption,
     TuningOptions,
+    ValueOption,
 )
 
 _PIPELINE = "Pipeline options"
@@ -61,6 +62,7 @@ class TuneOptions(TuningOptions):
             "the same stages, cut for the largest.",
         ),
     ] = None
+    value: ValueOption = None
     cut: Annotated[
         list[str] | None,
         typer.Option(

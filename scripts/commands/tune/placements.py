@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scripts.options import tuning_options
-from scripts.options.arguments import parse_bandwidth
+from scripts.options.arguments import parse_bandwidth, parse_values
 from scripts.searching.planned_layout import (
     branched_placements,
     choose_layout_in_parts,
@@ -60,10 +60,13 @@ def measure_placements(
     from tessel.tuned_model.model_placement import AUTO, BASELINE
     from tuner.tuning.tune import tune_placements
 
+    values = parse_values(options.value or [])
     # Cuts that are given leave nothing to plan: every placement that can take them is tried.
     if options.placement != AUTO or options.devices == 1 or options.cut or model.cuts:
         with tuning_options.open_session(options) as session:
-            tuned = tune_placements(model, session, placements, shapes=shapes, batch=options.batch)
+            tuned = tune_placements(
+                model, session, placements, shapes=shapes, values=values, batch=options.batch
+            )
         return {name: _with_copies(name, found, options) for name, found in tuned.items()}, None
     chain, choice = placements[BASELINE], None
     replicas, branched = branched_placements(
@@ -87,7 +90,7 @@ def measure_placements(
             else {PLANNED: settings_of_layout(choice.layout, chain, in_parts=choice.in_parts)}
         )
         placements = {**planned, **branched, BASELINE: chain}
-        tuned = tune_placements(model, session, placements, shapes=shapes, batch=options.batch)
+        tuned = tune_placements(model, session, placements, shapes=shapes, values=values, batch=options.batch)
     return {name: _replicated(found, replicas.get(name, 1)) for name, found in tuned.items()}, choice
 
 

@@ -28,6 +28,7 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--cost-model": (_MODEL_ALONE, PREDICTED),
     "--batch": (_MODEL_ALONE, *BATCH),
     "--shape": (_MODEL_ALONE,),
+    "--value": (_MODEL_ALONE,),
     "--devices": (),
     "--memory": (
         Rule(

@@ -48,6 +48,7 @@ BEST: Mapping[str, tuple[Rule, ...]] = {
     "--infer": (_ALL_WORKLOADS,),
     "--batch": (_ALL_WORKLOADS, *BATCH),
     "--shape": (_ALL_WORKLOADS,),
+    "--value": (_ALL_WORKLOADS,),
     "--threads": (
         THREADS,
         Rule(

@@ -66,7 +66,10 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
 }
-_MODEL: Mapping[str, tuple[Rule, ...]] = {"--train": (), "--infer": (), "--batch": BATCH, "--shape": ()}
+_MODEL: Mapping[str, tuple[Rule, ...]] = {
+    **free("--train", "--infer", "--shape", "--value"),
+    "--batch": BATCH,
+}
 
 TUNE: Mapping[str, tuple[Rule, ...]] = {
     **free("--devices", "--micro-batches", "--memory", "--out", "--cut", "--work", "--time-limit"),

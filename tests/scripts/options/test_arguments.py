@@ -6,7 +6,7 @@ import sys
 import pytest
 import typer
 
-from scripts.options.arguments import describe_shapes, parse_shape_choices, parse_shapes
+from scripts.options.arguments import describe_shapes, parse_shape_choices, parse_shapes, parse_values
 
 
 def test_shapes_of_one_input_are_sets_with_what_all_share_the_largest_first() -> None:
@@ -29,7 +29,6 @@ def test_shapes_of_one_input_are_sets_with_what_all_share_the_largest_first() ->
     [
         (["a=2", "a=3", "b=1", "b=2", "b=3"], "gives a 2 shapes, and another input 3"),
         (["a=2", "a=2"], "gives a one shape twice"),
-        (["a=2", "a=0"], "an extent of 0"),
         (["a"], "is not NAME=EXTENT"),
     ],
 )
@@ -58,3 +57,24 @@ def test_a_file_that_is_not_there_is_refused_before_tvm_is_loaded(command: str, 
     assert done.stdout.strip().endswith(
         f"ModelFileError cannot read {name}: No such file or directory; check the path False"
     )
+
+
+def test_values_are_numbers_or_truth_values() -> None:
+    given = ["rate=16000", "scale=-2.5e-1", "cached=False", "on=true"]
+    assert parse_values(given) == {"rate": 16000, "scale": -0.25, "cached": False, "on": True}
+    assert type(parse_values(["a=1"])["a"]) is int
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["rate"], "is not NAME=VALUE"),
+        (["=3"], "is not NAME=VALUE"),
+        (["rate=fast"], "is not NAME=VALUE"),
+        (["rate=nan"], "is not NAME=VALUE"),
+        (["rate=1", "rate=2"], "gives rate twice"),
+    ],
+)
+def test_values_that_are_none_are_refused(given: list[str], message: str) -> None:
+    with pytest.raises(typer.BadParameter, match=message):
+        parse_values(given)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import UnknownNameError
-from tuner.frontend.shapes import input_shapes
+from tuner.frontend.shapes import input_shapes, static_shapes
 
 DEFAULTS = {"image": (1, 3, 8, 8), "text": (1, 16)}
 EXTENT = st.integers(1, 64)
@@ -20,6 +20,15 @@ def test_wanted_shape_replaces_the_default_and_leaves_the_others(text: tuple[int
 def test_shape_with_other_axes_or_an_empty_one_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="'text' does not fit"):
         input_shapes("two", DEFAULTS, {"text": shape})
+
+
+def test_an_extent_that_is_open_may_be_empty_and_another_not() -> None:
+    open_axis = {"past": (1, 0, 4), "new": (1, 2, 4)}
+    assert static_shapes("m", open_axis, {"past": (1, 0, 4)}) == open_axis
+    with pytest.raises(ValueError, match=r"leaves open \(1,\?,4\)"):
+        static_shapes("m", open_axis, {})
+    with pytest.raises(ValueError, match="'new' does not fit"):
+        static_shapes("m", open_axis, {"past": (1, 3, 4), "new": (1, 0, 4)})
 
 
 def test_unknown_input_is_answered_with_those_there_are() -> None:

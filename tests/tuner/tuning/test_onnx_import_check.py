@@ -173,3 +173,82 @@ def test_roots_and_logarithms_are_compared_on_positive_numbers(tmp_path: Path, s
     error = check_import(load_model(str(tmp_path / "roots.onnx"), guarded=False), session)
     assert error is not None
     assert error < 1e-5
+
+
+LAYERS = 7
+STEP = 0.03
+ZERO = 120
+
+
+@pytest.fixture
+def quantised(tmp_path: Path) -> Path:
+    """Convolutions between whole numbers of eight bits: one step of one value is more than the tolerance."""
+    rng = np.random.default_rng(0)
+    values = {"step": np.array(STEP, "float32"), "zero": np.array(ZERO, "uint8")}
+    values |= {"fine": np.array(0.004, "float32"), "none": np.array(0, "int8")}
+    nodes, last = [], "x"
+    for layer in range(LAYERS):
+        values[f"w{layer}"] = rng.integers(-128, 127, (16, 3 if layer == 0 else 16, 3, 3), "int8")
+        nodes += [
+            helper.make_node("QuantizeLinear", [last, "step", "zero"], [f"q{layer}"], name=f"q{layer}"),
+            helper.make_node("DequantizeLinear", [f"q{layer}", "step", "zero"], [f"d{layer}"]),
+            helper.make_node("DequantizeLinear", [f"w{layer}", "fine", "none"], [f"k{layer}"]),
+            helper.make_node("Conv", [f"d{layer}", f"k{layer}"], [f"c{layer}"], pads=[1] * 4),
+            helper.make_node("Relu", [f"c{layer}"], [f"r{layer}"], name=f"r{layer}"),
+        ]
+        last = f"r{layer}"
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 24, 24]),
+        helper.make_tensor_value_info(last, TensorProto.FLOAT, [1, 16, 24, 24]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "quantised",
+        ends[:1],
+        ends[1:],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    file = tmp_path / "quantised.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9), str(file))
+    return file
+
+
+def test_values_beside_a_half_are_ties_and_the_rest_is_compared(quantised: Path, session) -> None:
+    model = load_model(str(quantised), guarded=False)
+    weights = [np.asarray(model.parameters[name]) for name in model.parameter_names]
+    machine = relax.VirtualMachine(tvm.compile(model.module, tvm.target.Target("llvm")), tvm.cpu())
+
+    def error(seed: int) -> float:
+        drawn, (expected,) = model.source.draw(model.inputs, seed)
+        found = machine["main"](*map(tvm.runtime.tensor, [*drawn.values(), *weights]))
+        return np.abs(found.numpy() - expected).max() / np.abs(expected).max()
+
+    session.seed = next(seed for seed in range(50) if error(seed) > 1e-2)
+    found = check_import(model, session)
+    assert found is not None
+    assert found < 1e-5
+
+
+def test_a_wrong_zero_point_is_no_tie(quantised: Path, session, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = onnx_frontend._get_convert_map()
+
+    class Shifted(known["QuantizeLinear"]):
+        @classmethod
+        def _impl_v19(cls, bb, inputs, attr, params):
+            x, scale, zero = inputs
+            zero = relax.const(np.uint8(ZERO + 1), "uint8")
+            return super()._impl_v19(bb, [x, scale, zero], attr, params)
+
+    monkeypatch.setattr(onnx_frontend, "_get_convert_map", lambda: {**known, "QuantizeLinear": Shifted})
+    with pytest.raises(TunerError, match=r"; node 'q0' \(QuantizeLinear\), which is off by .* is the first"):
+        check_import(load_model(str(quantised), guarded=False), session)
+
+
+def test_the_first_wrong_node_is_named_behind_ties(
+    quantised: Path, session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ReLUs of all layers are wrong; what is rounded before the first is not."""
+    known = onnx_frontend._get_convert_map()
+    monkeypatch.setattr(onnx_frontend, "_get_convert_map", lambda: {**known, "Relu": known["Neg"]})
+    with pytest.raises(TunerError, match=r"; node 'r0' \(Relu\), which is off by .* is the first"):
+        check_import(load_model(str(quantised), guarded=False), session)

@@ -10,6 +10,7 @@ computed places, which may lie outside a tensor. Checked in tests/tuner/frontend
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,9 @@ import numpy as np
 from onnx import AttributeProto, helper, numpy_helper
 
 from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, Shapes, opset_of
+
+_DECIDED_BY = {"If": 1, "Loop": 2}
+"""Leading inputs that say which course is taken, or how often."""
 
 MAX_NODES = 50_000
 """Nodes that one loop may become."""
@@ -40,6 +44,24 @@ Evaluate = Callable[[OnnxNode, Mapping[str, np.ndarray]], "dict[str, np.ndarray]
 def is_control_flow(node: OnnxNode) -> bool:
     """Say whether a node chooses or repeats what it holds."""
     return node.op_type in _WRITERS and node.domain in ("", "ai.onnx")
+
+
+def deciding_inputs(model: OnnxModel, node: OnnxNode) -> tuple[str, ...]:
+    """Return the model's inputs of one element that a node's condition or count is computed of."""
+    producers = {name: each for each in model.graph.node for name in each.output}
+    waiting = list(node.input[: _DECIDED_BY.get(node.op_type, 0)])
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(producers[name].input if name in producers else ())
+    return tuple(
+        value.name
+        for value in model.graph.input
+        if value.name in seen
+        and math.prod(extent.dim_value for extent in value.type.tensor_type.shape.dim) == 1
+    )
 
 
 def write_out_control_flow(model: OnnxModel, inferred: OnnxModel, shapes: Shapes, evaluate: Evaluate) -> bool:

@@ -31,14 +31,21 @@ from tuner.errors import ModelFileError, UnsupportedOperatorError
 from tuner.frontend.emission import PathBuilder
 from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
-from tuner.frontend.onnx.control_flow import is_control_flow
+from tuner.frontend.onnx.control_flow import deciding_inputs, is_control_flow
+from tuner.frontend.onnx.converters.operators import ADDED, CONVERTERS
 from tuner.frontend.onnx.external_data import external_bytes, load_external
-from tuner.frontend.onnx.graph import graph_operators, prepare_graph, untrained_constants
-from tuner.frontend.onnx.operators import ADDED, CONVERTERS
+from tuner.frontend.onnx.fused import DOMAIN
+from tuner.frontend.onnx.graph import (
+    declared_shape,
+    graph_operators,
+    prepare_graph,
+    untrained_constants,
+)
 from tuner.frontend.onnx.refusals import refused_use
 from tuner.frontend.onnx.rewrite import OnnxModel, opset_of
 from tuner.frontend.onnx.runtime import OnnxSource
 from tuner.frontend.sandbox import try_import
+from tuner.frontend.shapes import Scalar
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +58,19 @@ _MAX_QUOTED = 200
 
 
 def load_onnx(
-    path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded: bool = True, training: bool = False
+    path: Path,
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Scalar] | None = None,
+    guarded: bool = True,
+    training: bool = False,
 ) -> Model:
     """Return the model of a file.
 
     Args:
         path: of a file `.onnx`; weights that it keeps in files of their own must lie in its folder.
         shapes: static shapes by name of input, needed where the file leaves extents open.
+        values: of inputs that become constants, by name, for each of their elements.
         guarded: whether it is first tried in a child process with limits.
         training: whether weights train: then they are the file's own, and what is made of them, such as a
             transposition, is computed by the model.
@@ -65,9 +78,9 @@ def load_onnx(
     Raises:
         ModelFileError: the file is missing, or is no ONNX model, or breaks a limit, or names weights that do
             not lie beside it.
-        UnknownNameError: a shape is given for what is no input.
+        UnknownNameError: a shape or value is given for what is no input.
         UnsupportedOperatorError: the importer has no such operator, or cannot take one as it is used here.
-        ValueError: an input's extents are open and no shape is given, or the given one does not fit.
+        ValueError: an input's extents are open and no shape is given, or what is given does not fit.
     """
     try:
         content = path.read_bytes()
@@ -76,34 +89,50 @@ def load_onnx(
     if guarded:
         more_bytes = external_bytes(_parse(content, path), path)
         importer = f"{__name__}:{'import_training' if training else 'import_onnx'}"
-        try_import(importer, content, path, shapes=dict(shapes), more_bytes=more_bytes)
-    return import_onnx(content, path, shapes=shapes, training=training)
+        try_import(
+            importer, content, path, shapes=dict(shapes), values=dict(values or {}), more_bytes=more_bytes
+        )
+    return import_onnx(content, path, shapes=shapes, values=values, training=training)
 
 
-def import_training(content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+def import_training(
+    content: bytes,
+    path: Path,
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Scalar] | None = None,
+) -> Model:
     """Return the model of a file's bytes whose weights train; arguments and errors of `load_onnx`."""
-    return import_onnx(content, path, shapes=shapes, training=True)
+    return import_onnx(content, path, shapes=shapes, values=values, training=True)
 
 
 def import_onnx(
-    content: bytes, path: Path, *, shapes: Mapping[str, tuple[int, ...]], training: bool = False
+    content: bytes,
+    path: Path,
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Scalar] | None = None,
+    training: bool = False,
 ) -> Model:
     """Return the model of a file's bytes; arguments and errors of `load_onnx`."""
     model = _parse(content, path)
     load_external(model, path)
+    fixed = dict(values or {})
+    open_shapes = {name: shape for name, shape in shapes.items() if name not in fixed}
     source = OnnxSource(
         path=path,
         digest=hashlib.sha256(content).hexdigest(),
         shapes=dict(shapes),
+        values=fixed,
         import_exposed=functools.partial(
-            import_exposed, name=path.name, shapes=dict(shapes), training=training
+            import_exposed, name=path.name, shapes=open_shapes, training=training
         ),
     )
-    graph = prepare_graph(model, path.name, shapes, training=training)
+    graph = prepare_graph(model, path.name, shapes, values=fixed, training=training)
     imported = _import_graph(graph, path.name)
     if training:
-        fixed = frozenset(map(_parameter_name, untrained_constants(model, graph)))
-        imported = replace(imported, untrained=fixed.intersection(imported.parameter_names))
+        constants = frozenset(map(_parameter_name, untrained_constants(model, graph) | fixed.keys()))
+        imported = replace(imported, untrained=constants.intersection(imported.parameter_names))
     return replace(imported, source=source)
 
 
@@ -122,7 +151,7 @@ def import_exposed(
 
 def _import_graph(graph: OnnxModel, name: str) -> Model:
     """Return the model of a prepared graph."""
-    importer = _Importer()
+    importer = _Importer({value.name: declared_shape(value) for value in graph.graph.input})
     module = _import(importer, graph, name)
     values = {
         _parameter_name(tensor.name): numpy_helper.to_array(tensor) for tensor in graph.graph.initializer
@@ -144,8 +173,9 @@ def _parameter_name(tensor: str) -> str:
 class _Importer(onnx_frontend.ONNXGraphImporter):
     """TVM's importer, noting the layer of each node and the node it is at."""
 
-    def __init__(self) -> None:
-        super().__init__(None, None, keep_params_in_input=True, sanitize=False)
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        # The importer takes an extent of 0 for an open one, unless it is told.
+        super().__init__(dict(shapes), None, keep_params_in_input=True, sanitize=False)
         self.bb = PathBuilder()
         self.current_operator = ""
 
@@ -215,15 +245,23 @@ def _import(importer: _Importer, graph: OnnxModel, name: str) -> IRModule:
     missing = [operator for operator in graph_operators(graph) if operator not in known]
     undecided = next((node for node in graph.graph.node if is_control_flow(node)), None)
     if undecided is not None:
+        deciding = deciding_inputs(graph, undecided)
+        options = " ".join(f"--value {_quoted([each])}=VALUE" for each in deciding)
+        fixed = f"fix what decides it ({options}), or " if deciding else ""
         raise UnsupportedOperatorError(
             f"{undecided.op_type} {_quoted([undecided.name])} of {name} takes a course that is known only "
-            "when the model runs, and only data flow can be partitioned; export the model with fixed "
+            f"when the model runs, and only data flow can be partitioned; {fixed}export the model with fixed "
             "conditions, counts and shapes"
         )
     if missing:
+        fused = [operator for operator in missing if operator.startswith(f"{DOMAIN}.")]
+        remedy = (
+            "give the file as it was before ONNX Runtime, or a tool of it, optimised it"
+            if fused
+            else "export the model without it, or decompose it"
+        )
         raise UnsupportedOperatorError(
-            f"TVM's ONNX importer has no operator {_quoted(missing)}, which {name} uses; export the model "
-            "without it, or decompose it"
+            f"TVM's ONNX importer has no operator {_quoted(fused or missing)}, which {name} uses; {remedy}"
         )
     refused = refused_use(graph)
     if refused:

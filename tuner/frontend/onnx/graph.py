@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
-from tuner.errors import ModelFileError
+from tuner.errors import ModelFileError, UnknownNameError, UnsupportedOperatorError
 from tuner.frontend.onnx.control_flow import is_control_flow, write_out_control_flow
 from tuner.frontend.onnx.functions import functions_to_write_out, write_out_functions
+from tuner.frontend.onnx.fused import DOMAIN, write_out_fused
 from tuner.frontend.onnx.old_opsets import (
     align_operands,
     has_old_operators,
@@ -31,15 +31,17 @@ from tuner.frontend.onnx.old_opsets import (
 )
 from tuner.frontend.onnx.quantised import write_out_quantised
 from tuner.frontend.onnx.recurrent import unroll_recurrent
+from tuner.frontend.onnx.reference import results_of
 from tuner.frontend.onnx.rewrite import (
     OnnxModel,
     OnnxNode,
     Shapes,
+    drop_widths_of_one,
     simplify_graph,
     spell_out_extents,
     spell_out_padding,
 )
-from tuner.frontend.shapes import static_shapes
+from tuner.frontend.shapes import Scalar, static_shapes
 
 _MAX_SHAPE = 1024
 """Elements above which a constant is taken for a weight, which no shape follows from."""
@@ -93,7 +95,12 @@ RANDOM_OPERATORS = (
 
 
 def prepare_graph(
-    model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...]], *, training: bool = False
+    model: OnnxModel,
+    name: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    values: Mapping[str, Scalar] | None = None,
+    training: bool = False,
 ) -> OnnxModel:
     """Return a copy of the model whose inputs are static, with constants folded and padding explicit.
 
@@ -101,36 +108,48 @@ def prepare_graph(
         model: as it was loaded; its initialisers may be listed as inputs, as old files do.
         name: of the model, for messages.
         shapes: wanted shapes by name of input; every symbolic input needs one.
+        values: of inputs that are constants from here on, by name, for each of their elements.
         training: whether weights train, so that what is made of them is no constant.
 
     Raises:
-        ModelFileError: the graph contradicts itself.
-        UnknownNameError: a shape is given for what is no input.
-        ValueError: an input has symbolic extents and no shape is given, or the given one does not fit.
+        ModelFileError: onnx's checker does not pass the file, or its constants do not fit in memory.
+        UnknownNameError: a shape or value is given for what is no input.
+        UnsupportedOperatorError: onnx's tools fail on a file that is valid.
+        ValueError: an input has symbolic extents and no shape is given, or what is given does not fit.
     """
     prepared = type(model)()
     prepared.CopyFrom(model)
-    bind_inputs(prepared, name, shapes)
+    bind_inputs(prepared, name, shapes, values or {})
     try:
         _simplify(prepared, training=training)
+    except MemoryError as error:
+        raise ModelFileError(
+            f"{name} computes constants that do not fit in memory ({error}); export it without them"
+        ) from error
     except (
         Exception
     ) as error:  # foreign code: onnx's checks, its inference and its reference, on a strange file
-        reason = str(error).strip().partition("\n")[0][:200]
-        raise ModelFileError(
-            f"{name} is no valid ONNX model ({type(error).__name__}: {reason}); export it again"
-        ) from error
+        reason = f"{type(error).__name__}: {[*str(error).strip().splitlines(), ''][0][:200]}"
+        if _is_valid(model):
+            raise UnsupportedOperatorError(
+                f"{name} is valid, but onnx's own tools do not prepare it for import ({reason}); export "
+                "it for another opset"
+            ) from error
+        raise ModelFileError(f"{name} is no valid ONNX model ({reason}); export it again") from error
     return prepared
 
 
-def bind_inputs(model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Make a model's inputs static, and take initialisers out of them; arguments and errors as above."""
+def bind_inputs(
+    model: OnnxModel, name: str, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Scalar]
+) -> None:
+    """Make a model's inputs static or constant, and take initialisers out; arguments and errors as above."""
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
     del graph.input[:]
     graph.input.extend(inputs)
     _bind_shapes(list(graph.input), name, shapes)
+    _bind_values(graph, name, values)
 
 
 def _simplify(model: OnnxModel, *, training: bool) -> None:
@@ -140,6 +159,7 @@ def _simplify(model: OnnxModel, *, training: bool) -> None:
         output.type.tensor_type.ClearField("shape")
     weights = _floating_initialisers(model) - _constants_of_torch(model) if training else frozenset()
     normalise_by_element(model)
+    drop_widths_of_one(model)
     shapes_by_name = _folded(model, weights)
     while align_operands(model, shapes_by_name):
         shapes_by_name = _folded(model, weights)
@@ -159,7 +179,9 @@ def _simplify(model: OnnxModel, *, training: bool) -> None:
 
 
 def _write_out(model: OnnxModel, shapes: Shapes, weights: frozenset[str]) -> bool:
-    """Put the bodies of functions, or branches and steps, in their place; return whether there were any."""
+    """Put what functions, fused operators, branches or steps hold in their place; return whether any did."""
+    if any(node.domain == DOMAIN for node in model.graph.node) and write_out_fused(model, _inferred(model)):
+        return True
     if functions_to_write_out(model):
         before = {tensor.name for tensor in model.graph.initializer}
         if write_out_functions(model, _inferred(model)):
@@ -249,7 +271,7 @@ def graph_operators(model: OnnxModel) -> tuple[str, ...]:
 
 
 def _bind_shapes(inputs: list[Any], name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    declared = {value.name: _declared_shape(value) for value in inputs}
+    declared = {value.name: declared_shape(value) for value in inputs}
     bound = static_shapes(name, declared, shapes)
     for value in inputs:
         for dimension, extent in zip(value.type.tensor_type.shape.dim, bound[value.name], strict=True):
@@ -257,7 +279,41 @@ def _bind_shapes(inputs: list[Any], name: str, shapes: Mapping[str, tuple[int, .
             dimension.dim_value = extent
 
 
-def _declared_shape(value: Any) -> tuple[int, ...]:
+def _bind_values(graph: Any, name: str, values: Mapping[str, Scalar]) -> None:
+    """Make constants of inputs, as the first nodes of the graph."""
+    inputs = {value.name: value for value in graph.input}
+    for given in values:
+        if given not in inputs:
+            raise UnknownNameError(f"{name} has no input {given!r}; there is {', '.join(inputs)}")
+    constants = [
+        helper.make_node("Constant", [], [given], name=given, value=_full(inputs[given], name, value))
+        for given, value in values.items()
+    ]
+    if constants:
+        kept, nodes = [value for value in graph.input if value.name not in values], list(graph.node)
+        del graph.input[:], graph.node[:]
+        graph.input.extend(kept)
+        graph.node.extend([*constants, *nodes])
+
+
+def _full(declared: Any, name: str, value: Scalar) -> Any:
+    """Return the tensor of an input whose elements are all one value."""
+    dtype = helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type)
+    shape = declared_shape(declared)
+    try:
+        with np.errstate(invalid="ignore"):  # of a number beyond the type, which is found right after
+            found = np.full(shape, value, dtype)
+        is_exact = bool(np.issubdtype(dtype, np.floating)) or bool(np.equal(found, value).all())
+    except (OverflowError, TypeError, ValueError):
+        is_exact = False
+    if not is_exact:
+        raise ValueError(
+            f"the value {value} of {name}'s input {declared.name!r} is none of its type; give one of {dtype}"
+        )
+    return numpy_helper.from_array(found, declared.name)
+
+
+def declared_shape(value: Any) -> tuple[int, ...]:
     """Return the extents that a file declares, 0 where one is symbolic."""
     return tuple(int(dimension.dim_value) for dimension in value.type.tensor_type.shape.dim)
 
@@ -276,18 +332,36 @@ def _inferred(model: OnnxModel) -> OnnxModel:
     Inference reads small constants only, so large ones are handed to it as inputs: it copies what it is
     given, and can take no more than 2 GiB.
     """
+    return onnx.shape_inference.infer_shapes(_light(model), data_prop=True)
+
+
+def _is_valid(model: OnnxModel) -> bool:
+    """Say whether onnx's checker passes a file, its large constants left aside."""
+    try:
+        onnx.checker.check_model(_light(model))
+    except Exception:  # foreign code, on a strange file
+        return False
+    return True
+
+
+def _light(model: OnnxModel) -> OnnxModel:
+    """Return the graph with its large constants as inputs."""
     graph = model.graph
     large = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > _MAX_SHAPE]
     small = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MAX_SHAPE]
-    weights = [helper.make_tensor_value_info(item.name, item.data_type, item.dims) for item in large]
-    light = helper.make_model(
+    listed = {value.name for value in graph.input}
+    weights = [
+        helper.make_tensor_value_info(item.name, item.data_type, item.dims)
+        for item in large
+        if item.name not in listed
+    ]
+    return helper.make_model(
         helper.make_graph(graph.node, "light", [*graph.input, *weights], graph.output, small),
         opset_imports=list(model.opset_import),
         # Before version 4 the inference looks for initialisers among the inputs alone.
         ir_version=max(model.ir_version, 4),
         functions=list(model.functions),
     )
-    return onnx.shape_inference.infer_shapes(light, data_prop=True)
 
 
 def _fold_constants(model: OnnxModel, shapes: Shapes, weights: frozenset[str]) -> bool:
@@ -394,16 +468,7 @@ def _evaluate(
         return None
     if any(name and name not in values for name in node.input):
         return None
-    evaluator = ReferenceEvaluator(_single_node_model(node, model))
-    results = evaluator.run(None, {name: values[name] for name in node.input if name})
-    return dict(zip(node.output, map(np.asarray, results), strict=True))
-
-
-def _single_node_model(node: OnnxNode, model: OnnxModel) -> OnnxModel:
-    inputs = [helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(node.input) if name]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
-    graph = helper.make_graph([node], "constant", inputs, outputs)
-    return helper.make_model(graph, opset_imports=list(model.opset_import), ir_version=model.ir_version)
+    return results_of(node, values, model)
 
 
 def _known_shape(value: Any) -> tuple[int, ...] | None:

@@ -1,9 +1,10 @@
 """Write recurrent layers out step by step: TVM's ONNX importer has none.
 
 LSTM, GRU and RNN of ONNX become products, sums and activations of every step, for the one length that the
-file has or is given. The product with the inputs is one for all steps, and two biases become one.
-Left as they are, and refused later by name: layers with lengths of their own for each example, clipped
-gates, coupled gates, other activations, or weights that are no constants. Checked in
+file has or is given. The product with the inputs is one for all steps, and two biases become one. Where
+each example has a length of its own, states stay as they are behind it, and results are 0.
+Left as they are, and refused later by name: layers with clipped gates, coupled gates, other activations, or
+weights that are no constants. Checked in
 tests/tuner/frontend/onnx/test_recurrent.py.
 """
 
@@ -27,7 +28,7 @@ _ACTIVATIONS = {
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _STATES = {"LSTM": ("initial_h", "initial_c"), "GRU": ("initial_h",), "RNN": ("initial_h",)}
-_FIXED = frozenset({"W", "R", "B", "P", "sequence_lens"})
+_FIXED = frozenset({"W", "R", "B", "P"})
 """Inputs that are to be constants."""
 
 _INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
@@ -76,6 +77,7 @@ class _Layer:
     resets_after: bool
     peepholes: np.ndarray | None
     is_by_example: bool
+    lengths: np.ndarray | None
 
     @property
     def hidden(self) -> int:
@@ -120,8 +122,9 @@ def _read(node: OnnxNode, constants: Mapping[str, np.ndarray], shapes: Shapes) -
         return None
     is_by_example = bool(said.get("layout", 0))
     steps, batch = (shape[1], shape[0]) if is_by_example else shape[:2]
-    if "sequence_lens" in inputs and (constants[inputs["sequence_lens"]] != steps).any():
-        return None
+    lengths = constants.get(inputs.get("sequence_lens", ""))
+    if lengths is not None and (lengths == steps).all():
+        del inputs["sequence_lens"]
     weights, recurrences = constants[inputs["W"]], constants[inputs["R"]]
     gates = _GATES[node.op_type] * recurrences.shape[2]
     nothing = np.zeros((len(directions), 2 * gates), weights.dtype)
@@ -137,6 +140,7 @@ def _read(node: OnnxNode, constants: Mapping[str, np.ndarray], shapes: Shapes) -
         resets_after=bool(said.get("linear_before_reset", 0)),
         peepholes=constants[inputs["P"]] if "P" in inputs else None,
         is_by_example=is_by_example,
+        lengths=lengths,
     )
 
 
@@ -185,16 +189,38 @@ def _direction(
     outputs = []
     for place in reversed(range(layer.steps)) if is_reversed else range(layer.steps):
         found = writer.reshaped(writer.at(products, place, 0), (layer.batch, gates, hidden))
-        states = step(found, states)
-        outputs.append(states[0])
+        new = step(found, states)
+        if "sequence_lens" in layer.inputs:
+            is_within = _is_within(layer, writer, place)
+            outputs.append(writer.emit("Where", is_within, new[0], _zeros(layer, writer)))
+            states = tuple(writer.emit("Where", is_within, *pair) for pair in zip(new, states, strict=True))
+        else:
+            states = new
+            outputs.append(states[0])
+    if "sequence_lens" in layer.inputs:  # An empty example ends in zeros, wherever it starts.
+        is_any = _is_within(layer, writer, 0)
+        states = tuple(writer.emit("Where", is_any, state, _zeros(layer, writer)) for state in states)
     return (outputs[::-1] if is_reversed else outputs), states
 
 
 def _initial(layer: _Layer, writer: _Writer, name: str, number: int) -> str:
     if name in layer.inputs:
         return writer.at(layer.inputs[name], number, 1 if layer.is_by_example else 0)
+    return _zeros(layer, writer)
+
+
+def _zeros(layer: _Layer, writer: _Writer) -> str:
     zeros = np.zeros((layer.batch, layer.hidden), layer.weights.dtype)
     return writer.constant(f"zeros/{layer.batch}/{layer.hidden}/{zeros.dtype}", zeros)
+
+
+def _is_within(layer: _Layer, writer: _Writer, place: int) -> str:
+    """Return which examples are longer than a place, a column."""
+    lengths = layer.inputs["sequence_lens"]
+    if layer.lengths is not None:
+        return writer.constant(f"{lengths}/beyond/{place}", place < layer.lengths[:, None])
+    number = writer.constant(f"step/{place}", np.array(place, "int32"))
+    return writer.reshaped(writer.emit("Less", number, lengths), (layer.batch, 1))
 
 
 _States = tuple[str, ...]

@@ -27,6 +27,7 @@ def refused_use(model: OnnxModel) -> str:
         kind = given.data_type if hasattr(given, "data_type") else given.type.tensor_type.elem_type
         if kind in _NARROW:
             return f"{given.name!r} is of type {_name_of(kind)}"
+    results = {output.name for output in model.graph.output}
     for node in model.graph.node:
         said = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         reason = ""
@@ -38,14 +39,17 @@ def refused_use(model: OnnxModel) -> str:
             reason = "gives as many boxes as its values say"
         elif node.op_type == "RoiAlign" and text_of(said.get("mode", "avg")) != "avg":
             reason = "takes the largest of sampled values"
-        elif node.op_type == "SplitToSequence" and not said.get("keepdims", 1):
-            reason = "drops an axis"
+        elif node.op_type in _SEQUENCES and results.intersection(node.output):
+            reason = "gives the model's user a sequence, where only tensors can be given"
         elif node.op_type == "Cast" and said.get("to") in _NARROW:
             reason = f"makes numbers of {_name_of(said['to'])}"
         if reason:
             return f"{node.op_type} {node.name or node.output[0]!r} {reason}"
     return ""
 
+
+_SEQUENCES = frozenset({"SequenceConstruct", "SequenceErase", "SequenceInsert", "SplitToSequence"})
+"""Operators whose result is a sequence."""
 
 _NARROW = frozenset(
     number for name, number in TensorProto.DataType.items() if name.startswith(("FLOAT8", "FLOAT4"))

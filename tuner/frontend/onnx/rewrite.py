@@ -82,6 +82,25 @@ class NodeWriter:
         return result
 
 
+def drop_widths_of_one(model: OnnxModel) -> None:
+    """Leave out that `SplitToSequence` splits by 1, which is so anyway, where it is to drop the axis.
+
+    torch's exporter writes both for `unbind`, and ONNX Runtime drops the axis; but as ONNX words it, the axis
+    stays where widths are given, and its shape inference goes by that.
+    """
+    ones = {tensor.name for tensor in model.graph.initializer if _is_one(tensor)}
+    for node in model.graph.node:
+        said = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        if node.op_type == "Constant" and "value" in said and _is_one(said["value"]):
+            ones.add(node.output[0])
+        elif node.op_type == "SplitToSequence" and not said.get("keepdims", 1) and node.input[-1] in ones:
+            del node.input[1:]
+
+
+def _is_one(tensor: Any) -> bool:
+    return not tensor.dims and bool(numpy_helper.to_array(tensor) == 1)
+
+
 def simplify_graph(model: OnnxModel, shapes: Shapes) -> None:
     """Write what the importer takes badly as what it takes well, and drop dropout and identities."""
     graph = model.graph

@@ -15,7 +15,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,9 +30,17 @@ from tuner.frontend.model import InputSpec, Model, Run
 from tuner.frontend.onnx import runtime_process
 from tuner.frontend.onnx.external_data import load_external
 from tuner.frontend.onnx.graph import RANDOM_OPERATORS, bind_inputs
+from tuner.frontend.onnx.reference import MISREAD_BEFORE
 from tuner.frontend.onnx.rewrite import OnnxModel, opset_of
+from tuner.frontend.onnx.roundings import (
+    cut_at_roundings,
+    differ_by_ties,
+    name_in_file,
+    rounded_tensors,
+)
+from tuner.frontend.shapes import Scalar
 from tuner.graph.structure import Structure
-from tuner.numerical_error import compare_tensor
+from tuner.numerical_error import Deviation, compare_tensor, worst
 
 MAX_FLOPS: Mapping[str, int] = {"onnxruntime": 10**12, "onnx": 10**10}
 """Floating-point operations of the largest model that is compared: about a minute of one core. ONNX Runtime
@@ -43,9 +51,6 @@ MAX_TIME_S = 120
 
 _WAIT_S = 1800.0
 """Seconds waited: the machine may be busy with other work."""
-
-_FLAT_BEFORE = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13}
-"""Operators by the version since which they take one axis alone; onnx's reference takes them so in any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +63,7 @@ class OnnxSource:
         path: of the file.
         digest: of its bytes, as it was imported.
         shapes: static shapes by name of input.
+        values: of inputs that were imported as constants, by name.
         import_exposed: imports the file with the result of every node among its outputs; gives the model, and
             the node that makes each output.
     """
@@ -65,6 +71,7 @@ class OnnxSource:
     path: Path
     digest: str
     shapes: Mapping[str, tuple[int, ...]]
+    values: Mapping[str, Scalar]
     import_exposed: Callable[[OnnxModel], tuple[Model, tuple[Any, ...]]]
 
     @property
@@ -85,6 +92,7 @@ class OnnxSource:
     def fingerprint(self, model: Model) -> str:
         """Name the file, with the weights in other files, and what was imported."""
         digest = hashlib.sha256(f"{onnx.__version__} {self.digest}".encode())
+        digest.update("".join(f" {name}={value}" for name, value in sorted(self.values.items())).encode())
         digest.update(Structure(model.module).fingerprint.encode())
         for name, array in sorted(model.parameters.items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -117,25 +125,39 @@ class OnnxSource:
 
     def locate(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run, limit: float) -> str:
         """Name the first node that the import has wrong; empty if each is right."""
-        original = self._load()
-        exposed, nodes = self.import_exposed(original)
-        weights = [np.asarray(exposed.parameters[name]) for name in exposed.parameter_names]
-        found = run(exposed.module, [*inputs.values(), *weights])
-        known = {name for node in original.graph.node for name in node.output}
-        names = [node.output[0] for node in nodes]
-        wanted = [name for name in names if name in known]
-        del original.graph.output[:]
-        original.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
-        expected = _run(original, model.inputs, inputs, wanted)
-        for node, name, array in zip(nodes, names, found, strict=True):
-            if name not in expected:  # made by a rewriting
-                continue
-            deviation = compare_tensor(
-                f"node {node.name!r} ({node.op_type})", array, expected[name], infinity_agrees=True
-            )
+        for deviation in self._by_node(model, inputs, run):
             if not deviation.is_within(limit):
                 return f"{deviation.tensor}, which {deviation.describe(limit)},"
         return ""
+
+    def between_roundings(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run) -> Deviation | None:
+        """Return the largest deviation of a node, each from what the runtime rounded; see `Source`."""
+        return worst(self._by_node(model, inputs, run)) if rounded_tensors(self._load()) else None
+
+    def _by_node(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run) -> Iterator[Deviation]:
+        """Compare nodes that the file has too, in order; each goes on from what the runtime rounded.
+
+        Raises:
+            NotComparableError: no runtime runs the file.
+        """
+        original, cut = self._load(), self._load()
+        rounded = _exposed(original, model.inputs, inputs, rounded_tensors(original))
+        cut_at_roundings(cut, rounded)
+        exposed, nodes = self.import_exposed(cut)
+        weights = [np.asarray(exposed.parameters[name]) for name in exposed.parameter_names]
+        found = run(exposed.module, [*inputs.values(), *rounded.values(), *weights])
+        known = {name for node in original.graph.node for name in node.output}
+        names = [name_in_file(node.output[0]) for node in nodes]
+        wanted = [name for name in names if name in known]
+        expected = _exposed(original, model.inputs, inputs, wanted)
+        for node, name, array in zip(nodes, names, found, strict=True):
+            if name not in expected:  # made by a rewriting
+                continue
+            tensor = f"node {node.name!r} ({node.op_type})"
+            if name in rounded and differ_by_ties(array, expected[name]):
+                yield Deviation(tensor=tensor, relative_error=0.0)
+            else:
+                yield compare_tensor(tensor, array, expected[name], infinity_agrees=True)
 
     def _load(self) -> OnnxModel:
         """Return the file's model with static inputs, its nodes as they are.
@@ -153,7 +175,7 @@ class OnnxSource:
             raise NotComparableError(f"{self.path} has changed since it was imported")
         model = onnx.load_model_from_string(content)
         load_external(model, self.path)
-        bind_inputs(model, self.path.name, self.shapes)
+        bind_inputs(model, self.path.name, self.shapes, self.values)
         model.ir_version = max(model.ir_version, 4)  # before it, initialisers had to be inputs as well
         return model
 
@@ -196,15 +218,24 @@ def _run(
     raise NotComparableError("; ".join(reasons))
 
 
+def _exposed(
+    model: OnnxModel, inputs: Sequence[InputSpec], arrays: Mapping[str, np.ndarray], names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Return any tensors of the model, whose outputs they become; arguments and errors as of `_run`."""
+    del model.graph.output[:]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return _run(model, inputs, arrays, names) if names else {}
+
+
 def _require_sound(runtime: str, model: OnnxModel) -> None:
     """Refuse models of which a runtime gives other results than ONNX says, or others in each run."""
     operators = {node.op_type for node in model.graph.node}
     if drawn := sorted(operators & set(RANDOM_OPERATORS)):
         raise NotComparableError(f"it draws random numbers ({drawn[0]})")
     opset = opset_of(model)
-    flat = sorted(name for name in operators if opset < _FLAT_BEFORE.get(name, 0))
-    if flat and runtime == "onnx":
-        raise NotComparableError(f"onnx's reference takes {flat[0]} of opset {opset} for that of a later one")
+    misread = sorted(name for name in operators if opset < MISREAD_BEFORE.get(name, 0))
+    if misread and runtime == "onnx":
+        raise NotComparableError(f"onnx's reference takes {misread[0]} of opset {opset} for another one")
 
 
 def _ask(

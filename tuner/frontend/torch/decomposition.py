@@ -166,7 +166,8 @@ def _bound(
     declared = {
         each: _declared(node) for each, node in nodes.items() if each not in fixed or 0 not in fixed[each]
     }
-    bound = fixed | static_shapes(name, declared, shapes)
+    wanted = {each: shape for each, shape in shapes.items() if shape != fixed.get(each)}
+    bound = fixed | static_shapes(name, declared, wanted)
     _require_fit(nodes, bound, name)
     return bound
 

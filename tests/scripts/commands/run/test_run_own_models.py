@@ -206,3 +206,46 @@ def test_the_layout_of_a_model_from_a_file_is_chosen_and_its_plan_is_exact(
     report = check_printed(["run"], done.stdout)
     assert report["max_gradient_error"] < 1e-4
     assert report["loss_error"] < 1e-5
+
+
+def test_a_plan_for_a_fixed_input_runs_with_its_value(tessel: Callable[..., object], tmp_path: Path) -> None:
+    """A branch by an input of one number, whose two weights are of other extents."""
+    helper = pytest.importorskip("onnx").helper
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [
+                helper.make_node(
+                    "Constant", [], [name], value=helper.make_tensor(name, 1, (4, width), [1] * 4 * width)
+                ),
+                helper.make_node("MatMul", ["h", name], [f"{name}_result"]),
+            ],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}_result", 1, (2, width))],
+        )
+        for name, width in (("then", 3), ("else", 5))
+    }
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["h"], name="/body/Tanh"),
+        helper.make_node("If", ["cached"], ["y"], name="/head/If", **branches),
+    ]
+    ends = [
+        helper.make_tensor_value_info("x", 1, (2, 4)),
+        helper.make_tensor_value_info("cached", 9, ()),
+        helper.make_tensor_value_info("y", 1, (2, "width")),
+    ]
+    model = helper.make_model(helper.make_graph(nodes, "branching", ends[:2], ends[2:]), ir_version=8)
+    model.opset_import[0].version = 17
+    path = tmp_path / "branching.onnx"
+    path.write_bytes(model.SerializeToString())
+    measured = ("--threads", 1, "--backends", "tvm", "--hop-us", 50, "--records", tmp_path / "r.db")
+    searched = ("--devices", 2, "--micro-batches", 2, "--work", 0.5, "--infer", "--out", tmp_path)
+    refused = tessel("tune", path, *measured, *searched)
+    assert refused.status == 1
+    assert "--value cached=VALUE" in refused.stderr.replace("\n", " ")
+    tuned = tessel("tune", path, *measured, *searched, "--value", "cached=false")
+    assert tuned.status == 0, tuned.stderr
+    assert load_plan(tmp_path / "plan.json").values == {"cached": False}
+    done = tessel("run", tmp_path / "plan.json", "--repeats", 1, "--overheads", "none", "--json")
+    assert done.status == 0, done.stderr
+    assert check_printed(["run"], done.stdout)["worst_output"]["relative_error"] < 1e-6

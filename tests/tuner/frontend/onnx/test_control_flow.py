@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner.errors import UnsupportedOperatorError
+from tuner.errors import UnknownNameError, UnsupportedOperatorError
 from tuner.frontend import load_model
 
 onnx = pytest.importorskip("onnx")
@@ -101,6 +101,75 @@ def test_a_branch_that_inputs_choose_is_chosen_from_both(
 ) -> None:
     spec = save(tmp_path / "if.onnx", [choice("c")], [X, value("c", BOOL)], [Y], FACTORS)
     check(spec, {"x": numbers(ROWS, WIDTH), "c": np.array(is_true)}, run_model, assert_close)
+
+
+def by_rate(path: Path, *extents: int) -> str:
+    """Write a file whose branches give results of other widths, by an input of one number."""
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node("MatMul", ["x", name], [f"{name}_result"])],
+            name,
+            [],
+            [value(f"{name}_result", FLOAT, ROWS, width)],
+            constants_of({name: numbers(WIDTH, width)}),
+        )
+        for name, width in (("then", 2), ("else", 4))
+    }
+    nodes = [
+        helper.make_node("Squeeze", ["rate"], ["number"]),
+        helper.make_node("Equal", ["number", "asked"], ["c"]),
+        helper.make_node("If", ["c"], ["y"], name="/choice", **branches),
+    ]
+    outputs = [value("y", FLOAT, ROWS, "width")]
+    return save(path, nodes, [X, value("rate", INT64, *extents)], outputs, {"asked": np.int64(16000)})
+
+
+@pytest.mark.parametrize("rate", [16000, 8000])
+@pytest.mark.parametrize("extents", [(), (1,), ("one",)])
+def test_an_input_of_a_fixed_value_chooses_its_branch(
+    rate: int, extents: tuple[int | str, ...], tmp_path: Path, run_model, assert_close
+) -> None:
+    spec = by_rate(tmp_path / "if.onnx", *extents)
+    shapes = {"rate": (1,)} if extents else {}
+    with pytest.raises(UnsupportedOperatorError, match=r"If /choice .*; fix .* \(--value rate=VALUE\), or"):
+        load_model(spec, shapes=shapes)
+    model = load_model(spec, shapes=shapes, values={"rate": rate})
+    assert [each.name for each in model.inputs] == ["x"]
+    x = numbers(ROWS, WIDTH)
+    feeds = {"x": x, "rate": np.full([1] * len(extents), rate)}
+    (expected,) = onnxruntime.InferenceSession(spec).run(None, feeds)
+    assert expected.shape[1] == (2 if rate == 16000 else 4)
+    assert_close(run_model(model, [x], model.parameters)[0], expected)
+    drawn, (found,) = model.source.draw(model.inputs, 0)
+    assert list(drawn) == ["x"]
+    assert found.shape == expected.shape
+
+
+def test_a_value_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    spec = by_rate(tmp_path / "if.onnx")
+    with pytest.raises(UnknownNameError, match=r"no input 'sr'; there is x, rate"):
+        load_model(spec, values={"sr": 1}, guarded=False)
+    for wrong in (0.5, 1e30):
+        with pytest.raises(ValueError, match=r"the value .* is none of its type; give one of int64"):
+            load_model(spec, values={"rate": wrong}, guarded=False)
+    with pytest.raises(ValueError, match="only inputs of ONNX files can be fixed and mlp:tiny is none"):
+        load_model("mlp:tiny", values={"x": 1})
+
+
+def test_a_loop_goes_on_as_often_as_a_fixed_input_says(tmp_path: Path, run_model, assert_close) -> None:
+    body = accumulating(KEEP_GOING, "again")
+    node = helper.make_node("Loop", ["count", "", "x"], ["last", "y"], body=body, name="/loop")
+    outputs = [value("y", FLOAT, "steps", ROWS, WIDTH), value("last", FLOAT, ROWS, WIDTH)]
+    spec = save(
+        tmp_path / "loop.onnx", [node], [X, value("count", INT64)], outputs, {"w": numbers(WIDTH, WIDTH)}
+    )
+    with pytest.raises(UnsupportedOperatorError, match=r"--value count=VALUE"):
+        load_model(spec, guarded=False)
+    model = load_model(spec, values={"count": 3}, guarded=False)
+    x = numbers(ROWS, WIDTH)
+    expected = onnxruntime.InferenceSession(spec).run(None, {"x": x, "count": np.array(3)})
+    for found, true in zip(run_model(model, [x], model.parameters), expected, strict=True):
+        assert_close(found, true)
 
 
 def test_a_branch_within_a_branch_reads_what_is_around_both(tmp_path: Path, run_model, assert_close) -> None:

@@ -107,8 +107,6 @@ REFUSED = {
     "test_sequence_model1": "SequenceInsert",
     "test_sequence_model2": "SequenceErase",
     "test_sequence_model3": "SequenceErase",
-    "test_sequence_model6": "SequenceLength",
-    "test_sequence_model7": "SplitToSequence",
     "test_sequence_model8": "leaves open",
     "test_strnorm": "StringNormalizer",
 }
@@ -282,3 +280,38 @@ def test_truncated_file_is_refused_by_name(tmp_path: Path) -> None:
 def test_missing_file_is_refused_by_name() -> None:
     with pytest.raises(ModelFileError, match=r"nowhere\.onnx"):
         load_model("nowhere.onnx")
+
+
+@pytest.mark.parametrize("length", [0, 3])
+def test_the_first_token_of_a_decoder_has_no_past(
+    length: int, tmp_path: Path, run_model, assert_close
+) -> None:
+    """Attention to a cache that is open, with the longer cache as a second result."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["key"]),
+        helper.make_node("Concat", ["past", "key"], ["present"], axis=1),
+        helper.make_node("Transpose", ["present"], ["keys"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "keys"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "present"], ["y"]),
+    ]
+    rng = np.random.default_rng(0)
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in tensors.items()]
+        for tensors in (
+            {"past": [1, "length", 4], "x": [1, 2, 4]},
+            {"y": [1, 2, 4], "present": [1, "longer", 4]},
+        )
+    )
+    weight = numpy_helper.from_array(rng.standard_normal((4, 4), "float32"), "w")
+    path = tmp_path / "decoder.onnx"
+    graph = helper.make_graph(nodes, "decoder", inputs, outputs, [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    model = load_model(str(path), shapes={"past": (1, length, 4)})
+    given = [rng.standard_normal(shape, "float32") for shape in ((1, length, 4), (1, 2, 4))]
+    expected = ReferenceEvaluator(onnx.load(str(path))).run(
+        None, dict(zip(("past", "x"), given, strict=True))
+    )
+    for found, true in zip(run_model(model, given, model.parameters), expected, strict=True):
+        assert found.shape == true.shape
+        assert_close(found, true)

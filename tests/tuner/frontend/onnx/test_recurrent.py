@@ -1,5 +1,7 @@
 """Recurrent layers written out step by step give what onnxruntime gives."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -23,10 +25,14 @@ def layer(
     biased: bool = True,
     starts: bool = False,
     peepholes: bool = False,
-    lengths: bool = False,
+    lengths: Sequence[int] = (),
+    are_given: bool = False,
     **attributes,
 ):
-    """A model of one layer, with random weights, that gives every result of it."""
+    """A model of one layer, with random weights, that gives every result of it.
+
+    Its lengths, one for each example, are constants, or given.
+    """
     rng = np.random.default_rng(0)
     both = 2 if direction == "bidirectional" else 1
     rows = GATES[kind] * HIDDEN
@@ -53,9 +59,12 @@ def layer(
             numpy_helper.from_array(rng.standard_normal(shape).astype("float32"), name)
             for name, shape in weights.items()
         ]
-        + [numpy_helper.from_array(np.full(BATCH, STEPS, "int32"), "lengths")] * lengths,
+        + [numpy_helper.from_array(np.array(lengths, "int32"), "lengths")] * bool(lengths and not are_given),
     )
     feeds = {name: rng.standard_normal(shape).astype("float32") for name, shape in given.items()}
+    if are_given:
+        graph.input.append(helper.make_tensor_value_info("lengths", TensorProto.INT32, [BATCH]))
+        feeds["lengths"] = np.array(lengths, "int32")
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), feeds
 
 
@@ -69,7 +78,7 @@ def run(model, feeds):
     [
         ("LSTM", {}),
         ("LSTM", {"starts": True, "biased": False}),
-        ("LSTM", {"peepholes": True, "lengths": True}),
+        ("LSTM", {"peepholes": True, "lengths": [STEPS] * BATCH}),
         ("GRU", {"linear_before_reset": 1, "starts": True}),
         ("GRU", {"linear_before_reset": 0}),
         ("RNN", {"starts": True}),
@@ -77,6 +86,23 @@ def run(model, feeds):
 )
 def test_steps_give_what_the_layer_gives(kind: str, options: dict, direction: str) -> None:
     model, feeds = layer(kind, direction, **options)
+    prepared = prepare_graph(model, "test", {})
+    assert kind not in graph_operators(prepared)
+    for found, expected in zip(run(prepared, feeds), run(model, feeds), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("are_given", [False, True], ids=["constant", "input"])
+@pytest.mark.parametrize("lengths", [[1, STEPS], [3, 2], [0, 2]])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("LSTM", {"starts": True}), ("GRU", {"linear_before_reset": 1}), ("GRU", {"starts": True}), ("RNN", {})],
+)
+def test_an_example_ends_at_its_length(
+    kind: str, options: dict, direction: str, lengths: list[int], are_given: bool
+) -> None:
+    model, feeds = layer(kind, direction, lengths=lengths, are_given=are_given, **options)
     prepared = prepare_graph(model, "test", {})
     assert kind not in graph_operators(prepared)
     for found, expected in zip(run(prepared, feeds), run(model, feeds), strict=True):

@@ -65,8 +65,13 @@ def save(path: Path, node: Any, constants: dict[str, np.ndarray]) -> str:
             {},
             "Cast 'y' makes numbers of float8e5m2",
         ),
+        (
+            helper.make_node("SplitToSequence", ["x"], ["y"], keepdims=0),
+            {},
+            "SplitToSequence 'y' gives the model's user a sequence",
+        ),
     ],
-    ids=["batch", "dropout", "largest", "narrow"],
+    ids=["batch", "dropout", "largest", "narrow", "sequence"],
 )
 def test_a_use_is_refused_by_name(node: Any, constants: dict[str, np.ndarray], reason: str, tmp_path) -> None:
     with pytest.raises(UnsupportedOperatorError, match=reason):

@@ -385,6 +385,21 @@ def test_a_functions_examples_take_the_shapes_that_are_given(tmp_path: Path, run
         load_model(f"{path}:build", shapes={"ids": (2, 5, 1)})
 
 
+class Cached(nn.Module):
+    def forward(self, past: "torch.Tensor", x: "torch.Tensor") -> "torch.Tensor":
+        return torch.cat([past, x], 1).cumsum(1)
+
+
+def test_an_example_may_be_given_no_extent(run_model) -> None:
+    """A first token has no past."""
+    examples = (torch.randn(1, 3, 4), torch.randn(1, 2, 4))
+    model = import_module(Cached(), examples, "cached", shapes={"past": (1, 0, 4)})
+    assert [spec.shape for spec in model.inputs] == [(1, 0, 4), (1, 2, 4)]
+    x = np.arange(8, dtype="float32").reshape(1, 2, 4)
+    (found,) = run_model(model, [np.zeros((1, 0, 4), "float32"), x], {})
+    np.testing.assert_array_equal(found, x.cumsum(1))
+
+
 class Difference(nn.Module):
     def forward(self, left: "torch.Tensor", right: "torch.Tensor") -> "torch.Tensor":
         return 2 * left - right

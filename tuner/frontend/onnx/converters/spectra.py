@@ -3,7 +3,7 @@
 A signal's real and imaginary numbers are the rows of one matrix, those of its spectrum the columns, so that a
 transform of N numbers is one product of 2N by 2N at most, which every backend has and which has a gradient.
 For the lengths of audio frames that is as fast as it need be. Checked in
-tests/tuner/frontend/onnx/test_spectra.py, and against every case that onnx states by
+tests/tuner/frontend/onnx/converters/test_spectra.py, and against every case that onnx states by
 `benchmarks.onnx_operators`.
 """
 

@@ -13,7 +13,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - after the skip
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
-from tuner.frontend.onnx.resizing import Sampling, axis_weights, resized_axes  # noqa: E402 - after the skip
+from tuner.frontend.onnx.converters.resizing import Sampling, axis_weights, resized_axes  # noqa: E402 - after the skip
 
 pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
 

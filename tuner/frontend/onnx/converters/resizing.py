@@ -4,7 +4,7 @@ Whatever the mode, each element of a resized axis is a weighted sum of the axis'
 elements becomes one of m by a matrix of m × n; axes follow one another. TVM's operator, which is faster,
 takes an extent for its scale: where a scale does not divide evenly, or where elements are averaged
 (`antialias`), left out or cropped, it is not what ONNX means (Resize-19 in onnx's Operators.md). Checked
-against onnx's own reference in tests/tuner/frontend/onnx/test_resizing.py.
+against onnx's own reference in tests/tuner/frontend/onnx/converters/test_resizing.py.
 """
 
 from __future__ import annotations

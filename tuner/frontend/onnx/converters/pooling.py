@@ -1,7 +1,7 @@
 """The largest of each window of ONNX, with its place, which TVM's importer drops.
 
 Windows are gathered by their places, which are known at import; what lies outside is lower than any number.
-Checked in tests/tuner/frontend/onnx/test_pooling.py, and against every case that onnx states by
+Checked in tests/tuner/frontend/onnx/converters/test_pooling.py, and against every case that onnx states by
 `benchmarks.onnx_operators`.
 """
 

@@ -3,7 +3,7 @@
 Some it writes as a kernel, which has no gradient, which no rule matches and only `tvm` runs; a clip is in
 every MobileNet. Of others it drops results or attributes. What is not taken here (bounds, widths or repeats
 that are no constants, other modes of padding) is left to the importer. Checked in
-tests/tuner/frontend/onnx/test_operators.py, and against every case that onnx states by
+tests/tuner/frontend/onnx/converters/test_operators.py, and against every case that onnx states by
 `benchmarks.onnx_operators`.
 """
 
@@ -18,10 +18,10 @@ import numpy as np
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from tuner.frontend.onnx.pooling import max_pool_with_places
-from tuner.frontend.onnx.resizing import Sampling, resize_by_matrices, resized_axes
+from tuner.frontend.onnx.converters.pooling import max_pool_with_places
+from tuner.frontend.onnx.converters.resizing import Sampling, resize_by_matrices, resized_axes
+from tuner.frontend.onnx.converters.spectra import fourier_transform, short_time_fourier_transform
 from tuner.frontend.onnx.rewrite import Constant, text_of
-from tuner.frontend.onnx.spectra import fourier_transform, short_time_fourier_transform
 
 Converter = Callable[[Sequence[Any], Mapping[str, Any], Constant], Any | None]
 """Gives the expression of a node, of its inputs and its attributes; None where it is left to the importer."""
@@ -350,6 +350,34 @@ def _tensor_scatter(inputs: Sequence[Any], said: Mapping[str, Any], constant: Co
     return relax.op.scatter_elements(cache, relax.op.broadcast_to(places, new), update, axis)
 
 
+def _split_to_sequence(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
+    """Return parts along an axis, of one place each and then without the axis where widths are left out."""
+    x, given = [*inputs, None][:2]
+    axis = said.get("axis", 0) % len(_extents(x))
+    extent = _extents(x)[axis]
+    if given is None and not said.get("keepdims", 1):
+        return relax.Tuple([relax.op.take(x, relax.const(place, "int64"), axis) for place in range(extent)])
+    widths = np.array(1) if given is None else constant(given)
+    if widths is None:
+        raise ValueError("where it splits is known only when the model runs")
+    starts = np.cumsum([0, *widths[:-1]]) if widths.ndim else np.arange(0, extent, int(widths))
+    ends = [*starts[1:], extent]
+    return relax.Tuple(
+        [
+            relax.op.strided_slice(x, [axis], [int(start)], [int(end)])
+            for start, end in zip(starts, ends, strict=True)
+        ]
+    )
+
+
+def _sequence_at(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
+    sequence, place = inputs
+    number = constant(place)
+    if number is None:
+        raise ValueError("its place is known only when the model runs")
+    return sequence[int(number)]
+
+
 _IMAGE_AXES = 2
 
 
@@ -385,7 +413,9 @@ CONVERTERS: Mapping[str, Converter] = {
     "Resize": _resize,
     "ReverseSequence": _reverse_sequence,
     "STFT": short_time_fourier_transform,
+    "SequenceAt": _sequence_at,
     "SpaceToDepth": _space_to_depth,
+    "SplitToSequence": _split_to_sequence,
     "TensorScatter": _tensor_scatter,
     "Tile": _tile,
 }

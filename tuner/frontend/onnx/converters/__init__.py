@@ -1,0 +1,1 @@
+"""Operators of ONNX in Relax's own."""
