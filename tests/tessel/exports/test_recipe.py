@@ -10,6 +10,7 @@ import pytest
 from layer_plans import saved_plan
 from tuned_model import tuned_model
 
+from tessel.engine.actions import ActionKind
 from tessel.errors import ScheduleError
 from tessel.exports.deepspeed import deepspeed_module
 from tessel.exports.markdown import recipe_markdown
@@ -118,6 +119,15 @@ def test_micro_batches_are_numbered_by_the_first_stage() -> None:
     )
     assert swapped != recipe.actions
     assert renumbered_by_first_stage(swapped) == recipe.actions
+    # The order of forwards alone decides, whatever that of backwards.
+    backwards = tuple(
+        tuple(
+            each if each.kind is ActionKind.FORWARD else each._replace(micro_batch=2 - each.micro_batch)
+            for each in own
+        )
+        for own in recipe.actions
+    )
+    assert renumbered_by_first_stage(backwards) == backwards != recipe.actions
 
 
 def test_recipes_name_the_user_s_devices_where_the_plan_orders_them() -> None:

@@ -10,6 +10,7 @@ from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from layer_plans import profile, saved_plan
 
@@ -18,6 +19,7 @@ from tessel.errors import ScheduleError
 from tessel.exports.recipe import Recipe, recipe_of_saved_plan
 from tessel.exports.torchtitan import modules_of_stages, orders_csv, titan_options, titan_python, titan_toml
 from tessel.planning.layout import Layout
+from tessel.profiles.profile import Layer
 
 torch = pytest.importorskip("torch")
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
@@ -179,3 +181,19 @@ def test_dualpipe_v_of_torch_is_read_and_written_back() -> None:
 
 def test_options_are_json_too() -> None:
     json.dumps(dict(titan_options(recipe("a V"), csv="o.csv")))
+
+
+def test_rows_of_one_stage_may_be_one_module_but_for_norms() -> None:
+    """Tables of words and positions are one embedding; of two norms torchtitan has one."""
+
+    def modules(*names: str) -> list[list[str]]:
+        plain = profile(blocks=len(names) - 2)
+        model = msgspec.structs.replace(plain, layers=tuple(map(Layer, names)))
+        recipe = recipe_of_saved_plan(saved_plan(model=model))
+        return tomllib.loads(titan_toml(recipe, csv="o.csv"))["parallelism"]["module_fqns_per_model_part"]
+
+    first, last = modules("wte", "wpe", "h.0", "h.1", "h.2", "h.3", "norm", "head")
+    assert first == ["tok_embeddings", "layers.0", "layers.1"]
+    assert last == ["layers.2", "layers.3", "norm", "output", "lm_head"]
+    with pytest.raises(ScheduleError, match="rows 'norm' in stage 1 and 'final_norm' in stage 1"):
+        modules("wte", "h.0", "h.1", "h.2", "h.3", "norm", "final_norm", "head")

@@ -41,14 +41,14 @@ def test_the_peak_is_that_of_many_periods(case: tuple[list[int], list[list[int]]
     memory, starts, period = case
     expected = peak_of_many_periods(memory, starts, period)
     assert steady_peak(np.array(memory), np.array(starts), period) == expected
-    # Device 1 has the same blocks and no limit, device 2 a block that holds nothing.
+    # Device 0 has the same blocks and no limit, device 1 a block that holds nothing.
     blocks = tuple(
-        Block(name=f"b{number}", devices=(0, 1), memory=units) for number, units in enumerate(memory)
+        Block(name=f"b{number}", devices=(0, 2), memory=units) for number, units in enumerate(memory)
     )
-    placement = Placement(devices=3, blocks=(*blocks, Block(name="idle", devices=(2,))))
+    placement = Placement(devices=3, blocks=(*blocks, Block(name="idle", devices=(1,))))
     columns = np.array([[*row, 0] for row in starts])
     for limit in (expected, expected - 1):
-        problem = make_problem(placement, memory=(limit, 10**6, 0))
+        problem = make_problem(placement, memory=(10**6, 0, limit))
         added = any(units > 0 for units in memory)
         assert keeps_memory(problem, columns, period) == (limit == expected or not added)
 
