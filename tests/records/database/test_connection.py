@@ -50,6 +50,25 @@ def test_a_file_of_somebody_else_s_is_not_changed(tmp_path: Path, journal: str) 
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://somebody:s3cret/of@mine@127.0.0.1:1/records",  # a password that is not quoted
+        "postgresql://somebody:s3cret@127.0.0.1:port/records",
+        "mysql://somebody:s3cret@127.0.0.1:1/records",
+        "postgresql://somebody:s3cret@127.0.0.1:1/records",
+        "postgresql://somebody@127.0.0.1:1/records?password=s3cret&sslpassword=s3cret",
+    ],
+)
+def test_no_message_says_the_password(url: str) -> None:
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    with pytest.raises((RecordError, ValueError)) as caught:
+        open_store(url)
+    assert "s3cret" not in str(caught.value)
+    assert "***" in str(caught.value)
+    assert "somebody" in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "answer",
     [
         b"",
