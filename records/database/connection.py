@@ -418,10 +418,11 @@ def _explained(error: sa.exc.DBAPIError, location: str) -> RecordError:
         return _explained_sqlite(error.orig, location)
     reason = " ".join(str(error.orig).split())
     if isinstance(error, sa.exc.OperationalError):
-        return RecordError(
-            f"records in {location} could not be reached ({reason}); start the server, or check host, "
-            "port and user in --records"
-        )
+        is_about_trust = re.search(r"\bSSL\b|certificate", reason) is not None
+        advice = "check sslmode and sslrootcert in --records, and the server's certificate"
+        if not is_about_trust:
+            advice = "start the server, or check host, port and user in --records"
+        return RecordError(f"records in {location} could not be reached ({reason}); {advice}")
     return RecordError(
         f"records in {location} were refused by the server ({reason}); nothing was changed; check that the "
         "database belongs to this program and that you may write to it"

@@ -68,6 +68,16 @@ def test_no_message_says_the_password(url: str) -> None:
     assert "somebody" in str(caught.value)
 
 
+@pytest.mark.postgres
+def test_encryption_that_is_asked_for_reaches_the_driver_and_its_lack_is_named(postgres_url: str) -> None:
+    """The tests' server has no certificate."""
+    url = postgres_url.replace("@", ":s3cret@")
+    with pytest.raises(RecordError, match=r"was required.*; check sslmode and sslrootcert") as caught:
+        open_store(f"{url}?sslmode=require")
+    assert "s3cret" not in str(caught.value)
+    open_store(f"{url}?sslmode=disable").close()
+
+
 @pytest.mark.parametrize(
     "answer",
     [
