@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -76,14 +77,16 @@ def parse_url(text: str) -> URL:
             url = make_url(text)
         except (sa.exc.ArgumentError, ValueError) as error:
             raise ValueError(
-                f"records URL {text!r} cannot be read; write sqlite:///out/records.db or "
+                f"records URL {without_password(text)!r} cannot be read; write sqlite:///out/records.db or "
                 "postgresql+psycopg://user@host/database"
             ) from error
     backend = url.get_backend_name()
     if backend == "postgresql":
         return url.set(drivername="postgresql+psycopg")
     if backend != "sqlite":
-        raise ValueError(f"records URL {text!r} names the database {backend!r}; use sqlite or postgresql")
+        raise ValueError(
+            f"records URL {without_password(text)!r} names the database {backend!r}; use sqlite or postgresql"
+        )
     if not url.database or url.database == ":memory:" or url.query:
         raise ValueError(f"records URL {text!r} names no plain file; write sqlite:///out/records.db")
     return URL.create("sqlite", database=url.database)
@@ -124,7 +127,14 @@ def not_of_records(location: str) -> RecordFileError:
 
 def location_of(url: URL) -> str:
     """Return the name of a database for messages: its path, or its URL without the password."""
-    return str(url.database) if url.get_backend_name() == "sqlite" else url.render_as_string()
+    is_file = url.get_backend_name() == "sqlite"
+    return str(url.database) if is_file else without_password(url.render_as_string())
+
+
+def without_password(text: str) -> str:
+    """Return a URL as a user wrote it, for messages: also where it is none, as with a `/` in the password."""
+    text = re.sub(r"(://[^:@/]*):.*@", r"\1:***@", text, flags=re.DOTALL)
+    return re.sub(r"(?i)([?&][^=&]*password=)[^&]*", r"\1***", text)
 
 
 def write_version(connection: sa.Connection) -> None:
@@ -408,10 +418,11 @@ def _explained(error: sa.exc.DBAPIError, location: str) -> RecordError:
         return _explained_sqlite(error.orig, location)
     reason = " ".join(str(error.orig).split())
     if isinstance(error, sa.exc.OperationalError):
-        return RecordError(
-            f"records in {location} could not be reached ({reason}); start the server, or check host, "
-            "port and user in --records"
-        )
+        is_about_trust = re.search(r"\bSSL\b|certificate", reason) is not None
+        advice = "check sslmode and sslrootcert in --records, and the server's certificate"
+        if not is_about_trust:
+            advice = "start the server, or check host, port and user in --records"
+        return RecordError(f"records in {location} could not be reached ({reason}); {advice}")
     return RecordError(
         f"records in {location} were refused by the server ({reason}); nothing was changed; check that the "
         "database belongs to this program and that you may write to it"

@@ -74,10 +74,10 @@ class LocalFleet:
         """Start a worker that runs any task, one at a time, and measures for no target."""
         self._workers.append(_start([sys.executable, "-c", _PLAIN, self.address]))
 
-    def start_device_worker(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `tessel fleet worker`."""
+    def start_device_worker(self, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+        """Start `tessel fleet worker`, with environment variables of its own."""
         command = [sys.executable, "-m", "scripts", "--quiet", "fleet", "worker", self.address, *arguments]
-        self._workers.append(_start(command))
+        self._workers.append(_start(command, **variables))
         return self._workers[-1]
 
     def processor_s(self) -> float:
@@ -115,9 +115,10 @@ def _is_dask_worker(process: psutil.Process) -> bool:
     return False
 
 
-def _start(command: list[str]) -> subprocess.Popen[bytes]:
+def _start(command: list[str], **variables: str) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
+        **variables,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
         "OMP_NUM_THREADS": "1",
     }

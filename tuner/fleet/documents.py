@@ -62,6 +62,17 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.blake2b("\n".join([target, *own]).encode(), digest_size=16).hexdigest()
 
 
+def identity_of(answer: bytes) -> Identity:
+    """Return what a machine says that it is; that it measures for nothing, where that is not understood."""
+    try:
+        found = msgspec.msgpack.decode(answer, type=Identity)
+    except msgspec.MsgspecError as error:
+        return Identity(obstacle=f"a worker answers what this version does not understand: {error}")
+    if found.target is not None and "" not in found.environments:
+        return Identity(obstacle="a worker does not say with which backends it measures")
+    return found
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What a task expects of the machine that it runs on.
 

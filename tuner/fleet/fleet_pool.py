@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from tuner.fleet.documents import (
     Refused,
     Result,
     Task,
+    identity_of,
 )
 from tuner.fleet.process_tasks import arrays_of, bytes_of
 from tuner.fleet.task_queue import Sent, TaskQueue
@@ -102,7 +104,7 @@ def find_machines(
     alike: defaultdict[tuple[str, str], list[Identity]] = defaultdict(list)
     obstacles = set()
     for answer in answers.values():
-        found = msgspec.msgpack.decode(answer, type=Identity)
+        found = identity_of(answer)
         if found.target is None or found.device is None:
             obstacles.add(found.obstacle)
         elif not found.resource.startswith(ALIKE):
@@ -230,7 +232,20 @@ class FleetPool:
             seed=self._seed,
             kernels=self._known_kernels(),
         )
-        return _decoded(self._do(task)[0], RaceEnded).result
+        result = _decoded(self._do(task)[0], RaceEnded).result
+        samples = tuple(itertools.chain.from_iterable(result.samples))
+        if (
+            len(result.samples) != len(requests)
+            or not all(result.samples)
+            or not all(0 < sample < math.inf for sample in samples)
+            or not result.survivors
+            or not set(result.survivors) <= set(range(len(requests)))
+        ):
+            raise TunerError(
+                "a machine of the fleet answers with a race that cannot be: each program has latencies above "
+                "0 in it, and one is the fastest; look at its clock, and start its worker again"
+            )
+        return result
 
     def run(
         self, request: Run, arrays: Sequence[np.ndarray], timeout_s: float
@@ -241,7 +256,13 @@ class FleetPool:
         reply = _decoded(document, Answered).reply
         if not isinstance(reply, Ran):
             return reply
-        return arrays_of(reply.arrays, results)
+        try:
+            return arrays_of(reply.arrays, results)
+        except (ValueError, TypeError) as error:
+            raise TunerError(
+                f"a machine of the fleet answers with arrays that are not what it says of them ({error}); "
+                "start its worker again"
+            ) from error
 
     def compare(self, request: Compare, timeout_s: float) -> Reply:
         """Return how far two modules' results are apart, by one machine, or how that failed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from tuner.fleet.device_tasks import describe
-from tuner.fleet.documents import Identity, Query
+from tuner.fleet.documents import Identity, Query, identity_of
 from tuner.fleet.task_queue import TaskQueue
 
 
@@ -58,7 +58,7 @@ def fleet_status(address: str) -> FleetStatus:
         for kind in ("cpu", "cuda"):
             query = msgspec.msgpack.encode(Query(target=kind, num_threads=None, backends=None))
             for worker, answer in tasks.ask_all(describe, query).items():
-                identity = msgspec.msgpack.decode(answer, type=Identity)
+                identity = identity_of(answer)
                 if identity.device is not None or worker not in found:
                     found[worker] = identity
         assigned = {worker: len(keys) for worker, keys in tasks.client.processing().items()}

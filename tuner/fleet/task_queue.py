@@ -7,7 +7,9 @@ because it was started anew are sent again when it is back. Checked in tests/tun
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import logging
 import queue
 import time
@@ -31,6 +33,9 @@ NO_WORKER_S = 120.0
 
 MAX_DEATHS = 25
 """Times that a task is sent again, each after as many deaths of workers as Dask allows."""
+
+ANSWER_S = 60.0
+"""How long a worker may take to say what it is: it may import torch first, on a busy machine."""
 
 _POLL_S = 2.0
 
@@ -111,8 +116,22 @@ class TaskQueue:
 
     def ask_all(self, function: Callable[..., bytes], document: bytes) -> dict[str, bytes]:
         """Return each worker's answer by address; workers that do not answer are left out."""
-        answers = self.client.run(function, document, on_error="ignore")
-        return {address: answer for address, answer in answers.items() if isinstance(answer, bytes)}
+        client, addresses = self.client, list(self.workers())
+
+        async def ask(address: str) -> dict[str, Any]:
+            asking = client.run(function, document, workers=[address], on_error="ignore")
+            try:
+                answers: dict[str, Any] = await asyncio.wait_for(asking, ANSWER_S)
+            except (TimeoutError, OSError) as error:
+                logger.info("the worker at %s does not answer: %r", address, error)
+                return {}
+            return answers
+
+        async def ask_each() -> list[dict[str, Any]]:
+            return await asyncio.gather(*map(ask, addresses))
+
+        answers = itertools.chain.from_iterable(each.items() for each in client.sync(ask_each))
+        return {address: answer for address, answer in answers if isinstance(answer, bytes)}
 
     def results(
         self,
@@ -199,11 +218,12 @@ class TaskQueue:
         """
         try:
             if future.status == "finished":
-                found: tuple[bytes, ...] = future.result(timeout=RECONNECT_S)
-                return found
+                return self._checked(future.result(timeout=RECONNECT_S))
             if future.status != "error":  # forgotten by a scheduler, or lost with the connection
                 return OSError(future.status)
             error = future.exception(timeout=RECONNECT_S)
+        except TunerError:
+            raise
         except Exception as lost:  # of Dask's many, depending on where the connection broke
             logger.info("a task of the fleet was lost: %r", lost)
             return lost
@@ -212,6 +232,19 @@ class TaskQueue:
         raise TunerError(
             f"a task of the fleet at {self.address} failed ({type(error).__name__}: {error}); is the same "
             "version of this project installed on all of its machines?"
+        )
+
+    def _checked(self, result: object) -> tuple[bytes, ...]:
+        """Return what a task returned.
+
+        Raises:
+            TunerError: it is nothing that any of this project's tasks returns.
+        """
+        if isinstance(result, tuple) and result and all(isinstance(each, bytes) for each in result):
+            return result
+        raise TunerError(
+            f"a machine of the fleet at {self.address} answers with a {type(result).__name__}, which this "
+            "version does not understand; install the same version on all of them"
         )
 
     def _has_worker(self, resources: Collection[str]) -> bool:

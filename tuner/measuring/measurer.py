@@ -26,7 +26,18 @@ from tuner.backends.protocol import Backend
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
 from tuner.measuring.checked_kinds import CheckedKinds
-from tuner.measuring.messages import ArrayInfo, Compare, Compared, Done, Failed, Reply, Run, Timed, why_failed
+from tuner.measuring.messages import (
+    ArrayInfo,
+    Compare,
+    Compared,
+    Done,
+    Failed,
+    Reply,
+    Run,
+    Timed,
+    not_by_program,
+    why_failed,
+)
 from tuner.measuring.module_json import json_of
 from tuner.measuring.program_pool import Job, Outcome, ProgramPool
 from tuner.measuring.race import RaceResult, race
@@ -412,7 +423,27 @@ class Measurer:
     def _keep(
         self, request: MeasureRequest, reply: Reply, relative_error: float | None, measured_at: float
     ) -> Record:
-        measurement = Measurement(
+        try:
+            measurement = self._measurement(request, reply, relative_error, measured_at)
+            record_id = self.store.append(request.workload, measurement)
+        except ValueError as error:
+            # A device or a machine of a fleet may say anything: that tells of it, and not of the program.
+            failed = not_by_program(f"it was answered by what no measurement says ({error})")
+            measurement = self._measurement(request, failed, None, time.time())
+            record_id = self.store.append(request.workload, measurement)
+        self.new_measurements += 1
+        logger.debug(
+            "measured %s on %s: %s", request.workload.fingerprint, request.backend, measurement.status
+        )
+        record = Record(record_id=record_id, workload=request.workload, measurement=measurement)
+        if not measurement.tells_of_program:
+            self._failed_here[request.key] = record
+        return record
+
+    def _measurement(
+        self, request: MeasureRequest, reply: Reply, relative_error: float | None, measured_at: float
+    ) -> Measurement:
+        return Measurement(
             workload_fingerprint=request.workload.fingerprint,
             backend=request.backend,
             settings=request.settings,
@@ -426,15 +457,6 @@ class Measurer:
             measured_at=measured_at,
             seed=self.seed,
         )
-        self.new_measurements += 1
-        record_id = self.store.append(request.workload, measurement)
-        logger.debug(
-            "measured %s on %s: %s", request.workload.fingerprint, request.backend, measurement.status
-        )
-        record = Record(record_id=record_id, workload=request.workload, measurement=measurement)
-        if not measurement.tells_of_program:
-            self._failed_here[request.key] = record
-        return record
 
     def _answer_of(self, request: MeasureRequest) -> Record | None:
         found = self.find(request.workload, request.backend, settings=request.settings)

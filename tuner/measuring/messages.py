@@ -220,7 +220,9 @@ def not_by_program(reason: str) -> Failed:
 
 def why_failed(reply: Reply) -> Failed:
     """Return the failure that a reply is, or that it was not the one asked for."""
-    return reply if isinstance(reply, Failed) else Failed(Status.ERROR, f"unexpected reply {reply!r}")
+    if isinstance(reply, Failed):
+        return reply
+    return not_by_program(f"unexpected reply {type(reply).__name__}")
 
 
 def send(connection: Connection, message: Request | Reply) -> None:

@@ -21,12 +21,12 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 
 import numpy as np
-import psutil
 
 from records import Status
 from tuner.backends.protocol import Backend
 from tuner.errors import TunerError
 from tuner.measuring.forked_process import ForkedProcess
+from tuner.measuring.memory_limit import memory_limit_bytes
 from tuner.measuring.messages import (
     Done,
     Failed,
@@ -71,7 +71,7 @@ library's threads: beside other work, a layer norm of torch took 24 ms instead o
 
 
 _MEMORY_SHARE = 0.9
-"""Share of the machine's memory that a program may take. Not of what is free at the moment: a record that
+"""Share of the memory that there is that a program may take. Not of what is free at the moment: a record that
 says there was too little memory ought to be true tomorrow."""
 
 
@@ -186,7 +186,7 @@ class WorkerProcess:
         start = Start(
             target=self._target,
             backends=self._backends,
-            memory_limit_bytes=int(_MEMORY_SHARE * psutil.virtual_memory().total),
+            memory_limit_bytes=int(_MEMORY_SHARE * memory_limit_bytes()),
             folder=self._folder.name,
             remote=self._remote,
         )

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from records.measurement import NOT_BY_PROGRAM
 from tuner.errors import UnpriceableError
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.node_set import NodeSet
@@ -237,7 +238,11 @@ def _missing_message(graph: DataflowGraph, index: int, reasons: Mapping[str, str
     if not reasons:
         return f"{named} is run by no backend at hand: none proposes it; add a backend that does"
     told = "; ".join(f"{backend}: {reason}" for backend, reason in sorted(reasons.items()))
-    return f"{named} can be run by no backend at hand ({told}); add a backend that can, or change the model"
+    if any(NOT_BY_PROGRAM in reason for reason in reasons.values()):
+        advice = "see to that, and run the same command again: what was measured is in the records"
+    else:
+        advice = "add a backend that can, or change the model"
+    return f"{named} can be run by no backend at hand ({told}); {advice}"
 
 
 def _stuck_message(graph: DataflowGraph, index: int) -> str:

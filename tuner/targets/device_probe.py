@@ -17,6 +17,7 @@ import functools
 import importlib
 import logging
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -195,6 +196,12 @@ def measure_probes(*, target: Target, environment: Environment) -> list[tuple[Wo
             check=True,
         )
         samples = calmest(msgspec.json.decode(done.stdout, type=list[dict[str, list[float]]]))
+    except subprocess.CalledProcessError as error:
+        killed = error.returncode == -signal.SIGKILL
+        why = "it was killed, most likely because memory is short" if killed else f"status {error.returncode}"
+        raise TunerError(
+            f"the device probe of {target.name} failed ({why}); run `tessel doctor`, and try again"
+        ) from error
     except (subprocess.SubprocessError, msgspec.MsgspecError) as error:
         raise TunerError(
             f"the device probe of {target.name} failed ({error}); run `tessel doctor`, and try again"

@@ -9,7 +9,14 @@ import typer
 
 from scripts.commands.run.options import RunOptions
 from scripts.commands.run.programs import Programs, find_programs
-from scripts.commands.run.report import draw_run, print_run, require_right, run_document, trace_of
+from scripts.commands.run.report import (
+    draw_run,
+    note_of_other_device,
+    print_run,
+    require_right,
+    run_document,
+    trace_of,
+)
 from scripts.commands.run.seat import Seat, join_team
 from scripts.commands.run.subject import Subject, find_overheads, load_subject
 from scripts.options.dataclass_options import takes_options
@@ -62,6 +69,9 @@ def run(
         if not seat.is_first:
             seat.take_part(plan, subject, programs, _settings(subject, options, devices))
             return
+        note = None if subject.plan is None else note_of_other_device(subject.plan.device_model, devices.kind)
+        if note is not None and not programs.are_sleeping:
+            console.print_note(note)
         report = _run(plan, subject, programs, options, devices, seat)
         seat.conclude(is_right=not report.check.failures)
     _show(subject, programs, report, options, seat)

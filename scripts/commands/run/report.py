@@ -121,9 +121,28 @@ def print_run(subject: Subject, programs: Programs, report: RunReport, *, num_no
         )
     elif report.ranks_per_core > 1 and not report.ranks_per_gpu and not programs.are_sleeping:
         console.print_line(
-            f"{report.ranks_per_core:.1f} ranks share a core here, so measured steps take longer than "
-            "simulated"
+            f"the ranks have {report.ranks_per_core:.1f} threads a core here, so measured steps take longer "
+            "than simulated"
         )
+
+
+def note_of_other_device(planned: str, kind: str) -> str | None:
+    """Say that a plan's latencies, by which steps are simulated, are another device's; None if they are not.
+
+    Args:
+        planned: the device that the plan was tuned on.
+        kind: of the device that runs it, `cpu` or `cuda`.
+    """
+    from tuner.backends.environment import environment_of
+    from tuner.targets.resolution import resolve_target
+
+    found = environment_of(resolve_target(kind, num_threads=1)).device_model
+    if planned == found:
+        return None
+    return (
+        f"the plan was tuned on {planned}, and this machine has {found}: simulated steps are the former's, "
+        "so tune here to compare them with measured ones"
+    )
 
 
 _SMALL_BYTES = 50 << 20

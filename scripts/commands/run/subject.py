@@ -75,6 +75,7 @@ def find_overheads(subject: Subject, options: RunOptions, devices: Devices) -> C
     if options.overheads is Overheads.NONE:
         return None
     from records import open_store
+    from records.database.connection import without_password
     from tessel.engine.synthetic.overheads import known_overheads
     from tuner.backends.environment import environment_of
     from tuner.targets.resolution import resolve_target
@@ -90,7 +91,8 @@ def find_overheads(subject: Subject, options: RunOptions, devices: Devices) -> C
             devices=devices,
             anew=options.overheads is Overheads.ANEW,
         )
-    origin = f"measured, and kept in {options.records}" if found.is_new else f"found in {options.records}"
+    place = without_password(options.records)
+    origin = f"measured, and kept in {place}" if found.is_new else f"found in {place}"
     console.print_note(f"overheads of {num_ranks} ranks {origin}")
     return found.calibration
 

@@ -43,6 +43,7 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
 
     import msgspec
 
+    from records.database.connection import without_password
     from tessel.plan import save_plan
 
     if options.threads is None and options.target == "cpu":
@@ -70,9 +71,8 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
     print_plan(plan)
     if plan.other_shapes:
         print_other_shapes(plan)
-    console.print_line(
-        f"\nwritten: {plan_path}, {options.out / 'schedule.svg'}; records in {options.records}"
-    )
+    place = without_password(options.records)
+    console.print_line(f"\nwritten: {plan_path}, {options.out / 'schedule.svg'}; records in {place}")
 
 
 def _plan_for(

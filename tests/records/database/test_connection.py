@@ -50,6 +50,35 @@ def test_a_file_of_somebody_else_s_is_not_changed(tmp_path: Path, journal: str) 
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://somebody:s3cret/of@mine@127.0.0.1:1/records",  # a password that is not quoted
+        "postgresql://somebody:s3cret@127.0.0.1:port/records",
+        "mysql://somebody:s3cret@127.0.0.1:1/records",
+        "postgresql://somebody:s3cret@127.0.0.1:1/records",
+        "postgresql://somebody@127.0.0.1:1/records?password=s3cret&sslpassword=s3cret",
+    ],
+)
+def test_no_message_says_the_password(url: str) -> None:
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    with pytest.raises((RecordError, ValueError)) as caught:
+        open_store(url)
+    assert "s3cret" not in str(caught.value)
+    assert "***" in str(caught.value)
+    assert "somebody" in str(caught.value)
+
+
+@pytest.mark.postgres
+def test_encryption_that_is_asked_for_reaches_the_driver_and_its_lack_is_named(postgres_url: str) -> None:
+    """The tests' server has no certificate."""
+    url = postgres_url.replace("@", ":s3cret@")
+    with pytest.raises(RecordError, match=r"was required.*; check sslmode and sslrootcert") as caught:
+        open_store(f"{url}?sslmode=require")
+    assert "s3cret" not in str(caught.value)
+    open_store(f"{url}?sslmode=disable").close()
+
+
+@pytest.mark.parametrize(
     "answer",
     [
         b"",

@@ -15,6 +15,27 @@ from tests.harness.local_fleet import ROOT, wait_until
 
 KEY = "board"
 
+_WITH_CLOCK = """
+import struct, sys
+from tvm.rpc.server import PopenRPCServerState
+import tvm_ffi
+
+said = struct.pack("d", float(sys.argv[1]))
+tvm_ffi.register_global_func("runtime.RPCTimeEvaluator", lambda *_: lambda *_: said, override=True)
+while True:
+    server = PopenRPCServerState(
+        "127.0.0.1",
+        9091,
+        9190,
+        tracker_addr=("127.0.0.1", int(sys.argv[2])),
+        key=sys.argv[3],
+        custom_addr="127.0.0.1",
+        silent=True,
+    )
+    server.thread.join()
+    server.sock.close()
+"""
+
 
 class RpcDevices:
     """A tracker at a port of its own, and servers of one key: ours, or TVM's."""
@@ -74,6 +95,10 @@ class RpcDevices:
         return self._start(
             "-m", "tvm.exec.rpc_server", "--host", "127.0.0.1", "--tracker", self.tracker, "--key", KEY
         )
+
+    def serve_with_clock(self, says_s: str) -> None:
+        """Start TVM's own server on a device by whose clock every program takes so many seconds."""
+        self._start("-c", _WITH_CLOCK, says_s, str(self.port), KEY)
 
     def wait_for(self, count: int) -> None:
         """Wait until so many servers are there."""

@@ -200,6 +200,21 @@ def test_a_stock_server_names_its_key_for_a_device(store: RecordStore) -> None:
         assert msgspec.json.decode(record.measurement.target.encode()) == json.loads(here.tvm_json)
 
 
+@pytest.mark.parametrize("says_s", ["nan", "inf", "-1"])
+def test_a_clock_that_cannot_be_gives_no_latency_and_no_failure_of_the_program(
+    says_s: str, store: RecordStore
+) -> None:
+    mcpu = json.loads(resolve_target("cpu").tvm_json)["mcpu"]
+    with RpcDevices() as started:
+        started.serve_with_clock(says_s)
+        started.wait_for(1)
+        with measurer(started, store, options=f"?target=llvm -mcpu={mcpu}") as measuring:
+            (record,) = measuring.measure_many([request()])
+    assert record.measurement.status is Status.ERROR
+    assert record.measurement.message.startswith(NOT_BY_PROGRAM)
+    assert "the device's clock" in record.measurement.message
+
+
 def test_nobody_behind_the_address_is_one_line() -> None:
     with pytest.raises(
         TunerError, match=r"no device 'board' answers behind the RPC tracker at 127\.0\.0\.1:9"

@@ -60,6 +60,13 @@ def test_nonsense_is_an_error_and_the_worker_lives_on(worker: WorkerProcess) -> 
     assert worker.num_starts == starts
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux is told whom to kill")
+def test_the_kernel_kills_a_worker_first_where_memory_is_short(worker: WorkerProcess) -> None:
+    worker.ask(Build(key=1, module_json="not a module", check=False, seed=0), 60)
+    (process,) = _workers()
+    assert Path(f"/proc/{process.pid}/oom_score_adj").read_text().strip() == "1000"
+
+
 def test_a_killed_worker_is_replaced(worker: WorkerProcess) -> None:
     request = Build(key=2, module_json="not a module", check=False, seed=0)
     worker.ask(request, 60)

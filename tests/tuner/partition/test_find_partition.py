@@ -104,6 +104,14 @@ def test_depth_decides(tvm_depth: int, expected: list[tuple[str, tuple[int, ...]
     assert parts(solve(RELU3, specs, tvm=100.0, other=99.0)) == expected
 
 
+def test_an_operator_that_only_a_fault_of_the_machine_stopped_is_to_be_tried_again() -> None:
+    candidates = [CandidatePartition(sub_graph(RELU3, index), "tvm", "test") for index in range(3)]
+    figure = Figure(latency_us=1.0, source="given")
+    prices: list[Price] = [figure, Invalid("error: not by the program: the process was killed"), figure]
+    with pytest.raises(UnpriceableError, match="run the same command again: what was measured is in the rec"):
+        find_partition(RELU3, candidates, prices, launch_penalty_us=0.0)
+
+
 def test_an_operator_that_nobody_runs_is_named_with_every_reason() -> None:
     candidates = [CandidatePartition(sub_graph(RELU3, index), "tvm", "test") for index in range(3)]
     figure = Figure(latency_us=1.0, source="given")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import tempfile
 import time
 from collections.abc import Sequence
@@ -175,7 +176,10 @@ class _ProgramThere:
 
     def mean_us(self, arguments: Sequence[Any], number: int) -> float:
         timer = self._machine.time_evaluator("main", self._device, number=number, repeat=1)
-        return float(timer(*arguments).results[0]) * _MICROSECONDS
+        mean_s = float(timer(*arguments).results[0])
+        if not 0 <= mean_s < math.inf:
+            raise OSError(f"the device's clock says that the program took {mean_s} s")
+        return mean_s * _MICROSECONDS
 
     def once_us(self, arguments: Sequence[Any]) -> float:
         return self.mean_us(arguments, 1)  # by this machine's clock it would contain the network

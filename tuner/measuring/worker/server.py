@@ -9,6 +9,7 @@ tests/tuner/measuring/test_worker.py.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -369,6 +370,7 @@ def serve(connection: Connection) -> None:
     start = receive_request(connection)
     assert isinstance(start, Start), "the first message is Start"
     _limit_memory(start.memory_limit_bytes)
+    _die_first()
     # Of this process, and of the compilers that it starts.
     os.environ["TMPDIR"] = tempfile.tempdir = start.folder
     try:
@@ -438,6 +440,12 @@ def _limit_memory(limit_bytes: int | None) -> None:
     """Let allocations beyond the limit fail here, before the kernel kills some other process for memory."""
     if limit_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def _die_first() -> None:
+    """Have the kernel, where memory is short, kill this process, and not the one that keeps measurements."""
+    with contextlib.suppress(OSError):  # not on Linux
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 if __name__ == "__main__":

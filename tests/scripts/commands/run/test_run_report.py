@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from scripts.commands.run.programs import Programs
-from scripts.commands.run.report import print_run
+from scripts.commands.run.report import note_of_other_device, print_run
 from scripts.commands.run.subject import Subject
 from tessel.engine.results_check import ResultsCheck
 from tessel.engine.run import RankMemory, RunFigures, RunReport, StagePrograms
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.shapes import vshape
+from tuner.backends.environment import environment_of
+from tuner.targets.resolution import resolve_target
 
 
 def print_report(*, are_sleeping: bool = False, memory: tuple[RankMemory, ...] = ()) -> None:
@@ -33,7 +35,15 @@ def test_shared_cores_are_named_unless_ranks_only_sleep(
     are_sleeping: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_report(are_sleeping=are_sleeping)
-    assert ("2.0 ranks share a core here" in capsys.readouterr().out) == (not are_sleeping)
+    assert ("2.0 threads a core here" in capsys.readouterr().out) == (not are_sleeping)
+
+
+def test_a_plan_of_another_device_is_told_whose_latencies_are_simulated() -> None:
+    here = environment_of(resolve_target("cpu")).device_model
+    note = note_of_other_device("Another CPU", "cpu")
+    assert note is not None
+    assert f"tuned on Another CPU, and this machine has {here}" in note
+    assert note_of_other_device(here, "cpu") is None
 
 
 @pytest.mark.parametrize(("predicted_mib", "is_told"), [(2, True), (200, False)])

@@ -1,0 +1,32 @@
+"""A machine of a fleet that answers tasks with what it likes: a preload of Dask workers.
+
+What it answers is a document in the file that `LIE` names, taken as it is; tasks are carried out where there
+is no such file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tuner.fleet import device_tasks
+
+LIE = "TESSEL_LIE"
+"""Environment variable: path of a file with MessagePack: the list that a task returns, or another value."""
+
+_honest = device_tasks.carry_out
+
+
+def carry_out(document: bytes, *arrays: bytes) -> Any:
+    """Return the lie, or what the task asks for."""
+    path = Path(os.environ[LIE])
+    if not path.exists():
+        return _honest(document, *arrays)
+    said = msgspec.msgpack.decode(path.read_bytes())
+    return tuple(said) if isinstance(said, list) else said
+
+
+device_tasks.carry_out = carry_out
