@@ -13,7 +13,14 @@ from tessel.shapes import vshape
 def test_a_plan_is_shown_whole() -> None:
     text = recipe_markdown(recipe_of_saved_plan(saved_plan(data_parallel=2)))
     assert "## Pipeline of toy" in text
-    assert "| global batch | 8 |" in text
+    settings = (
+        "stages | 2",
+        "micro-batches | 4",
+        "samples of a micro-batch | 1",
+        "global batch | 8",
+        "data parallel | 2",
+    )
+    assert all(f"| {each} |" in text for each in settings)
     assert "| 0 | 0 | embed … block2 (4) | no |" in text
     assert "rank 1: 1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3" in text
 
