@@ -63,7 +63,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "tuner/stages/transpositions.py": ("stages/test_transpositions.py",),
     "tuner/stages/layers.py": ("stages/test_layers.py",),
     "tuner/stages/missing_gradients.py": ("stages/test_missing_gradients.py",),
-    "tuner/stages/differentiate.py": GRADIENTS,
+    "tuner/stages/differentiate.py": (*GRADIENTS, "stages/test_missing_gradients.py"),
     "tuner/stages/gradients/": NORMS,
     "tuner/shards/rules/": RULES,
     "tuner/measuring/race.py": ("measuring/test_race.py",),
