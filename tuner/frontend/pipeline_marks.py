@@ -1,7 +1,7 @@
 """Marks in a torch module's own code: a pipeline stage ends after this sub-module.
 
 A mark is an attribute of the sub-module, so it stays with it however deeply it is nested. Nothing here
-imports torch. Checked in tests/tuner/stages/test_torch_stages.py.
+imports torch. Checked in tests/tuner/stages/torch_modules/test_torch_stages.py.
 
 Source: Slapo (Chen et al., ASPLOS 2024, section 3.3.2), whose primitive has this name.
 """

@@ -2,7 +2,7 @@
 
 `torch.export` traces into nested modules, tuples and dicts and notes the module behind every operator.
 Changes in place are taken apart, so that every value is bound once; what changes a buffer becomes a value
-that the buffer takes. Checked in tests/tuner/stages/test_torch_stages.py.
+that the buffer takes. Checked in tests/tuner/stages/torch_modules/test_torch_stages.py.
 """
 
 from __future__ import annotations

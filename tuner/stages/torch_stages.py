@@ -7,7 +7,7 @@ they always saw.
 What the model leaves out: shapes and control flow are those of the example inputs, as in every export. A
 change of a buffer (running statistics) happens once per forward, in the stage that computes it, so that
 micro-batches change it one after another. Checked against the uncut module in
-tests/tuner/stages/test_torch_stages.py.
+tests/tuner/stages/torch_modules/test_torch_stages.py.
 
 Source: Slapo (Chen et al., ASPLOS 2024, section 3.3.2) for cuts by name and relays; taking several outputs,
 tuples and dicts as well is what differs.

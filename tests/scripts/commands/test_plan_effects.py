@@ -122,7 +122,7 @@ NOT_OF_THE_PLAN = {
     "format_name", "entry",  # how a file is read that says the same
     "work", "time_limit", "jobs",  # how long is searched
     "save", "out", "json",  # where it goes
-    "batch", "shape", "price", "cost_model",  # of a model that is measured or predicted
+    "batch", "shape", "value", "price", "cost_model",  # of a model that is measured or predicted
     *(field.name for field in dataclasses.fields(MeasuringOptions)),
 }  # fmt: skip
 

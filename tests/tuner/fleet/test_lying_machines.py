@@ -14,8 +14,8 @@ from tvm import relax
 from records import RecordStore, Status, open_store
 from records.measurement import NOT_BY_PROGRAM
 from tests.harness.local_fleet import LocalFleet, wait_until
-from tests.harness.lying_worker import LIE
 from tests.samples.partition_samples import function_module, part_of, partition_module
+from tests.tuner.fleet.lying_worker import LIE
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
 from tuner.fleet import task_queue
@@ -50,7 +50,7 @@ class Liar:
 def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liar]:
     path = tmp_path_factory.mktemp("liar") / "lie"
     with LocalFleet() as fleet:
-        variables = {LIE: str(path), "DASK_DISTRIBUTED__WORKER__PRELOAD": "tests.harness.lying_worker"}
+        variables = {LIE: str(path), "DASK_DISTRIBUTED__WORKER__PRELOAD": "tests.tuner.fleet.lying_worker"}
         fleet.start_device_worker("--threads", "1", "--backends", "tvm", **variables)
         tasks = TaskQueue(fleet.address)
         wait_until(lambda: len(tasks.workers()) == 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,7 +159,9 @@ def test_what_is_not_finite_is_wrong_without_a_reference(
     name: str, tessel: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault, said = NON_FINITE[name]
-    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{PYTHONPATH}")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "unreferenced_stages.py").write_text("from faulty_stages import stages as stages\n")
     if fault is not None:
         monkeypatch.setenv("FAULT", json.dumps(fault))
     path = tmp_path / "v.json"
