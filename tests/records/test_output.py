@@ -174,6 +174,7 @@ def test_no_module_writes_files_in_another_way() -> None:
         "tessel/engine/outputs_check.py",
         "tuner/measuring/communication/all_reduce.py",
         "tuner/measuring/communication/all_reduce_rank.py",
+        "tuner/measuring/worker/server.py",  # of itself, under /proc
         "tuner/targets/cuda_compiler.py",
         "tuner/backends/metaschedule/kernel_exchange.py",
         "tuner/language/model_training.py",
