@@ -15,7 +15,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - after the skip
 
-from tuner.frontend.onnx.graph import graph_operators, prepare_graph  # noqa: E402
+from tuner.frontend.onnx.graph import graph_operators, prepare_graph  # noqa: E402 - after the skip
 
 pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
 

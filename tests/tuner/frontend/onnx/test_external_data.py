@@ -10,8 +10,8 @@ onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper  # noqa: E402 - after the skip
 
-from tuner.errors import ModelFileError  # noqa: E402
-from tuner.frontend import load_model  # noqa: E402
+from tuner.errors import ModelFileError  # noqa: E402 - after the skip
+from tuner.frontend import load_model  # noqa: E402 - after the skip
 
 pytestmark = pytest.mark.tvm
 

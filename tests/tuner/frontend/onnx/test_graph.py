@@ -14,10 +14,10 @@ from tuner.frontend import load_model
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - after the skip
-from onnx.reference import ReferenceEvaluator  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402 - after the skip
 
-from tuner.frontend.onnx.file import import_exposed  # noqa: E402
-from tuner.frontend.onnx.graph import graph_operators, prepare_graph  # noqa: E402
+from tuner.frontend.onnx.file import import_exposed  # noqa: E402 - after the skip
+from tuner.frontend.onnx.graph import graph_operators, prepare_graph  # noqa: E402 - after the skip
 
 pytestmark = pytest.mark.onnx
 

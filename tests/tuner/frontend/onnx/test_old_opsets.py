@@ -12,7 +12,7 @@ onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - after the skip
 
-from tuner.frontend.onnx.graph import prepare_graph  # noqa: E402
+from tuner.frontend.onnx.graph import prepare_graph  # noqa: E402 - after the skip
 
 pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
 

@@ -11,7 +11,7 @@ from tuner.frontend import load_model
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - after the skip
-from onnx.reference import ReferenceEvaluator  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402 - after the skip
 
 from tuner.frontend.onnx.converters.resizing import Sampling, axis_weights, resized_axes  # noqa: E402 - after the skip
 
