@@ -25,7 +25,7 @@ from tessel.engine.actions import actions_from_csv, actions_of, rank_by_stage
 from tessel.engine.job import JobSpec, RunSpec, actions_as_lines
 from tessel.engine.ranks.launch import launch
 from tessel.loading import load_plan
-from tessel.plan import Plan
+from tessel.tuned_plan import Plan
 from tuner.plan import ModelPlan
 
 PROVIDERS = {

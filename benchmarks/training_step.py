@@ -32,7 +32,7 @@ from benchmarks.simulator.provenance import commit, processor
 from tessel.engine.actions import Action, ActionKind
 from tessel.engine.import_function import find_function, import_location
 from tessel.loading import load_plan
-from tessel.plan import Plan
+from tessel.tuned_plan import Plan
 from tuner.plan import ModelPlan
 from tuner.programs.compiled_stages import ProgramSpec, load_planned_model, load_programs
 from tuner.programs.inputs import draw_inputs

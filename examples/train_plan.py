@@ -24,7 +24,7 @@ from torch import nn
 from tessel.engine.import_function import find_function
 from tessel.engine.training import TrainingPipeline, own_stages
 from tessel.loading import load_plan
-from tessel.plan import Plan
+from tessel.tuned_plan import Plan
 from tuner.frontend.model import Model
 from tuner.programs.compiled_stages import ProgramSpec, load_planned_model, load_programs
 from tuner.programs.inputs import draw_inputs

@@ -29,6 +29,7 @@ from scripts.commands.schedule import command as schedule
 from scripts.commands.tune import command as tune
 from scripts.options.command_app import CommandApp
 from scripts.terminal import console
+from tessel.progress import messages
 
 app = CommandApp(
     name="tessel",
@@ -133,6 +134,6 @@ def _global_options(
         is_eager=True,
     ),
 ) -> None:
-    console.set_verbosity(quiet=quiet, verbose=verbose)
+    messages.set_verbosity(quiet=quiet, verbose=verbose)
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")

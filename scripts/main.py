@@ -19,9 +19,10 @@ from typer.exceptions import TyperException
 from scripts import installation
 from scripts.app import app
 from scripts.options import completion_words
-from scripts.searching import jit_fallback, search_thread
-from scripts.terminal import console, interrupts, output_streams
-from scripts.terminal.control_characters import printable
+from scripts.terminal import output_streams
+from tessel.jobs import jit_fallback, search_thread
+from tessel.progress import interrupts, messages
+from tessel.progress.control_characters import printable
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         The exit status; nothing is raised for bad input, failures or Ctrl-C.
     """
-    if not console.wants_color():
+    if not messages.wants_color():
         _leave_styles_out_of_help()
     interrupts.raise_in_work()
     try:
@@ -180,7 +181,7 @@ _STATUS_BY_ERROR = {
 
 
 def _fail(message: str, status: int) -> int:
-    if console.is_verbose():
+    if messages.is_verbose():
         traceback.print_exc()
     line = printable(" ".join(message.split()))
     sys.stderr.write(f"tessel: {line}\n")

@@ -1,7 +1,7 @@
 """The entry of the `tessel` command: Ctrl-C is handled before anything else is imported."""
 
 try:
-    from scripts.terminal import interrupts
+    from tessel.progress import interrupts
 
     interrupts.install()
 except KeyboardInterrupt:

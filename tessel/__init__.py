@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from tessel.loading import load_plan
     from tessel.picture.files import draw
     from tessel.placement import Block, Edge, Placement
-    from tessel.plan import Plan
     from tessel.schedule import Schedule
     from tessel.search import SearchBudget, find_frontier, find_repetend, find_schedule
+    from tessel.tuned_plan import Plan
     from tessel.validation import check_schedule
 
 __all__ = [

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from tessel.comparison import SEARCHED
 from tessel.errors import DocumentError, ScheduleError, shown
-from tessel.plan import Plan, read_plan
 from tessel.planning.cluster import OPTIMIZERS
 from tessel.planning.costs.block_check import check_blocks
 from tessel.profiles.profile import MAX_BYTES
 from tessel.tuned_model.model_figures import figures_of_model
+from tessel.tuned_plan import Plan, read_plan
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 
 from tessel.comparison import compare_schedules
 from tessel.placement import Placement
-from tessel.plan import Plan
 from tessel.planning.costs.training_step import check_room, place_blocks
 from tessel.search import SearchBudget, find_schedule
 from tessel.tuned_model.model_figures import figures_of_model
 from tessel.tuned_model.recomputation import search_with_recomputation
+from tessel.tuned_plan import Plan
 from tuner.plan import ModelPlan, StagePlan
 
 STEPS_IN_SHORTEST_BLOCK = 200

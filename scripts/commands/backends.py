@@ -10,6 +10,7 @@ from scripts.options import completion
 from scripts.options.arguments import check_target
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
+from tessel.progress import messages
 
 
 def backends(
@@ -41,7 +42,7 @@ def backends(
         console.print_json(BackendsListed(target=target, measuring_obstacle=obstacle, backends=found))
         return
     if obstacle is not None:
-        console.print_note(f"{target} cannot be measured here: {obstacle}")
+        messages.note(f"{target} cannot be measured here: {obstacle}")
     for backend in found:
         status = "ok" if backend.reason is None else "missing"
         console.print_line(f"{status:8}{backend.name:14}{backend.description}")

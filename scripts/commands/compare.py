@@ -12,6 +12,7 @@ from scripts.options.tuning_options import JsonOption
 from scripts.reports.comparison import SchedulesOption, build_comparison, print_comparison
 from scripts.reports.planned import baseline_rows, load_planned
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from scripts.documents.schedules import Compared
@@ -52,7 +53,7 @@ def compare(
             )
             console.print_table("", ("plan", "step (ms)", "fits"), baseline_rows(saved))
     if explain:
-        say = console.print_note if json else console.print_line
+        say = messages.note if json else console.print_line
         for name, reason in comparison.not_applicable:
             say(f"{name}: {reason}")
 

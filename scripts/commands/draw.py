@@ -21,6 +21,7 @@ from scripts.reports.pictures import (
 )
 from scripts.reports.planned import load_planned, title_of
 from scripts.terminal import console
+from tessel.progress import messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,4 +106,4 @@ def draw(
 
         console.print_drawing(text_grid(schedule, width=console.stdout().width))
     else:
-        console.print_note(f"{out} written")
+        messages.note(f"{out} written")

@@ -11,6 +11,7 @@ import typer
 
 from scripts.options.arguments import check_folder
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from tessel.exports.recipe import Recipe
@@ -83,13 +84,13 @@ def export(
         recipe = with_roles(recipe, roles)
     texts = _texts(recipe, to, out, keep_names=keep_names)
     for note in recipe.device_notes():
-        console.print_note(note)
+        messages.note(note)
     if out is not None:
         from tessel.documents import save_document
 
         for path, text in texts.items():
             save_document(path, text.encode())
-            console.print_note(f"{path} written")
+            messages.note(f"{path} written")
     if json:
         from scripts.documents.exported import Exported
 
@@ -99,7 +100,7 @@ def export(
         for line in texts[min(texts, key=_is_beside)].splitlines():
             console.print_line(line)
         if to is Framework.TORCHTITAN:
-            console.print_note("add --out titan.toml to write the CSV of the orders next to the options")
+            messages.note("add --out titan.toml to write the CSV of the orders next to the options")
 
 
 def load_recipe(path: Path) -> Recipe:

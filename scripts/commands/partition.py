@@ -34,6 +34,7 @@ from scripts.reports.tables import (
     print_partitions,
 )
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +121,7 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
             width=width,
         )
         save_figure(figure, options.picture)
-        console.print_note(f"{options.picture} written")
+        messages.note(f"{options.picture} written")
     if options.json:
         console.print_json(_document(result))
         if options.explain:
@@ -137,7 +138,7 @@ def _predict(model: Model, options: PartitionOptions) -> PartitionedModel:
 
     device, target = find_gpu(options.target), resolve_target(options.target)
     kernel_model = gpu_model(options)
-    with console.progress_bar(f"predicting {model.name} on {device.name}"):
+    with messages.bar(f"predicting {model.name} on {device.name}"):
         result = predict_partition(
             model,
             kernel_model,
@@ -293,7 +294,7 @@ def _note_reasons(result: PartitionedModel) -> None:
         where = (
             "" if each.part is None else f" ({format_layers(each.part.layers)}, {format_tensors(each.part)})"
         )
-        console.print_note(f"{', '.join(each.operators)}{where}: {chosen}; {others or 'no other backend'}")
+        messages.note(f"{', '.join(each.operators)}{where}: {chosen}; {others or 'no other backend'}")
 
 
 def _others(explanation: Explanation) -> str:

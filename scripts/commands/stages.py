@@ -22,6 +22,7 @@ from scripts.options.tuning_options import (
 )
 from scripts.reports.tables import print_stages
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from scripts.documents.tuning import PrintedStage
@@ -96,7 +97,7 @@ def stages(model: ModelArgument, options: StagesOptions) -> None:
 
         text = msgspec.json.encode(document, order="sorted")
         save_document(options.save, msgspec.json.format(text, indent=1))
-        console.print_note(f"stages written to {options.save}")
+        messages.note(f"stages written to {options.save}")
     if options.json:
         console.print_json(document)
         return

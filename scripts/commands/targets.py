@@ -10,6 +10,7 @@ import typer
 from scripts.options import completion, tuning_options
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from cost_model.gpu.devices import GpuDevice
@@ -95,7 +96,7 @@ def _compile(model: str, names: Sequence[str], *, json: bool) -> None:
     for name in names:
         target = resolve_target(name)
         if target.text not in by_text:
-            with console.progress_bar(f"compiling {model} for {name}"):
+            with messages.bar(f"compiling {model} for {name}"):
                 try:
                     code = compile_for_gpu(module, target)
                 except TunerError as error:

@@ -15,7 +15,8 @@ from typer.core import TyperCommand, TyperOption
 
 from scripts.options import option_rules
 from scripts.options.rules.rule import CommandLine
-from scripts.terminal import console, output_streams
+from scripts.terminal import output_streams
+from tessel.progress import messages
 
 _FROM_USER = "COMMANDLINE"
 
@@ -71,7 +72,7 @@ def _with_new_names(arguments: list[str], known: set[str]) -> list[str]:
         option, equals, value = argument.partition("=")
         new = RENAMED_OPTIONS.get(option, option)
         if new != option and new in known:
-            console.print_note(f"{option} is now {new}; the old name goes with the next version")
+            messages.note(f"{option} is now {new}; the old name goes with the next version")
             argument = f"{new}{equals}{value}"
         renamed.append(argument)
     return renamed + arguments[end:]

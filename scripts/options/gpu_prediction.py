@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from cost_model.gpu.devices import GpuDevice
@@ -69,8 +69,8 @@ def gpu_model(options: PredictingOptions) -> GpuKernelModel:
     if options.cost_model is not None:
         return load_gpu_model(options.cost_model)
     with open_store(options.records) as store:
-        samples = load_gpu_samples(console.track(store.iterate(), "reading records"))
-    with console.progress_bar(f"training on {len(samples)} kernels"):
+        samples = load_gpu_samples(messages.track(store.iterate(), "reading records"))
+    with messages.bar(f"training on {len(samples)} kernels"):
         return train_gpu_model(samples, seed=options.seed, num_threads=options.threads)
 
 
@@ -78,7 +78,7 @@ def note_prediction(device: GpuDevice, kernel_model: GpuKernelModel) -> None:
     """Say on stderr that times are predicted, and from what."""
     manifest = kernel_model.manifest
     is_known = any(device.name in family.overheads_us for family in manifest.families.values())
-    console.print_note(
+    messages.note(
         f"times are predicted for {device.name} from {manifest.num_samples} kernels measured on "
         + ("it and on other GPUs" if is_known else "other GPUs")
     )

@@ -22,7 +22,7 @@ from scripts.options.arguments import (
     parse_shapes,
     parse_values,
 )
-from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from cost_model import StageModel
@@ -240,12 +240,12 @@ def load_model(
 
     if batch < 1:
         raise typer.BadParameter(f"--batch is {batch}; a micro-batch has at least one sample")
-    with console.progress_bar(f"loading {name}"):
+    with messages.bar(f"loading {name}"):
         given = shapes if isinstance(shapes, Mapping) else parse_shapes(shapes or [])
         fixed = parse_values(values or [])
         loaded = frontend.load_model(name, shapes=given, values=fixed, batch=batch, training=training)
     for note in loaded.notes:
-        console.print_note(note)
+        messages.note(note)
     return loaded
 
 
@@ -355,7 +355,7 @@ def _tune_own_kernels(options: _Options, model: Model, budget: int | None) -> _O
         proposer=proposer,
         network=_packed_network(options, target) if proposer == LANGUAGE else None,
     )
-    with console.progress_bar("tuning our own kernels") as update, open_store(options.records) as store:
+    with messages.bar("tuning our own kernels") as update, open_store(options.records) as store:
         found = tune_model(
             model,
             backends,
@@ -366,7 +366,7 @@ def _tune_own_kernels(options: _Options, model: Model, budget: int | None) -> _O
         )
     for each in found.kernels:
         if each.trials:
-            console.print_note(
+            messages.note(
                 f"{each.name} runs {each.count} times: {each.trials} trials, {each.rule_us:.1f} us by its "
                 f"rule, {each.best_us:.1f} us now"
             )
@@ -399,7 +399,7 @@ def _spend_on_metaschedule(options: _Options, model: Model, budget: int, own: _O
     )
     target = resolve_target(options.target, num_threads=options.threads)
     builder, runner = builder_and_runner(target.num_threads)
-    with console.progress_bar("tuning kernels") as update:
+    with messages.bar("tuning kernels") as update:
         found = tune_model_kernels(
             model,
             backend,
@@ -411,7 +411,7 @@ def _spend_on_metaschedule(options: _Options, model: Model, budget: int, own: _O
             without=NodeSet() if own is None else own.covered,
         )
     for kernel in found.kernels:
-        console.print_note(
+        messages.note(
             f"a kernel that runs {kernel.count} times got {kernel.trials} trials: "
             f"{kernel.first_us:.1f} us after the first batch, {kernel.best_us:.1f} us at best"
         )
@@ -431,12 +431,12 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
             raise typer.BadParameter(f"--{name} is {value}; it is at least {least}")
     is_default = tuning.proposer is None and tuning.schedule_cost_model == "tvm"
     if 0 < tuning.trials < _FEW_TRIALS and is_default and not tuning.target.startswith("cpu"):
-        console.print_note(
+        messages.note(
             f"{tuning.trials} trials are too few for evolution to learn from, so schedules are drawn at "
             "random"
         )
     with (
-        console.progress_bar("starting") as update,
+        messages.bar("starting") as update,
         start_session(
             tuning.target,
             SessionSettings(
@@ -485,7 +485,7 @@ def _backend_references(text: str | None) -> tuple[str, ...] | None:
     for reference in references or ():
         name, _, _ = reference.partition("?")
         if name in CURRENT_NAMES:
-            console.print_note(
+            messages.note(
                 f"backend {name} is now {CURRENT_NAMES[name]}; the old name goes with the next version"
             )
     return references

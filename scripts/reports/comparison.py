@@ -9,6 +9,7 @@ import typer
 from scripts.options import completion
 from scripts.options.arguments import check_choice, parse_names
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from scripts.reports.planned import AnyPlan
@@ -58,7 +59,7 @@ def build_comparison(schedule: Schedule, plan: AnyPlan | None, names: tuple[str,
     """Build the hand-written schedules beside one; in milliseconds and bytes for a plan."""
     from tessel.comparison import compare_schedules
 
-    with console.progress_bar("building hand-written schedules") as update:
+    with messages.bar("building hand-written schedules") as update:
         return compare_schedules(
             schedule,
             names=names,

@@ -11,7 +11,7 @@ from tessel.exports.markdown_text import escaped, table_lines
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
-    from tessel.plan import Plan
+    from tessel.tuned_plan import Plan
 
 _MAX_PARTS = 12
 

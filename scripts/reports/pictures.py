@@ -15,14 +15,15 @@ from scripts.reports.comparison import build_comparison
 from scripts.reports.planned import layout_report, layout_tables
 from scripts.reports.tables import format_figure, format_layers, format_tensors
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from scripts.reports.planned import AnyPlan
     from tessel.comparison import Comparison
     from tessel.picture.page import PageModel, PagePart, PageTable
     from tessel.picture.style import PictureStyle
-    from tessel.plan import Plan
     from tessel.schedule import Schedule
+    from tessel.tuned_plan import Plan
 
 PICTURES = (".svg", ".png", ".pdf")
 _MIN_INCHES, _MAX_INCHES = 2.0, 60.0
@@ -91,7 +92,7 @@ def write_picture(
         title = f"Gains over 1F1B: {title}"
     elif comparison is None and schedule.found_by:
         title = f"{title}, found by {schedule.found_by}"
-    with console.progress_bar(f"drawing {len(schedule.starts)} blocks"):
+    with messages.bar(f"drawing {len(schedule.starts)} blocks"):
         if comparison is not None and out.suffix not in PICTURES:
             save_document(out, _compared_document(comparison, plan, out, title=title))
         else:
@@ -152,7 +153,7 @@ def _inches(options: PictureOptions) -> float:
 
 def _compared_document(comparison: Comparison, plan: AnyPlan | None, out: Path, *, title: str) -> bytes:
     """Return the page, or the report, of a comparison."""
-    from tessel.plan import Plan
+    from tessel.tuned_plan import Plan
 
     if out.suffix == ".md":
         return _report(comparison, plan).encode()
@@ -172,7 +173,7 @@ def _compared_document(comparison: Comparison, plan: AnyPlan | None, out: Path, 
 def _report(comparison: Comparison, plan: AnyPlan | None) -> str:
     """Return the Markdown report of a comparison."""
     from scripts.reports.markdown_report import comparison_table, plan_report
-    from tessel.plan import Plan
+    from tessel.tuned_plan import Plan
 
     if plan is None:
         return comparison_table(comparison)

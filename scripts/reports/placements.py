@@ -9,7 +9,7 @@ from scripts.terminal import console
 
 if TYPE_CHECKING:
     from tessel.placement_comparison import PlacementRow, PlannedRow
-    from tessel.plan import Plan
+    from tessel.tuned_plan import Plan
 
 
 def placement_rows(

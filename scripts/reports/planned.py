@@ -10,11 +10,11 @@ from scripts.terminal import console
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
     from tessel.picture.page import PageTable
-    from tessel.plan import Plan
     from tessel.planning.layout import Layout
     from tessel.planning.saved_plan import SavedPlan
     from tessel.profiles.profile import Profile
     from tessel.schedule import Schedule
+    from tessel.tuned_plan import Plan
 
     AnyPlan: TypeAlias = Plan | SavedPlan
 

@@ -8,63 +8,36 @@ name moves the cursor, colours text, or makes a line that looks like one of ours
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, TypeVar
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from scripts.terminal import output_streams
-from scripts.terminal.control_characters import CONTROLS, printable
+from tessel.progress import messages
+from tessel.progress.control_characters import CONTROLS, printable
 
 if TYPE_CHECKING:
     import msgspec
 
-    from scripts.terminal.progress import Reporter
 
 MAX_WIDTH = 100
 MAX_LIST_WIDTH = 24
 
 T = TypeVar("T")
 
-_state = {"quiet": False, "verbose": False}
-
-
-def set_verbosity(*, quiet: bool, verbose: bool) -> None:
-    """Choose how much is said on stderr for the rest of the process."""
-    _state.update(quiet=quiet, verbose=verbose)
-
-
-def is_verbose() -> bool:
-    """Whether errors show their traceback."""
-    return _state["verbose"]
-
-
-def stderr() -> Console:
-    """Return a console on stderr; silent with --quiet."""
-    return Console(
-        stderr=True, quiet=_state["quiet"], highlight=False, emoji=False, color_system=_color_system()
-    )
-
 
 def stdout() -> Console:
     """Return a console on stdout that fits 100 columns."""
     stream = output_streams.results()
-    console = Console(file=stream, highlight=False, emoji=False, color_system=_color_system())
+    console = Console(file=stream, highlight=False, emoji=False, color_system=messages.color_system())
     if not console.is_terminal or console.width > MAX_WIDTH:
         return Console(
-            file=stream, highlight=False, emoji=False, color_system=_color_system(), width=MAX_WIDTH
+            file=stream, highlight=False, emoji=False, color_system=messages.color_system(), width=MAX_WIDTH
         )
     return console
-
-
-def wants_color() -> bool:
-    """Whether the user has not asked for output without colours (see no-color.org)."""
-    return not os.environ.get("NO_COLOR")
 
 
 def print_json(document: msgspec.Struct) -> None:
@@ -98,11 +71,6 @@ def print_line(text: str = "") -> None:
     line = text.strip("\n")
     before, _, after = text.partition(line) if line else ("", "", text)
     stdout().print(f"{before}{printable(line)}{after}", markup=False, soft_wrap=True)
-
-
-def print_note(text: str) -> None:
-    """Print a line on stderr without markup; nothing with --quiet."""
-    stderr().print(printable(text), markup=False, soft_wrap=True)
 
 
 def print_drawing(drawing: Text) -> None:
@@ -145,36 +113,6 @@ def print_table(
     stdout().print(table)
 
 
-@contextmanager
-def progress_bar(description: str, *, limit_s: float | None = None) -> Iterator[Reporter]:
-    """Show on stderr, while the body runs, what is done and how long the rest takes.
-
-    A bar on a terminal, else a plain line now and then; nothing with --quiet.
-
-    Args:
-        description: what is being done.
-        limit_s: upper limit of the body's duration, where there is one.
-
-    Yields:
-        `update(description, completed, total)`.
-    """
-    from scripts.terminal.progress import show_progress
-
-    console = stderr()
-    # A forced colour does not make a file a terminal, and on a dumb one a bar cannot move.
-    bar = sys.stderr.isatty() and not (console.is_dumb_terminal or console.quiet or is_verbose())
-    with show_progress(console, description, limit_s=limit_s, bar=bar) as update:
-        yield update
-
-
-def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-    """Yield the items, and show on stderr how many there were and how long the rest takes."""
-    with progress_bar(description) as update:
-        for number, item in enumerate(items):
-            update(description, number, total)
-            yield item
-
-
 def format_numbers(numbers: Sequence[int]) -> str:
     """Return a number per device: one where all are equal, only their range where they would fill a line."""
     if len(set(numbers)) == 1:
@@ -195,7 +133,3 @@ def format_bytes(num_bytes: float) -> str:
 def format_us(latency_us: float) -> str:
     """Return a latency in microseconds or milliseconds."""
     return f"{latency_us:.1f} us" if latency_us < 1000 else f"{latency_us / 1000:.2f} ms"
-
-
-def _color_system() -> Literal["auto"] | None:
-    return "auto" if wants_color() else None

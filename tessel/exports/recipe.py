@@ -15,10 +15,10 @@ from tessel.engine.actions import Action, ActionKind, RankActions, actions_of
 from tessel.errors import ScheduleError
 from tessel.exports.roles import Role, roles_of
 from tessel.handwritten.construction.stages import NotAPipelineError, read_pipeline
-from tessel.plan import Plan
 from tessel.planning.layout import Layout
 from tessel.planning.saved_plan import SavedPlan
 from tessel.schedule import Schedule
+from tessel.tuned_plan import Plan
 
 _PART = "+"
 """Ends the name of a part of a layer (`tuner.stages.cut_points`)."""

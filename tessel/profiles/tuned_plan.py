@@ -14,11 +14,11 @@ import msgspec
 
 from tessel.errors import DocumentError, ScheduleError
 from tessel.names import name_of_path
-from tessel.plan import read_plan as read_document
 from tessel.profiles.figures import decode_json, refusal
 from tessel.profiles.profile import MAX_FACTOR, CostTable, Layer, Profile
 from tessel.profiles.reading import Reading
 from tessel.profiles.stage_cost import are_split, figures_of_stage, make_stage_cost, without_outlier_backward
+from tessel.tuned_plan import read_plan as read_document
 from tuner.plan import StagePlan, TiedParameter
 
 

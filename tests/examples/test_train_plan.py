@@ -17,9 +17,9 @@ from planned_models import LANGUAGE_MODEL, m_shape_on_tvm, plan_on_tvm
 from shared_modules import PYTHONPATH, ROOT
 
 from tessel.pipeline import build_plan
-from tessel.plan import save_plan
 from tessel.search import SearchBudget
 from tessel.tuned_model.recomputation import recomputing
+from tessel.tuned_plan import save_plan
 from tuner.plan import ModelPlan
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]

@@ -398,7 +398,7 @@ OF_TVM: dict[str, Case] = {
                 name: SimpleNamespace(replicas=1) for name in ("zbv", "vshape")
             },
             "tessel.pipeline.build_plan": "{plan}",
-            "tessel.plan.save_plan": None,
+            "tessel.tuned_plan.save_plan": None,
             "scripts.commands.tune.command.write_picture": None,
             "scripts.commands.tune.command.print_plan": None,
         },

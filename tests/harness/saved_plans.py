@@ -14,10 +14,10 @@ from tessel.comparison import compare_schedules
 from tessel.engine.results_check import ExpectedResults, Reference
 from tessel.engine.run import RunReport, RunSettings, StagePrograms, run_schedule
 from tessel.pipeline import place_stages
-from tessel.plan import Plan, save_plan
 from tessel.planning.costs.training_step import place_blocks
 from tessel.search import find_schedule
 from tessel.tuned_model.model_figures import figures_of_model
+from tessel.tuned_plan import Plan, save_plan
 from tuner.plan import ModelPlan
 from tuner.programs import torch_programs
 from tuner.programs.compiled_stages import ProgramSpec, reference_outputs, reference_step

@@ -7,7 +7,7 @@ import pytest
 from document_schemas import check_printed
 
 from scripts.main import main
-from scripts.terminal import console
+from tessel.progress import messages
 
 
 @dataclass(frozen=True)
@@ -32,4 +32,4 @@ def tessel(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Outcome
         return Outcome(status, captured.out, captured.err)
 
     yield run
-    console.set_verbosity(quiet=False, verbose=False)
+    messages.set_verbosity(quiet=False, verbose=False)

@@ -18,10 +18,11 @@ from tuned_model import tuned_model
 from records import open_store
 from scripts.app import app
 from scripts.main import main
-from scripts.terminal import console, output_streams
+from scripts.terminal import output_streams
 from tessel.pipeline import build_plan
-from tessel.plan import save_plan
+from tessel.progress import messages
 from tessel.search.budget import SearchBudget
+from tessel.tuned_plan import save_plan
 
 Run = Callable[..., Any]
 
@@ -110,7 +111,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"cost-model train --records {folder}/records.db --out {folder}/model",
     ):
         assert main(["--quiet", *command.split()]) == 0
-    console.set_verbosity(quiet=False, verbose=False)
+    messages.set_verbosity(quiet=False, verbose=False)
     return folder
 
 

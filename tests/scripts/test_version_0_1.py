@@ -20,7 +20,7 @@ import pytest
 from records import Environment, open_store
 from tessel.documents import load_schedule
 from tessel.loading import load_plan
-from tessel.plan import save_plan
+from tessel.tuned_plan import save_plan
 
 SAVED = Path(__file__).parents[1] / "samples" / "version_0_1"
 CURRENT_NAMES = {"products-kernels": "packed_matmul-kernels", "channels_last-kernels": "nhwc-kernels"}

@@ -15,8 +15,8 @@ from records.files.exchange import save_records
 from tessel import save, shapes
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.pipeline import build_plan
-from tessel.plan import save_plan
 from tessel.search.budget import SearchBudget
+from tessel.tuned_plan import save_plan
 
 BLOCKER = """
 import sys

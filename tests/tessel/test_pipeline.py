@@ -13,9 +13,9 @@ from tessel.errors import DocumentError, InfeasibleError
 from tessel.loading import load_plan
 from tessel.pipeline import blocks_of_function, build_plan, choose_step_us, place_stages
 from tessel.placement import Edge
-from tessel.plan import save_plan
 from tessel.search.budget import SearchBudget
 from tessel.tuned_model.model_figures import devices_of_stages
+from tessel.tuned_plan import save_plan
 from tessel.validation import check_schedule
 from tests.samples.tuned_model import tuned_model
 from tuner.plan import ModelPlan, ShardsPlan, TiedParameter

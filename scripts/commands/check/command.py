@@ -12,8 +12,9 @@ from scripts.commands.check.report import opinion_document, print_opinion
 from scripts.commands.check.source import load_case
 from scripts.options import search_options
 from scripts.options.dataclass_options import takes_options
-from scripts.searching import jit_fallback, search_thread
-from scripts.terminal import console, interrupts
+from scripts.terminal import console
+from tessel.jobs import jit_fallback, search_thread
+from tessel.progress import interrupts, messages
 
 if TYPE_CHECKING:
     from tessel.checking.opinion import Opinion
@@ -100,7 +101,7 @@ def _save(opinion: Opinion, options: CheckOptions) -> None:
 
     assert options.save is not None
     if opinion.best is None:
-        console.print_note(f"no order on these stages fits, so {options.save} is not written")
+        messages.note(f"no order on these stages fits, so {options.save} is not written")
         return
     save(opinion.best.schedule, options.save)
-    console.print_note(f"the best schedule found is written to {options.save}")
+    messages.note(f"the best schedule found is written to {options.save}")

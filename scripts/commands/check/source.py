@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from scripts.options.arguments import parse_bandwidth, parse_bytes, parse_limits
-from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from scripts.commands.check.options import CheckOptions
@@ -59,14 +59,12 @@ def _csv_case(path: Path, text: str, options: CheckOptions) -> Case:
     case = case_of_csv(path.name, actions, pricing, cuts=options.parsed_cuts())
     check_communication(text)
     if "OVERLAP_F_B" in text:
-        console.print_note(
+        messages.note(
             "the actions of an OVERLAP_F_B cell are priced one after the other, without what "
             "overlapping saves"
         )
     if pricing is None:
-        console.print_note(
-            "no profile: every stage counts 1 step forward and 2 backward; --profile prices them"
-        )
+        messages.note("no profile: every stage counts 1 step forward and 2 backward; --profile prices them")
         return _limited(case, options)
     return case
 
@@ -88,7 +86,7 @@ def _layout_case(name: str, text: str, options: CheckOptions) -> Case:
         group_size=options.group_size,
     )
     if pricing is None:
-        console.print_note(
+        messages.note(
             "no profile: a transformer layer and the loss count 1 step forward and 2 backward each, the "
             "embedding none; --profile prices them"
         )
@@ -181,7 +179,7 @@ def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
         options.profile, micro_batch=options.micro_batch, tensor_parallel=options.tensor_parallel
     )
     for note in profile.notes:
-        console.print_note(note)
+        messages.note(note)
     return Pricing(
         profile=profile,
         cluster=Cluster(

@@ -15,6 +15,7 @@ from scripts.commands.cost_model.samples import (
 )
 from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption, RecordsOption
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from cost_model import SplitFigures, StageFigures
@@ -55,7 +56,7 @@ def evaluate(
 
     dataset = load_kernel_samples(records)
     description = f"evaluating on {len(dataset.samples)} samples"
-    with console.progress_bar(description) as update:
+    with messages.bar(description) as update:
         figures = evaluate_model(
             dataset,
             networks=None if networks is None else _networks(networks),
@@ -73,7 +74,7 @@ def evaluate(
     rows = [[title, *(_cell(name, split) for split in figures.values())] for name, title in _FIGURES]
     console.print_table("On what was held out", ["figure", *figures], rows)
     if stages is None:
-        console.print_note(f"no figures of stages: {reason}")
+        messages.note(f"no figures of stages: {reason}")
         return
     console.print_line()
     console.print_table(

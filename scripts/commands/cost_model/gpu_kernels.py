@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from scripts.terminal import console
+from tessel.progress import messages
 
 
 def train_gpu(records: str, out: Path, seed: int, threads: int | None, *, json: bool) -> None:
@@ -15,8 +16,8 @@ def train_gpu(records: str, out: Path, seed: int, threads: int | None, *, json: 
     from records import open_store
 
     with open_store(records) as store:
-        samples = load_gpu_samples(console.track(store.iterate(), "reading records"))
-    with console.progress_bar(f"training on {len(samples)} samples"):
+        samples = load_gpu_samples(messages.track(store.iterate(), "reading records"))
+    with messages.bar(f"training on {len(samples)} samples"):
         model = train_gpu_model(samples, seed=seed, num_threads=threads)
     model.save(out)
     manifest = model.manifest
@@ -78,8 +79,6 @@ def predict_gpu(fingerprint: str, device_name: str, folder: Path, records: str, 
     ]
     console.print_table("", ["device", "kernel", "predicted", "90 % interval", "measured"], [row])
     if not prediction.is_known_device:
-        console.print_note(f"the model was trained on no kernel of {device.name}: its interval is wider")
+        messages.note(f"the model was trained on no kernel of {device.name}: its interval is wider")
     if prediction.out_of_range > 0:
-        console.print_note(
-            f"out of range: {prediction.out_of_range:.1f} doublings beyond the kernels trained on"
-        )
+        messages.note(f"out of range: {prediction.out_of_range:.1f} doublings beyond the kernels trained on")

@@ -17,6 +17,7 @@ from scripts.commands.cost_model.samples import (
 )
 from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption, RecordsOption, check_writable_folder
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from cost_model import StageModel
@@ -44,7 +45,7 @@ def train(
         train_gpu(records, out, seed, threads, json=json)
         return
     dataset = load_kernel_samples(records)
-    with console.progress_bar(f"training on {len(dataset.samples)} samples"):
+    with messages.bar(f"training on {len(dataset.samples)} samples"):
         model = train_kernel_model(dataset, seed=seed, num_threads=threads)
     stage_model, reason = _train_stages(records, seed, threads)
     (out / MANIFEST).unlink(missing_ok=True)  # An older correction would not be of these records.
@@ -64,7 +65,7 @@ def train(
         + f"; written to {out}"
     )
     if stage_model is None:
-        console.print_note(f"no model of stages: {reason}")
+        messages.note(f"no model of stages: {reason}")
 
 
 def _train_stages(url: str, seed: int, threads: int | None) -> tuple[StageModel | None, str]:

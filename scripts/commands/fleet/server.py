@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from scripts.options.tuning_options import TargetOption, ThreadsOption
-from scripts.terminal import console
+from tessel.progress import messages
 
 LOOPBACK = "127.0.0.1"
 
@@ -50,8 +50,8 @@ def server(
         )
     device = served_device(target, num_threads=threads)
     where = device.environment
-    console.print_note(f"{where.device_model}, {where.num_threads} threads")
+    messages.note(f"{where.device_model}, {where.num_threads} threads")
     settings = ServerSettings(
         tracker_host=tracker_host, tracker_port=int(port), key=key, host=host, device=device
     )
-    serve(settings, tell=console.print_note)
+    serve(settings, tell=messages.note)

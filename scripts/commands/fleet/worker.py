@@ -8,7 +8,7 @@ import typer
 
 from scripts.options.arguments import parse_names
 from scripts.options.tuning_options import BackendsOption, TargetOption, ThreadsOption
-from scripts.terminal import console
+from tessel.progress import messages
 
 LOOPBACK = "127.0.0.1"
 
@@ -51,10 +51,10 @@ def worker(
     )
     found = own_identity(settings)
     device = found.environments[""]
-    console.print_note(
+    messages.note(
         f"{device.device_model}, {device.num_threads} threads, backends {', '.join(sorted(found.backends))}"
     )
-    serve(settings, found, tell=console.print_note)
+    serve(settings, found, tell=messages.note)
 
 
 def needs_fleet() -> None:

@@ -19,6 +19,7 @@ from scripts.options.tuning_options import (
     check_writable_folder,
 )
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from cost_model.draft.draft_model import DraftModel
@@ -89,7 +90,7 @@ def collect(options: CollectOptions) -> None:
         )
     builder, runner = builder_and_runner(options.threads)
     kernels = _kernels(options)
-    with console.progress_bar("starting") as update:
+    with messages.bar("starting") as update:
         found = collect_schedules(
             kernels,
             plan,
@@ -154,8 +155,8 @@ def _show(found: Collected, num_own: int, model: DraftModel | None, options: Col
             console.print_line(f"{label}: {quality:.0%} of the best speed in the mean")
     console.print_line(f"kernels of our own: {num_own} trials measured now")
     if model is None and not (options.random or options.rounds):
-        console.print_note("no trial was asked for that a draft model of MetaSchedule's space learns from")
+        messages.note("no trial was asked for that a draft model of MetaSchedule's space learns from")
     elif model is None:
-        console.print_note("these are too few trials for a draft model; raise --random or --count")
+        messages.note("these are too few trials for a draft model; raise --random or --count")
     else:
         console.print_line(f"draft model of {model.manifest.num_samples} trials written to {options.out}")

@@ -26,6 +26,7 @@ from scripts.options.tuning_options import (
     TargetOption,
 )
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from tuner.backends.metaschedule.proposers import Knowledge
@@ -135,7 +136,7 @@ def _run_all(options: EvaluateOptions, proposers: tuple[str, ...], machine: Mach
     )
     runs: list[Run] = []
     cases = list(itertools.product(range(options.seeds), kernels.items(), proposers))
-    with console.progress_bar("measuring") as update:
+    with messages.bar("measuring") as update:
         for number, (seed, (name, module), proposer) in enumerate(cases):
             label, before = f"{name}, {proposer}", number * options.trials
 

@@ -25,6 +25,7 @@ from scripts.options.tuning_options import (
     TargetOption,
 )
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from tuner.graph.relax_types import IRModule
@@ -82,7 +83,7 @@ def generate(
     machine = find_machine(options.target, options.threads)
     name, module = find_kernel(kernel)
     network, _ = load_network(options.model, machine.target.text, machine.target.num_threads)
-    with console.progress_bar("writing schedules"):
+    with messages.bar("writing schedules"):
         knowledge = knowledge_of(options.records, machine, network=network)
         written = generate_for(
             module,
@@ -108,7 +109,7 @@ def _measured_us(module: IRModule, written: Generated, machine: Machine, records
     from tuner.language.trials import measure_schedules
 
     builder, runner = builder_and_runner(machine.target.num_threads)
-    with console.progress_bar("measuring"):
+    with messages.bar("measuring"):
         return measure_schedules(
             module,
             machine.tuned_for,

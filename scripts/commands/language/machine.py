@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts import installation
-from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from tuner.graph.relax_types import IRModule
@@ -31,7 +31,7 @@ def find_machine(text: str, threads: int) -> Machine:
     from tuner.language.machine import Machine
     from tuner.targets.resolution import check_measurable, resolve_target
 
-    with console.progress_bar("starting"):
+    with messages.bar("starting"):
         target = resolve_target(text, num_threads=threads)
         if target.kind != "cpu":
             raise typer.BadParameter(

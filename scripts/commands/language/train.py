@@ -25,6 +25,7 @@ from scripts.options.tuning_options import (
     check_writable_folder,
 )
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from cost_model.language.model_files import Manifest
@@ -103,7 +104,7 @@ def train(options: TrainOptions) -> None:
     families = tuple(family for family in FAMILIES if family not in words)
     if not families:
         raise typer.BadParameter("--hold-out names every family of kernels; leave one to be learnt")
-    with console.progress_bar("starting") as update:
+    with messages.bar("starting") as update:
         network, manifest = train_with_rounds(
             network,
             manifest,

@@ -12,8 +12,9 @@ from scripts.commands.plan.report import plan_document, print_plan
 from scripts.commands.plan.source import load_source
 from scripts.options import completion, search_options
 from scripts.options.dataclass_options import takes_options
-from scripts.searching import jit_fallback, search_thread
-from scripts.terminal import console, interrupts
+from scripts.terminal import console
+from tessel.jobs import jit_fallback, search_thread
+from tessel.progress import interrupts, messages
 
 if TYPE_CHECKING:
     from tessel.planning.plan_result import PlanProgress, PlanResult
@@ -61,11 +62,11 @@ def plan(
         else:
             print_plan(result, profile, options)
             if options.save is None:
-                console.print_note("add --save plan.json to keep it, for tessel draw, compare and export")
+                messages.note("add --save plan.json to keep it, for tessel draw, compare and export")
             else:
                 console.print_line(f"\nto train with it: tessel export {options.save} --to torchtitan")
     if shortfall:
-        console.print_note(shortfall)
+        messages.note(shortfall)
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 
 
@@ -128,7 +129,7 @@ def _save(saved: SavedPlan, options: PlanCommandOptions) -> None:
 
     assert options.save is not None
     save(saved, options.save)
-    console.print_note(f"plan written to {options.save}")
+    messages.note(f"plan written to {options.save}")
 
 
 def _draw(saved: SavedPlan, options: PlanCommandOptions) -> None:
@@ -136,4 +137,4 @@ def _draw(saved: SavedPlan, options: PlanCommandOptions) -> None:
 
     assert options.out is not None
     write_picture(saved.schedule, saved, options.out, title=saved.title)
-    console.print_note(f"{options.out} written")
+    messages.note(f"{options.out} written")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from scripts.options import tuning_options
 from scripts.options.completion import is_model
 from scripts.options.gpu_prediction import gpu_model, note_prediction
-from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from scripts.commands.plan.options import PlanCommandOptions
@@ -34,7 +34,7 @@ def load_source(source: str, options: PlanCommandOptions) -> Profile:
         tensor_parallel=options.tensor_parallel,
     )
     for note in profile.notes:
-        console.print_note(note)
+        messages.note(note)
     return profile
 
 
@@ -55,7 +55,7 @@ def _measure(source: str, options: PlanCommandOptions) -> Profile:
         found.stages, found.tied, name=source, device=device, micro_batch=options.batch
     )
     for note in profile.notes:
-        console.print_note(note)
+        messages.note(note)
     return profile
 
 
@@ -72,11 +72,11 @@ def _predict(source: str, options: PlanCommandOptions) -> Profile:
         source, shapes=options.shape, values=options.value, batch=options.batch, training=True
     )
     layers = layers_of(model)
-    with console.progress_bar(f"predicting {len(layers)} layers on {device.name}"):
+    with messages.bar(f"predicting {len(layers)} layers on {device.name}"):
         found = predict_stages(model, cut_between(layers, range(1, len(layers))), kernel_model, device)
     note_prediction(device, kernel_model)
     if found.doublings_out_of_range > 0:
-        console.print_note(
+        messages.note(
             f"the largest kernel is {found.doublings_out_of_range:.1f} doublings beyond those measured: its "
             "interval is wider"
         )

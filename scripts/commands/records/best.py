@@ -13,6 +13,7 @@ from scripts.options.arguments import check_target
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from records import Record, RecordStore
@@ -67,7 +68,7 @@ def best(
     columns = ["operators", "backend", "record", "latency"]
     console.print_table("", columns, [_row(record) for record in found], text_columns=2)
     if missing:
-        console.print_note(
+        messages.note(
             f"{missing} more parts have no record for this target; `tessel partition` measures them"
         )
 

@@ -11,6 +11,7 @@ import typer
 from scripts.commands.records.opening import UrlOption, name_operators, open_existing
 from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from records import Record
@@ -53,7 +54,7 @@ def list_records(
     columns = ["operators", "backend", "status", "id", "latency", "samples"]
     console.print_table("", columns, [_row(record) for record in shown], text_columns=3)
     if more:
-        console.print_note(f"more follow: --after {shown[-1].record_id}, or a greater --limit")
+        messages.note(f"more follow: --after {shown[-1].record_id}, or a greater --limit")
 
 
 def show(
@@ -118,7 +119,7 @@ def verify(records: UrlOption = DEFAULT_RECORDS, json: JsonOption = False) -> No
 
     Example: `tessel records verify`.
     """
-    with open_existing(records) as store, console.progress_bar("reading every record"):
+    with open_existing(records) as store, messages.bar("reading every record"):
         findings = store.verify()
     if json:
         from scripts.documents.stored import Verified

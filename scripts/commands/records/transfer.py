@@ -11,6 +11,7 @@ from scripts.commands.records.opening import UrlOption, open_existing
 from scripts.options.arguments import check_folder
 from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from records.database.merging import MergeSummary
@@ -41,7 +42,7 @@ def export(
     damaged: tuple[str, ...] = ()
     if not metaschedule:
         check_folder("FILE", path)
-    with open_existing(records) as store, console.progress_bar("writing records"):
+    with open_existing(records) as store, messages.bar("writing records"):
         if metaschedule:
             written = write_database(store.iterate(), path)
         else:
@@ -54,7 +55,7 @@ def export(
     else:
         console.print_line(f"{written} records written to {path}")
     for problem in damaged:
-        console.print_note(f"left out: {problem}")
+        messages.note(f"left out: {problem}")
     if damaged:
         raise typer.Exit(1)
 
@@ -84,9 +85,9 @@ def import_(
 
     read = read_neusight if neusight else read_database if path.is_dir() else read_records
     # A file with a bad line is refused before the first is kept.
-    total = sum(1 for _ in console.track(read(path), "checking records"))
+    total = sum(1 for _ in messages.track(read(path), "checking records"))
     with open_store(records) as store:
-        summary = import_items(store, console.track(read(path), "adding records", total))
+        summary = import_items(store, messages.track(read(path), "adding records", total))
     if json:
         from scripts.documents.stored import Imported
 
@@ -145,7 +146,7 @@ def prune(
     """
     from records.database.pruning import prune as prune_records
 
-    with open_existing(records) as store, console.progress_bar("counting records"):
+    with open_existing(records) as store, messages.bar("counting records"):
         summary = prune_records(store, keep_newest=keep, apply=apply)
     if json:
         console.print_json(summary)
@@ -162,11 +163,11 @@ def _merge_one(source: str, records: str, tolerance: float) -> MergeSummary:
     with open_store(records) as store:
         if source.endswith((".jsonl", ".jsonl.gz")):
             check_records(source)
-            items = console.track(read_records(source), f"adding {source}")
+            items = messages.track(read_records(source), f"adding {source}")
             return merge_items(store, items, tolerance=tolerance)
         with open_existing(source) as other:
             if is_same_store(store, other):
                 raise typer.BadParameter(f"{source} is the same as --records {records}; name another source")
             pairs = ((record.workload, record.measurement) for record in other.iterate())
-            items = console.track(pairs, f"adding {source}", other.stats().measurements)
+            items = messages.track(pairs, f"adding {source}", other.stats().measurements)
             return merge_items(store, items, tolerance=tolerance)

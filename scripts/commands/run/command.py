@@ -21,6 +21,7 @@ from scripts.commands.run.seat import Seat, join_team
 from scripts.commands.run.subject import Subject, find_overheads, load_subject
 from scripts.options.dataclass_options import takes_options
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from tessel.engine.devices import Devices
@@ -71,7 +72,7 @@ def run(
             return
         note = None if subject.plan is None else note_of_other_device(subject.plan.device_model, devices.kind)
         if note is not None and not programs.are_sleeping:
-            console.print_note(note)
+            messages.note(note)
         report = _run(plan, subject, programs, options, devices, seat)
         seat.conclude(is_right=not report.check.failures)
     _show(subject, programs, report, options, seat)
@@ -84,10 +85,10 @@ def _show(subject: Subject, programs: Programs, report: RunReport, options: RunO
 
     if options.trace is not None:
         save_document(options.trace, trace_of(subject, report))
-        console.print_note(f"trace written to {options.trace}")
+        messages.note(f"trace written to {options.trace}")
     if options.picture is not None:
         draw_run(subject, report, options.picture)
-        console.print_note(f"picture written to {options.picture}")
+        messages.note(f"picture written to {options.picture}")
     if options.json:
         console.print_json(run_document(report, num_nodes=seat.num_nodes))
     else:
@@ -100,7 +101,7 @@ def _write_orders(subject: Subject, path: Path, *, as_json: bool) -> None:
     from tessel.engine import actions_of, actions_to_csv, renumbered
 
     save_document(path, actions_to_csv(renumbered(actions_of(subject.schedule))).encode())
-    console.print_note(f"orders written to {path}")
+    messages.note(f"orders written to {path}")
     if as_json:
         from scripts.documents.runs import OrdersWritten
 
@@ -125,9 +126,7 @@ def _run(
 
     overheads = None if seat.is_of_team else find_overheads(subject, options, devices)
     settings = seat.on_all_nodes(plan, _settings(subject, options, devices))
-    with console.progress_bar(
-        f"running {subject.schedule.placement.devices} ranks", limit_s=options.timeout_s
-    ):
+    with messages.bar(f"running {subject.schedule.placement.devices} ranks", limit_s=options.timeout_s):
         return run_schedule(
             subject.schedule,
             programs.stages,

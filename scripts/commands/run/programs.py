@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tessel.engine.job import RankSum
     from tessel.engine.results_check import ExpectedResults, Reference
     from tessel.engine.run import StagePrograms
-    from tessel.plan import Plan
+    from tessel.tuned_plan import Plan
 
 _SLEEP_STEP_S = 0.01
 _OF_PLAN = ("compiled", "torch")

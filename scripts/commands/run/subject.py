@@ -10,13 +10,13 @@ import typer
 
 from scripts.commands.run.options import Device, Overheads, RunOptions
 from scripts.options.arguments import describe_shapes, parse_duration, parse_shapes
-from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from tessel.engine.devices import Devices
     from tessel.engine.synthetic.overheads import Calibration
-    from tessel.plan import Plan
     from tessel.schedule import Schedule
+    from tessel.tuned_plan import Plan
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def find_overheads(subject: Subject, options: RunOptions, devices: Devices) -> C
 
     num_ranks = subject.schedule.placement.devices
     target = resolve_target(devices.kind, num_threads=1)
-    with open_store(options.records) as store, console.progress_bar(f"overheads of {num_ranks} ranks"):
+    with open_store(options.records) as store, messages.bar(f"overheads of {num_ranks} ranks"):
         found = known_overheads(
             store,
             num_ranks,
@@ -93,7 +93,7 @@ def find_overheads(subject: Subject, options: RunOptions, devices: Devices) -> C
         )
     place = without_password(options.records)
     origin = f"measured, and kept in {place}" if found.is_new else f"found in {place}"
-    console.print_note(f"overheads of {num_ranks} ranks {origin}")
+    messages.note(f"overheads of {num_ranks} ranks {origin}")
     return found.calibration
 
 

@@ -13,8 +13,8 @@ from scripts.commands.schedule.results import save_schedule, show_repetend, show
 from scripts.options import completion, search_options
 from scripts.options.arguments import check_folder, parse_limits
 from scripts.options.dataclass_options import takes_options
-from scripts.searching import jit_fallback, search_thread
-from scripts.terminal import interrupts
+from tessel.jobs import jit_fallback, search_thread
+from tessel.progress import interrupts
 
 if TYPE_CHECKING:
     from tessel.placement import Placement

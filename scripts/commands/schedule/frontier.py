@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.commands.schedule.results import STOPPED_BY
-from scripts.searching import search_thread
-from scripts.terminal import console, interrupts
+from scripts.terminal import console
+from tessel.jobs import search_thread
+from tessel.progress import interrupts, messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -206,7 +207,7 @@ def _write_page(frontiers: Sequence[Frontier[MakespanPoint]], page: Path) -> Non
     from tessel.picture import PageVariant, page_document
 
     if not frontiers[-1]:
-        console.print_note(f"no schedule was found, so {page} is not written")
+        messages.note(f"no schedule was found, so {page} is not written")
         return
     variants = [
         PageVariant(
@@ -221,7 +222,7 @@ def _write_page(frontiers: Sequence[Frontier[MakespanPoint]], page: Path) -> Non
     fastest = frontiers[-1][-1].schedule
     title = f"Schedules of {fastest.placement.devices} devices by memory limit and number of micro-batches"
     save_document(page, page_document(compare_schedules(fastest), title=title, variants=variants))
-    console.print_note(f"page written to {page}")
+    messages.note(f"page written to {page}")
 
 
 def _draw_frontier(
@@ -234,4 +235,4 @@ def _draw_frontier(
             points, annotation_args=style.annotation_args, line_args=style.line_args, width=width
         )
         save_figure(figure, picture)
-        console.print_note(f"picture written to {picture}")
+        messages.note(f"picture written to {picture}")

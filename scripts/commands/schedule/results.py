@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.terminal import console
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from tessel.schedule import Schedule
@@ -100,7 +101,7 @@ def save_schedule(found: Schedule, path: Path | None) -> None:
 
     if path is not None:
         save_document(path, found.to_json())
-        console.print_note(f"schedule written to {path}")
+        messages.note(f"schedule written to {path}")
 
 
 def _print_end(found_by: str, seconds: str, budget: SearchBudget) -> None:

@@ -21,7 +21,7 @@ from scripts.terminal import console
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tessel.plan import Plan
+    from tessel.tuned_plan import Plan
     from tuner.tuning.tune import TuningSettings
 
 
@@ -44,7 +44,7 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
     import msgspec
 
     from records.database.connection import without_password
-    from tessel.plan import save_plan
+    from tessel.tuned_plan import save_plan
 
     if options.threads is None and options.target == "cpu":
         # The pipeline's devices share this machine's cores, so each is measured with its share.

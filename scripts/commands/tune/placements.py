@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scripts.options import tuning_options
 from scripts.options.arguments import parse_bandwidth, parse_values
-from scripts.searching.planned_layout import (
+from tessel.jobs.planned_layout import (
     branched_placements,
     choose_layout_in_parts,
     choose_planned_layout,

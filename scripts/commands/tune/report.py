@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scripts.documents.tuning import Tuned
-    from tessel.plan import Plan
     from tessel.search.budget import StoppedBy
+    from tessel.tuned_plan import Plan
 
 
 def plan_document(plan: Plan, path: Path, stopped_by: StoppedBy) -> Tuned:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from scripts.commands.tune.placements import PLANNED
 from scripts.options import search_options
 from scripts.reports.placements import placement_rows
-from scripts.searching import search_thread
-from scripts.searching.planned_layout import fastest_placement, placement_name, with_replicas
-from scripts.terminal import console
+from tessel.jobs.planned_layout import fastest_placement, placement_name, with_replicas
+from tessel.jobs import search_thread
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from scripts.commands.tune.options import TuneOptions
-    from tessel.plan import Plan
     from tessel.search.budget import SearchBudget, StoppedBy
     from tessel.tuned_model.layout_choice import ChosenLayout
+    from tessel.tuned_plan import Plan
     from tuner.plan import ModelPlan
 
 
@@ -80,7 +80,7 @@ def _search_all(
     budgets = {name: search_options.make_budget(options.work, options.time_limit) for name in cut}
     # Side by side, searches would take from one another's time.
     jobs = options.jobs if options.time_limit is None else 1
-    with console.progress_bar(f"searching schedules, {', '.join(cut)}") as update:
+    with messages.bar(f"searching schedules, {', '.join(cut)}") as update:
         searches = [
             (budgets[name], _search_of(name, result, budgets[name], options, update))
             for name, result in cut.items()

@@ -51,8 +51,8 @@ from tessel.engine.pipelining.stage import (
     replicated_part,
     unwrapped,
 )
-from tessel.plan import Plan
 from tessel.schedule import Schedule
+from tessel.tuned_plan import Plan
 from tuner.plan import TiedParameter
 
 LossFunction = Callable[..., torch.Tensor]

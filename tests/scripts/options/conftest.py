@@ -12,7 +12,8 @@ from scripts.main import main
 from scripts.terminal import console
 from tessel.documents import load_schedule
 from tessel.pipeline import build_plan
-from tessel.plan import save_plan
+from tessel.progress import messages
+from tessel.tuned_plan import save_plan
 from tests.records.strategies import make_environment, make_measurement, make_workload
 
 
@@ -66,5 +67,5 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '{"schema_version": 1, "annotation_args": {"fontsize": 6}, "line_args": {"color": "red"}}'
     )
     (folder / "networks.json").write_text('{"net": ["abc"]}')
-    console.set_verbosity(quiet=False, verbose=False)
+    messages.set_verbosity(quiet=False, verbose=False)
     return folder

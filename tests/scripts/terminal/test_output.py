@@ -15,6 +15,7 @@ import pytest
 
 from records import open_store
 from scripts.terminal import console
+from tessel.progress import messages
 from tests.records.strategies import make_measurement, make_workload
 
 ROOT = Path(__file__).parents[3]
@@ -161,7 +162,7 @@ def test_the_version_is_one_line(tessel: Callable[..., Any]) -> None:
 
 def test_names_from_files_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
     console.print_line(EVIL)
-    console.print_note(EVIL)
+    messages.note(EVIL)
     console.print_table(EVIL, ["name", "other"], [[EVIL, "1"]])
     console.print_table("", ["name", "other"], [["2", EVIL]])
     captured = capsys.readouterr()

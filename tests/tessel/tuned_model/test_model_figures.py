@@ -7,12 +7,12 @@ import pytest
 from tuned_model import tuned_model
 
 from tessel.pipeline import build_plan
-from tessel.plan import Plan
 from tessel.planning.cluster import Link
 from tessel.planning.costs.training_step import StepEstimate, end_of_step
 from tessel.search import SearchBudget
 from tessel.tuned_model.model_figures import GradientSum, figures_of_model, gradient_sums
 from tessel.tuned_model.replicas import replicated
+from tessel.tuned_plan import Plan
 from tuner.plan import ModelPlan, ShardsPlan, TiedParameter
 
 LINK = Link(bytes_per_s=1e9, latency_us=3.0)

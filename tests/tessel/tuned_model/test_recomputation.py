@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tessel.errors import InfeasibleError
 from tessel.pipeline import build_plan, place_stages
 from tessel.placement import BlockKind
-from tessel.plan import Plan
 from tessel.search import SearchBudget
 from tessel.tuned_model.recomputation import MAX_EXHAUSTIVE, MAX_SETS, recomputation_sets, recomputing
+from tessel.tuned_plan import Plan
 from tessel.validation import check_schedule
 from tests.samples.tuned_model import tuned_model
 from tuner.plan import ModelPlan

@@ -21,8 +21,8 @@ from torch import cuda
 
 from tessel.documents import save_document
 from tessel.loading import load_plan
-from tessel.plan import save_plan
 from tessel.shapes import make_shape
+from tessel.tuned_plan import save_plan
 from tuner.numerical_error import LOSS_SHARE, TOLERANCES
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]

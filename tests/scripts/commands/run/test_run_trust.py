@@ -14,7 +14,7 @@ from planned_models import ENCODER_DECODER
 from saved_plans import save_planned
 
 from tessel.loading import load_plan
-from tessel.plan import save_plan
+from tessel.tuned_plan import save_plan
 from tuner.errors import TunerError
 from tuner.plan import ModelPlan
 from tuner.programs.compiled_stages import ProgramSpec, check_spec, load_programs, reference_step

@@ -17,14 +17,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
-from scripts.terminal.control_characters import printable
+from tessel.progress.control_characters import printable
 
 PLAIN_EVERY_S = 10.0
 """Seconds between two plain lines."""
 
 
 class Reporter:
-    """Takes how far the work is; `scripts.terminal.console.progress_bar` makes one."""
+    """Takes how far the work is; `tessel.progress.messages.bar` makes one."""
 
     def __init__(self, progress: Progress, description: str, limit_s: float | None) -> None:
         self._progress = progress

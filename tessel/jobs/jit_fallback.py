@@ -3,7 +3,7 @@
 Compiling takes half a minute, once per machine, and counts against no limit. A search with a limit on work
 waits for it, so that its answer is the one of every other machine. With a short limit on time the search runs
 uncompiled, some hundred times slower with the same steps, while another process compiles for the next one;
-`scripts.searching.search_thread` ends it in time. Where no folder can be written, every search does.
+`tessel.jobs.search_thread` ends it in time. Where no folder can be written, every search does.
 Checked in tests/tessel/search/jit/test_cache.py.
 """
 
@@ -13,7 +13,7 @@ import os
 import sys
 import time
 
-from scripts.terminal import console
+from tessel.progress import messages
 from tessel.search.jit.cache import compile_in_background, is_compiled, is_compiling, is_kept
 
 LONG_S = 60.0
@@ -44,7 +44,7 @@ def compile_or_do_without(time_limit_s: float | None) -> None:
         return
     if not is_kept():
         os.environ["NUMBA_DISABLE_JIT"] = "1"
-        console.print_note(
+        messages.note(
             "the compiled search cannot be kept, as neither the installation nor the home folder can be "
             "written: searches run uncompiled, a hundred times slower; set NUMBA_CACHE_DIR to a folder that "
             "can be written"
@@ -55,7 +55,7 @@ def compile_or_do_without(time_limit_s: float | None) -> None:
         _wait_until_compiled()
         return
     os.environ["NUMBA_DISABLE_JIT"] = "1"
-    console.print_note(
+    messages.note(
         "the search is being compiled in the background, once on this machine; till then, for half a minute "
         "or so, searches are a hundred times slower and end with the best found in their time"
     )
@@ -63,6 +63,6 @@ def compile_or_do_without(time_limit_s: float | None) -> None:
 
 def _wait_until_compiled() -> None:
     """Wait for the process that compiles; where it does not end, the search compiles what it needs itself."""
-    with console.progress_bar("compiling the search, once on this machine; that counts against no limit"):
+    with messages.bar("compiling the search, once on this machine; that counts against no limit"):
         while is_compiling() and not is_compiled():
             time.sleep(POLL_S)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scripts.searching.search_thread import run_side_by_side
-from scripts.terminal import interrupts
 from tessel.errors import ScheduleError
+from tessel.jobs.search_thread import run_side_by_side
 from tessel.placement import Placement
+from tessel.progress import interrupts
 from tessel.schedule import Schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule

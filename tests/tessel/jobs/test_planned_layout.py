@@ -9,19 +9,19 @@ import msgspec
 import pytest
 from tuned_model import tuned_model
 
-from scripts.searching.planned_layout import (
+from tessel.jobs.planned_layout import (
     branched_placements,
     fastest_placement,
     placement_name,
     settings_of_layout,
 )
 from tessel.pipeline import build_plan
-from tessel.plan import Plan
 from tessel.planning.cluster import Link
 from tessel.planning.layout import Layout, PlacementName
 from tessel.search import SearchBudget
 from tessel.tuned_model.layout_choice import ChosenLayout
 from tessel.tuned_model.model_placement import ModelPlacement, model_placement
+from tessel.tuned_plan import Plan
 from tuner.frontend import load_model
 from tuner.plan import ShardsPlan, TiedParameter
 from tuner.stages.placed_stages import PlacedStages

@@ -4,7 +4,7 @@ The search runs in a thread of its own and looks at its budget between rounds. W
 or because its time is over, it has a moment to do so; then the best answer so far is taken without it, in the
 middle of a compiled round or of code that is not compiled yet. A search of which there is no answer yet is
 waited for, however late: `find_schedule` gives none before the hand-written rules are built.
-Checked in tests/scripts/searching/test_search_thread.py and tests/scripts/terminal/test_interrupts.py.
+Checked in tests/tessel/jobs/test_search_thread.py and tests/tessel/progress/test_interrupts.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from scripts.terminal import console, interrupts
+from tessel.progress import interrupts, messages
 
 if TYPE_CHECKING:
     from tessel.search.budget import SearchBudget
@@ -113,7 +113,7 @@ def run_search(
         ended_s.append(time.monotonic())
 
     limit_s = None if budget.is_by_work else budget.time_limit_s
-    with console.progress_bar(description, limit_s=limit_s) as update, interrupts.called(interrupt):
+    with messages.bar(description, limit_s=limit_s) as update, interrupts.called(interrupt):
         if texts is None:
             budget.on_progress = lambda progress: shown.append(f"best so far {progress.makespan}")
         budget.begin()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scripts.options import search_options
-from scripts.searching import search_thread
-from scripts.terminal import console
+from tessel.jobs import search_thread
+from tessel.progress import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tessel.plan import Plan
     from tessel.planning.layout import Layout
     from tessel.tuned_model.layout_choice import ChosenLayout, LayoutRequest
     from tessel.tuned_model.model_placement import ModelPlacement
+    from tessel.tuned_plan import Plan
     from tuner.frontend import Model
     from tuner.plan import LayersPlan
     from tuner.tuning.tune import TuningSettings
@@ -42,7 +42,7 @@ def choose_planned_layout(
 
     budget = search_options.make_budget(PLANNING_WORK if work is None else work, None)
     with (
-        console.progress_bar("planning from the layers") as update,
+        messages.bar("planning from the layers") as update,
         search_thread.ended_by_interrupt(budget),
     ):
         return choose_layout(

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.searching import search_thread
-from scripts.terminal import interrupts
 from tessel.errors import ScheduleError
+from tessel.jobs import search_thread
+from tessel.progress import interrupts
 from tessel.search.budget import SearchBudget
 
 ROOT = Path(__file__).resolve().parents[3]

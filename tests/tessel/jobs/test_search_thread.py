@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scripts.searching import search_thread
 from tessel.handwritten import HANDWRITTEN
+from tessel.jobs import search_thread
 from tessel.placement import Placement
 from tessel.schedule import Schedule
 from tessel.search.budget import SearchBudget, stopped_clock

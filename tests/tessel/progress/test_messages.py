@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from scripts.terminal import console, progress
-from scripts.terminal.console import format_numbers, print_table, progress_bar, track
-from scripts.terminal.progress import describe_rest
+from scripts.terminal.console import format_numbers, print_table
+from tessel.progress import bars, messages
+from tessel.progress.bars import describe_rest
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_what_is_left_is_said_where_it_can_be_known(
 def test_a_log_gets_plain_lines_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.01)
+    monkeypatch.setattr(bars, "PLAIN_EVERY_S", 0.01)
     found = ""
-    with progress_bar("searching", limit_s=3000.0) as update:
+    with messages.bar("searching", limit_s=3000.0) as update:
         update("half done", 1, 2)
         while "1/2" not in found:  # the writer's next line has what was said last
             time.sleep(0.01)
@@ -60,14 +60,14 @@ def test_a_log_gets_plain_lines_now_and_then(
 def test_quiet_progress_says_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.001)
-    console.set_verbosity(quiet=True, verbose=False)
+    monkeypatch.setattr(bars, "PLAIN_EVERY_S", 0.001)
+    messages.set_verbosity(quiet=True, verbose=False)
     try:
-        with progress_bar("searching") as update:
+        with messages.bar("searching") as update:
             update("half done", 1, 2)
             time.sleep(0.02)
     finally:
-        console.set_verbosity(quiet=False, verbose=False)
+        messages.set_verbosity(quiet=False, verbose=False)
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
 
@@ -97,4 +97,4 @@ def test_long_text_is_folded_not_cut(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_tracked_items_are_those_given() -> None:
-    assert list(track(iter("abc"), "letters", 3)) == ["a", "b", "c"]
+    assert list(messages.track(iter("abc"), "letters", 3)) == ["a", "b", "c"]

@@ -9,8 +9,11 @@ anything else, and what it does depends on what is under way:
     a search              ask it to end; the best so far is the answer (`called`)
     printing, saving      go on; a second one, a second or more later, leaves (`deferred`)
 
+A script or a notebook that calls a job keeps its own handler: there the job's is installed for its searches
+alone, and where a command would leave the process, KeyboardInterrupt is raised.
+
 Only the standard library is imported here, and little of it. Checked in
-tests/scripts/terminal/test_interrupts.py.
+tests/tessel/progress/test_interrupts.py.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,12 +43,19 @@ def install() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         return
     _state.action = leave
+    _state.is_installed = True
     signal.signal(signal.SIGINT, _handle)
     sys.unraisablehook = _leave_where_lost
 
 
 def leave() -> None:
-    """End the process at once with one line."""
+    """End the process at once with one line; of a process that is not the command's, raise KeyboardInterrupt.
+
+    Raises:
+        KeyboardInterrupt: the process is the caller's own.
+    """
+    if not _state.is_installed:
+        _raise()
     line = f"tessel: {MESSAGE}\n".encode()
     try:
         os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + line)
@@ -67,10 +78,21 @@ def leave_quietly(status: int) -> None:
 def called(action: Callable[[], None]) -> Iterator[None]:
     """Call a function at each Ctrl-C while the body runs."""
     before, _state.action = _state.action, action
+    takes_over = _is_callers_own()
+    if takes_over:
+        signal.signal(signal.SIGINT, _handle)
     try:
         yield
     finally:
         _state.action = before
+        if takes_over:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _is_callers_own() -> bool:
+    """Whether Ctrl-C raises KeyboardInterrupt here, as in a script or a notebook that calls a job."""
+    is_main = threading.current_thread() is threading.main_thread()  # in others no handler can be set
+    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @contextmanager
@@ -92,6 +114,7 @@ class _State:
 
     action: Callable[[], None]
     was_raised = False
+    is_installed = False
 
 
 _state = _State()

@@ -1,1 +1,0 @@
-"""Searches under way: in a thread beside the one that handles Ctrl-C, compiled or not."""
