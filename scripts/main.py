@@ -167,6 +167,7 @@ def _status_of(error: Exception) -> int | None:
 # By name, so that reporting an error of one package does not import the others.
 _STATUS_BY_ERROR = {
     ("tessel.errors", "DocumentError"): EXIT_USAGE,
+    ("tessel.errors", "UsageError"): EXIT_USAGE,
     ("tessel.errors", "ScheduleError"): EXIT_FAILED,
     ("tuner.errors", "UnknownNameError"): EXIT_USAGE,
     ("tuner.errors", "ModelFileError"): EXIT_USAGE,

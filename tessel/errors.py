@@ -23,3 +23,7 @@ class InfeasibleError(ScheduleError):
 
 class DocumentError(ScheduleError):
     """Say that a file is not the document it should be; the message names the key."""
+
+
+class UsageError(ScheduleError, ValueError):
+    """Say that an option or an argument has a value that is none, or that two contradict each other."""

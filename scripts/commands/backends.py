@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from scripts.options import completion
-from scripts.options.arguments import check_target
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
+from tessel.jobs.arguments import check_target
 from tessel.progress import messages
 
 

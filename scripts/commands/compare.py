@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts.options.arguments import parse_names
 from scripts.options.tuning_options import JsonOption
 from scripts.reports.comparison import SchedulesOption, build_comparison, print_comparison
 from scripts.reports.planned import baseline_rows, load_planned
 from scripts.terminal import console
+from tessel.jobs.arguments import parse_names
 from tessel.progress import messages
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from scripts.options.arguments import check_folder, parse_names
 from scripts.options.dataclass_options import takes_options
 from scripts.reports.comparison import SchedulesOption
 from scripts.reports.pictures import (
@@ -21,6 +20,7 @@ from scripts.reports.pictures import (
 )
 from scripts.reports.planned import load_planned, title_of
 from scripts.terminal import console
+from tessel.jobs.arguments import check_folder, parse_names
 from tessel.progress import messages
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts.options.arguments import check_folder
 from scripts.terminal import console
+from tessel.jobs.arguments import check_folder
 from tessel.progress import messages
 
 if TYPE_CHECKING:

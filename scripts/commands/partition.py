@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import tuning_options
-from scripts.options.arguments import check_folder, check_model, parse_names
 from scripts.options.dataclass_options import takes_options
 from scripts.options.gpu_prediction import gpu_model, is_predicted_for_gpu, note_prediction
 from scripts.options.tuning_options import (
@@ -34,6 +33,7 @@ from scripts.reports.tables import (
     print_partitions,
 )
 from scripts.terminal import console
+from tessel.jobs.arguments import check_folder, check_model, parse_names
 from tessel.progress import messages
 
 if TYPE_CHECKING:

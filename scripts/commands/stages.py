@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import tuning_options
-from scripts.options.arguments import check_folder, check_model
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import (
     BatchOption,
@@ -22,6 +21,7 @@ from scripts.options.tuning_options import (
 )
 from scripts.reports.tables import print_stages
 from scripts.terminal import console
+from tessel.jobs.arguments import check_folder, check_model
 from tessel.progress import messages
 
 if TYPE_CHECKING:

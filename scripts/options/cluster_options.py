@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from scripts.options import completion
-from scripts.options.arguments import check_choice
+from tessel.jobs.arguments import check_choice
 
 OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-mixed")
 """As `tessel.planning.cluster.OPTIMIZERS`, which loads more than a completion may. Checked in

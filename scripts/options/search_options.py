@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scripts.options.arguments import parse_duration
+from tessel.jobs.arguments import parse_duration
 
 if TYPE_CHECKING:
     from tessel.search.budget import SearchBudget

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
 import typer
 
 from scripts.options import completion
-from scripts.options.arguments import (
+from tessel.jobs.arguments import (
     check_choice,
     check_remote_target,
     check_target,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import completion
-from scripts.options.arguments import check_choice, parse_names
 from scripts.terminal import console
+from tessel.jobs.arguments import check_choice, parse_names
 from tessel.progress import messages
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import search_options
-from scripts.options.arguments import check_counts, check_folder, parse_bandwidth, parse_bytes, parse_cuts
 from scripts.options.cluster_options import (
     DEFAULT_HOP_US,
     DEFAULT_LINK,
@@ -20,6 +19,7 @@ from scripts.options.cluster_options import (
     optimizer_option,
 )
 from scripts.options.search_options import OUTPUT_PANEL, JsonOption, TimeLimitOption, work_option
+from tessel.jobs.arguments import check_counts, check_folder, parse_bandwidth, parse_bytes, parse_cuts
 
 if TYPE_CHECKING:
     from tessel.search.budget import SearchBudget

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from scripts.options.arguments import parse_bandwidth, parse_bytes, parse_limits
+from tessel.jobs.arguments import parse_bandwidth, parse_bytes, parse_limits
 from tessel.progress import messages
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from scripts.commands.language.machine import (
     check_numbers,
     find_machine,
 )
-from scripts.options.arguments import parse_names
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import (
     DEFAULT_RECORDS,
@@ -26,6 +25,7 @@ from scripts.options.tuning_options import (
     TargetOption,
 )
 from scripts.terminal import console
+from tessel.jobs.arguments import parse_names
 from tessel.progress import messages
 
 if TYPE_CHECKING:

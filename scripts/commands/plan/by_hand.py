@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from scripts.options.arguments import parse_cuts
+from tessel.jobs.arguments import parse_cuts
 
 if TYPE_CHECKING:
     from scripts.commands.plan.options import PlanCommandOptions

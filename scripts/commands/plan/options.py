@@ -10,14 +10,6 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from scripts.options import completion, search_options
-from scripts.options.arguments import (
-    check_choice,
-    check_counts,
-    check_folder,
-    parse_bandwidth,
-    parse_bytes,
-    parse_duration,
-)
 from scripts.options.cluster_options import (
     DEFAULT_HOP_US,
     DEFAULT_LINK,
@@ -38,6 +30,14 @@ from scripts.options.tuning_options import (
     ValueOption,
 )
 from scripts.reports.pictures import FORMATS as PICTURE_FORMATS
+from tessel.jobs.arguments import (
+    check_choice,
+    check_counts,
+    check_folder,
+    parse_bandwidth,
+    parse_bytes,
+    parse_duration,
+)
 
 if TYPE_CHECKING:
     from tessel.planning.cluster import Cluster, Link

@@ -9,10 +9,10 @@ import typer
 
 from scripts.commands.records.opening import UrlOption, name_operators, open_existing
 from scripts.options import tuning_options
-from scripts.options.arguments import check_target
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
+from tessel.jobs.arguments import check_target
 from tessel.progress import messages
 
 if TYPE_CHECKING:

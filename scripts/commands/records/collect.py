@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from scripts.options import tuning_options
-from scripts.options.arguments import check_folder, parse_duration, parse_names
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import JsonOption, MeasuringOptions
 from scripts.terminal import console
+from tessel.jobs.arguments import check_folder, parse_duration, parse_names
 
 
 @dataclass(frozen=True, kw_only=True)

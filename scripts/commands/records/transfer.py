@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.commands.records.opening import UrlOption, open_existing
-from scripts.options.arguments import check_folder
 from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption
 from scripts.terminal import console
+from tessel.jobs.arguments import check_folder
 from tessel.progress import messages
 
 if TYPE_CHECKING:

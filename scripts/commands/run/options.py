@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from scripts.options.arguments import parse_duration
 from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption, RecordsOption
+from tessel.jobs.arguments import parse_duration
 
 _PICTURES = (".svg", ".pdf", ".png")
 

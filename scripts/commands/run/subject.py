@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from scripts.commands.run.options import Device, Overheads, RunOptions
-from scripts.options.arguments import describe_shapes, parse_duration, parse_shapes
+from tessel.jobs.arguments import describe_shapes, parse_duration, parse_shapes
 from tessel.progress import messages
 
 if TYPE_CHECKING:

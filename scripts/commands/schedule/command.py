@@ -11,9 +11,9 @@ from scripts.commands.schedule.options import DEFAULT_MICRO_BATCHES, ScheduleOpt
 from scripts.commands.schedule.placement import find_placement
 from scripts.commands.schedule.results import save_schedule, show_repetend, show_schedule
 from scripts.options import completion, search_options
-from scripts.options.arguments import check_folder, parse_limits
 from scripts.options.dataclass_options import takes_options
 from tessel.jobs import jit_fallback, search_thread
+from tessel.jobs.arguments import check_folder, parse_limits
 from tessel.progress import interrupts
 
 if TYPE_CHECKING:

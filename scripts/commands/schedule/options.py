@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import search_options
-from scripts.options.arguments import check_counts
 from scripts.options.search_options import (
     OUTPUT_PANEL,
     SEARCH_PANEL,
@@ -18,6 +17,7 @@ from scripts.options.search_options import (
     work_option,
 )
 from scripts.reports.pictures import load_look, parse_width, style_option, width_option
+from tessel.jobs.arguments import check_counts
 
 if TYPE_CHECKING:
     from tessel.picture.style import PictureStyle

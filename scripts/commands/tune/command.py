@@ -12,11 +12,11 @@ from scripts.commands.tune.placements import measure_placements, settings_by_pla
 from scripts.commands.tune.report import plan_document, print_other_shapes, print_plan
 from scripts.commands.tune.schedules import find_plan
 from scripts.options import tuning_options
-from scripts.options.arguments import check_model, describe_shapes, parse_shape_choices
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import ModelArgument
 from scripts.reports.pictures import write_picture
 from scripts.terminal import console
+from tessel.jobs.arguments import check_model, describe_shapes, parse_shape_choices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

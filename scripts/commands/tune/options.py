@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from scripts.options import completion, search_options
-from scripts.options.arguments import check_choice, check_counts, parse_bytes
 from scripts.options.tuning_options import (
     BatchOption,
     GraphLevelSearchOption,
@@ -19,6 +18,7 @@ from scripts.options.tuning_options import (
     TuningOptions,
     ValueOption,
 )
+from tessel.jobs.arguments import check_choice, check_counts, parse_bytes
 
 _PIPELINE = "Pipeline options"
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scripts.options import tuning_options
-from scripts.options.arguments import parse_bandwidth, parse_values
+from tessel.jobs.arguments import parse_bandwidth, parse_values
 from tessel.jobs.planned_layout import (
     branched_placements,
     choose_layout_in_parts,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scripts.options.arguments import describe_shapes
 from scripts.reports.comparison import build_comparison, print_comparison
 from scripts.reports.placements import print_placements, print_planned
 from scripts.reports.tables import print_end_to_end, print_partition, print_stages
 from scripts.terminal import console
+from tessel.jobs.arguments import describe_shapes
 
 if TYPE_CHECKING:
     from pathlib import Path

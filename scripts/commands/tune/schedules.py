@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from scripts.commands.tune.placements import PLANNED
 from scripts.options import search_options
 from scripts.reports.placements import placement_rows
-from tessel.jobs.planned_layout import fastest_placement, placement_name, with_replicas
 from tessel.jobs import search_thread
+from tessel.jobs.planned_layout import fastest_placement, placement_name, with_replicas
 from tessel.progress import messages
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What users write on the command line, turned into values: bytes, durations, limits, shapes of tensors.
 
-Each parser raises `typer.BadParameter` with what was found and what is expected.
+Each parser raises `UsageError` with what was found and what is expected.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import typer
+from tessel.errors import UsageError
 
 _BYTES_BY_SUFFIX = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40} | {
     "kb": 10**3,
@@ -36,7 +36,7 @@ def check_choice(option: str, text: str, known: Iterable[str]) -> str:
         return text
     near = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? There are" if near else "choose"
-    raise typer.BadParameter(f"{option} {text!r} is not known; {hint} {', '.join(names)}")
+    raise UsageError(f"{option} {text!r} is not known; {hint} {', '.join(names)}")
 
 
 MAX_COUNT = 2**20
@@ -51,14 +51,14 @@ def check_counts(options: object, names: Iterable[str]) -> None:
         names: of the fields; `--micro-batches` is the field `micro_batches`.
 
     Raises:
-        typer.BadParameter: there is one.
+        UsageError: there is one.
     """
     for name in names:
         value = getattr(options, name)
         if value is not None and value < 1:
-            raise typer.BadParameter(f"--{name.replace('_', '-')} is {value}; give at least 1")
+            raise UsageError(f"--{name.replace('_', '-')} is {value}; give at least 1")
         if value is not None and value > MAX_COUNT:
-            raise typer.BadParameter(f"--{name.replace('_', '-')} is {value}; give at most {MAX_COUNT}")
+            raise UsageError(f"--{name.replace('_', '-')} is {value}; give at most {MAX_COUNT}")
 
 
 def check_model(text: str) -> str:
@@ -81,7 +81,7 @@ def check_target(text: str) -> str:
     The same rule as `tuner.targets.resolution.refuse_remote`, which imports TVM.
     """
     if text.startswith("rpc://"):
-        raise typer.BadParameter(
+        raise UsageError(
             f"--target {text} is behind an RPC tracker, and only `tessel partition`, `stages` and `tune` "
             "measure there; for this command start `tessel fleet worker` on a machine that drives the "
             "device, and give --fleet with --target cpu or cuda, where it has that option"
@@ -97,7 +97,7 @@ def check_remote_target(text: str) -> str:
         try:
             parse_remote(text)
         except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
+            raise UsageError(str(error)) from error
     return text
 
 
@@ -113,12 +113,12 @@ def check_folder(option: str, path: Path | None, *, suffixes: Sequence[str] = ()
         return
     if suffixes and path.suffix not in suffixes:
         known = ", ".join(suffixes)
-        raise typer.BadParameter(
+        raise UsageError(
             f"{option} {path} has the suffix {path.suffix or '(none)'}; end it with one of {known}"
         )
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise typer.BadParameter(
+        raise UsageError(
             f"{option} {path} is in a folder that does not exist; make it first: mkdir -p {path.parent}"
         )
     from records.output import check_output, output_problem
@@ -126,9 +126,9 @@ def check_folder(option: str, path: Path | None, *, suffixes: Sequence[str] = ()
     try:
         check_output(path)
     except IsADirectoryError as error:
-        raise typer.BadParameter(f"{option} {path} is a folder; name a file in it") from error
+        raise UsageError(f"{option} {path} is a folder; name a file in it") from error
     except OSError as error:
-        raise typer.BadParameter(f"{option} {output_problem(path, error)}") from error
+        raise UsageError(f"{option} {output_problem(path, error)}") from error
 
 
 LEAST_PLAIN_BYTES = 1e6
@@ -139,11 +139,9 @@ def parse_bytes(text: str) -> int:
     """Return bytes from `16GiB`, `512MiB`, `2GB` or a plain number of bytes."""
     value = _quantity(text, _BYTES_BY_SUFFIX, "a size such as 16GiB, 512MiB or 1000000")
     if value < 1:
-        raise typer.BadParameter(f"{text!r} is less than one byte; give a size such as 16GiB")
+        raise UsageError(f"{text!r} is less than one byte; give a size such as 16GiB")
     if value < LEAST_PLAIN_BYTES and text.strip()[-1].isdigit():
-        raise typer.BadParameter(
-            f"{text!r} is {value:g} bytes, without a unit; write {value:g}GiB if so meant"
-        )
+        raise UsageError(f"{text!r} is {value:g} bytes, without a unit; write {value:g}GiB if so meant")
     return int(value)
 
 
@@ -151,7 +149,7 @@ def parse_duration(text: str) -> float:
     """Return seconds from `10s`, `500ms`, `2m` or a plain number of seconds."""
     seconds = _quantity(text, _SECONDS_BY_SUFFIX, "a duration such as 10s, 500ms or 2m")
     if seconds <= 0:
-        raise typer.BadParameter(f"{text!r} is not a positive duration; give one such as 10s")
+        raise UsageError(f"{text!r} is not a positive duration; give one such as 10s")
     return seconds
 
 
@@ -162,13 +160,13 @@ def parse_bandwidth(text: str) -> float:
     if text.strip().lower().endswith("bps"):
         amount, slash, second = text.strip()[:-2] + "it", "/", "s"
     if not slash or second.strip().lower() != "s" or not amount.strip()[-1:].isalpha():
-        raise typer.BadParameter(f"{text!r} is not {expected}")
+        raise UsageError(f"{text!r} is not {expected}")
     if amount.lower().endswith("bit"):
         value = _quantity(amount, _BITS_BY_SUFFIX, expected) / 8
     else:
         value = _quantity(amount, _BYTES_BY_SUFFIX, expected)
     if not 0 < value < 1e18:
-        raise typer.BadParameter(f"{text!r} carries nothing, or more than any link; give {expected}")
+        raise UsageError(f"{text!r} carries nothing, or more than any link; give {expected}")
     return value
 
 
@@ -177,17 +175,17 @@ def parse_limits(text: str, num_devices: int) -> tuple[int, ...]:
     try:
         limits = [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise typer.BadParameter(
+        raise UsageError(
             f"memory {text!r} is not a whole number, nor one per device; write 6 or 6,6,4,4"
         ) from error
     if len(limits) == 1:
         limits *= num_devices
     if len(limits) != num_devices:
-        raise typer.BadParameter(
+        raise UsageError(
             f"memory {text!r} has {len(limits)} numbers for {num_devices} devices; give 1 or one per device"
         )
     if min(limits) < 0:
-        raise typer.BadParameter(f"memory {text!r} has a negative number; limits are units >= 0")
+        raise UsageError(f"memory {text!r} has a negative number; limits are units >= 0")
     return tuple(limits)
 
 
@@ -196,11 +194,9 @@ def parse_spans(text: str) -> int | tuple[int, ...]:
     try:
         spans = tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise typer.BadParameter(
-            f"span {text!r} is not a whole number of steps; write 3 or 3,4,4,5"
-        ) from error
+        raise UsageError(f"span {text!r} is not a whole number of steps; write 3 or 3,4,4,5") from error
     if min(spans) < 0:
-        raise typer.BadParameter(f"span {text!r} has a negative number; spans are steps >= 0")
+        raise UsageError(f"span {text!r} has a negative number; spans are steps >= 0")
     return spans[0] if len(spans) == 1 else spans
 
 
@@ -209,7 +205,7 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
     found = parse_shape_choices(texts)
     if len(found) > 1:
         (name,) = sorted(name for name in found[0] if len({each[name] for each in found}) > 1)[:1]
-        raise typer.BadParameter(
+        raise UsageError(
             f"--shape gives {name} {len(found)} shapes, and this command takes one; `tessel tune` takes "
             "several"
         )
@@ -226,12 +222,12 @@ def parse_shape_choices(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:
     count = max(map(len, shapes.values()), default=1)
     for name, given in shapes.items():
         if len(given) not in (1, count):
-            raise typer.BadParameter(
+            raise UsageError(
                 f"--shape gives {name} {len(given)} shapes, and another input {count}; give each input one, "
                 "or as many as the others"
             )
         if len(set(given)) < len(given):
-            raise typer.BadParameter(f"--shape gives {name} one shape twice; give each once")
+            raise UsageError(f"--shape gives {name} one shape twice; give each once")
     sets = [
         {name: given[index] if len(given) > 1 else given[0] for name, given in shapes.items()}
         for index in range(count)
@@ -251,11 +247,11 @@ def parse_values(texts: list[str]) -> dict[str, bool | int | float]:
         name, _, written = text.partition("=")
         value = _scalar(written)
         if not name or value is None:
-            raise typer.BadParameter(
+            raise UsageError(
                 f"value {text!r} is not NAME=VALUE with a number, true or false; write sample_rate=16000"
             )
         if name in values:
-            raise typer.BadParameter(f"--value gives {name} twice; give it once")
+            raise UsageError(f"--value gives {name} twice; give it once")
         values[name] = value
     return values
 
@@ -278,7 +274,7 @@ def _shapes_by_name(texts: list[str]) -> dict[str, list[tuple[int, ...]]]:
     for text in texts:
         name, equals, extents = text.partition("=")
         if not equals or not name or not re.fullmatch(r"\d+(,\d+)*", extents):
-            raise typer.BadParameter(f"shape {text!r} is not NAME=EXTENT,EXTENT,…; write input_ids=1,128")
+            raise UsageError(f"shape {text!r} is not NAME=EXTENT,EXTENT,…; write input_ids=1,128")
         shape = tuple(int(extent) for extent in extents.split(","))
         shapes.setdefault(name, []).append(shape)
     return shapes
@@ -290,7 +286,7 @@ def parse_names(text: str | None) -> tuple[str, ...] | None:
         return None
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise typer.BadParameter("the list of names is empty; give at least one, separated by commas")
+        raise UsageError("the list of names is empty; give at least one, separated by commas")
     return names
 
 
@@ -298,7 +294,7 @@ def _quantity(text: str, factors: dict[str, float] | dict[str, int], expected: s
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     factor = factors.get(match.group(2).lower()) if match else None
     if match is None or factor is None:
-        raise typer.BadParameter(f"{text!r} is not {expected}")
+        raise UsageError(f"{text!r} is not {expected}")
     return float(match.group(1)) * factor
 
 
@@ -306,7 +302,7 @@ def parse_cuts(option: str, text: str) -> tuple[tuple[int, int], ...]:
     """Return the first and last layer of each stage, inclusive, from a text such as `0-5,6-11,12`."""
     found = [re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part) for part in text.split(",")]
     if None in found:
-        raise typer.BadParameter(
+        raise UsageError(
             f"{option} {text!r} are no layers of stages; write the first and the last of each, 0-5,6-11"
         )
     return tuple((int(match[1]), int(match[2] or match[1])) for match in found if match is not None)
