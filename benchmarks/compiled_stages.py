@@ -25,7 +25,7 @@ from tessel.engine.actions import actions_from_csv, actions_of, rank_by_stage
 from tessel.engine.job import JobSpec, RunSpec, actions_as_lines
 from tessel.engine.ranks.launch import launch
 from tessel.loading import load_plan
-from tessel.tuned_plan import Plan
+from tessel.tuned_plan import TunedPlan
 from tuner.plan import ModelPlan
 
 PROVIDERS = {
@@ -36,7 +36,7 @@ Key = tuple[int, str]
 """Stage and letter of an action."""
 
 
-def measure_round(plan: Plan, provider: str, repeats: int) -> dict[Key, list[float]]:
+def measure_round(plan: TunedPlan, provider: str, repeats: int) -> dict[Key, list[float]]:
     """Return milliseconds of every action of some steps, by stage and letter."""
     tuned = ModelPlan(**{name: getattr(plan, name) for name in ModelPlan.__struct_fields__})
     results = launch(

@@ -32,7 +32,7 @@ from benchmarks.simulator.provenance import commit, processor
 from tessel.engine.actions import Action, ActionKind
 from tessel.engine.import_function import find_function, import_location
 from tessel.loading import load_plan
-from tessel.tuned_plan import Plan
+from tessel.tuned_plan import TunedPlan
 from tuner.plan import ModelPlan
 from tuner.programs.compiled_stages import ProgramSpec, load_planned_model, load_programs
 from tuner.programs.inputs import draw_inputs
@@ -54,7 +54,7 @@ def gpt2_small() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     )
 
 
-def stages_step(plan: Plan) -> Step:
+def stages_step(plan: TunedPlan) -> Step:
     """Return the plan's compiled stages one after another, then their joint backwards."""
     tuned = ModelPlan(**{name: getattr(plan, name) for name in ModelPlan.__struct_fields__})
     programs = load_programs(ProgramSpec(plan=tuned, trust_model=True), range(len(plan.stages)))
@@ -124,7 +124,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
 
 def report(
-    plan: Plan, times: Mapping[str, Sequence[float]], notes: Sequence[str], load: Sequence[float]
+    plan: TunedPlan, times: Mapping[str, Sequence[float]], notes: Sequence[str], load: Sequence[float]
 ) -> str:
     """Return the dated report."""
     lines = [

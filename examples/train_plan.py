@@ -24,7 +24,7 @@ from torch import nn
 from tessel.engine.import_function import find_function
 from tessel.engine.training import TrainingPipeline, own_stages
 from tessel.loading import load_plan
-from tessel.tuned_plan import Plan
+from tessel.tuned_plan import TunedPlan
 from tuner.frontend.model import Model
 from tuner.programs.compiled_stages import ProgramSpec, load_planned_model, load_programs
 from tuner.programs.inputs import draw_inputs
@@ -40,7 +40,7 @@ Curve = list[tuple[float, float]]
 """The mean loss and the norm of the gradients of each step."""
 
 
-def build(plan: Plan, batch: Batch) -> tuple[TrainingPipeline, torch.optim.Optimizer]:
+def build(plan: TunedPlan, batch: Batch) -> tuple[TrainingPipeline, torch.optim.Optimizer]:
     """Return this rank's stages in the plan's order, and an optimizer of their weights."""
     stages = own_stages(plan.schedule, dist.get_rank())
     programs = load_programs(ProgramSpec(plan=plan, trust_model=True), stages, inputs=batch)
@@ -63,7 +63,7 @@ def train(pipeline: TrainingPipeline, optimizer: torch.optim.Optimizer, steps: i
     return curve
 
 
-def train_in_one_process(module: nn.Module, model: Model, batch: Batch, plan: Plan, steps: int) -> Curve:
+def train_in_one_process(module: nn.Module, model: Model, batch: Batch, plan: TunedPlan, steps: int) -> Curve:
     """Return what plain torch makes of the same steps."""
     module.eval()
     optimizer = torch.optim.AdamW(module.parameters(), lr=RATE)

@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from tessel.comparison import Comparison, compare_schedules
     from tessel.documents import load_placement, load_schedule, save
     from tessel.errors import ScheduleError
-    from tessel.loading import load_plan
+    from tessel.jobs.plan import Plan, load_plan
     from tessel.picture.files import draw
     from tessel.placement import Block, Edge, Placement
     from tessel.schedule import Schedule
     from tessel.search import SearchBudget, find_frontier, find_repetend, find_schedule
-    from tessel.tuned_plan import Plan
     from tessel.validation import check_schedule
 
 __all__ = [
@@ -60,7 +59,7 @@ _MODULE_BY_NAME = {
     "Comparison": "tessel.comparison",
     "Edge": "tessel.placement",
     "Placement": "tessel.placement",
-    "Plan": "tessel.plan",
+    "Plan": "tessel.jobs.plan",
     "Schedule": "tessel.schedule",
     "ScheduleError": "tessel.errors",
     "SearchBudget": "tessel.search",
@@ -71,7 +70,7 @@ _MODULE_BY_NAME = {
     "find_repetend": "tessel.search",
     "find_schedule": "tessel.search",
     "load_placement": "tessel.documents",
-    "load_plan": "tessel.loading",
+    "load_plan": "tessel.jobs.plan",
     "load_schedule": "tessel.documents",
     "save": "tessel.documents",
 }

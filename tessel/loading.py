@@ -16,10 +16,10 @@ from tessel.planning.cluster import OPTIMIZERS
 from tessel.planning.costs.block_check import check_blocks
 from tessel.profiles.profile import MAX_BYTES
 from tessel.tuned_model.model_figures import figures_of_model
-from tessel.tuned_plan import Plan, read_plan
+from tessel.tuned_plan import TunedPlan, read_plan
 
 
-def load_plan(path: str | os.PathLike[str]) -> Plan:
+def load_plan(path: str | os.PathLike[str]) -> TunedPlan:
     """Read a plan of `tessel tune`.
 
     Raises:
@@ -43,7 +43,7 @@ _BYTES = ("weight_bytes", "bound_bytes", "saved_bytes", "saved_for_weight_bytes"
 """What a stage has that is counted in bytes."""
 
 
-def _check_figures(plan: Plan) -> None:
+def _check_figures(plan: TunedPlan) -> None:
     """Refuse figures that do not follow from the measured stages.
 
     Raises:

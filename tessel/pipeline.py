@@ -22,7 +22,7 @@ from tessel.planning.costs.training_step import check_room, place_blocks
 from tessel.search import SearchBudget, find_schedule
 from tessel.tuned_model.model_figures import figures_of_model
 from tessel.tuned_model.recomputation import search_with_recomputation
-from tessel.tuned_plan import Plan
+from tessel.tuned_plan import TunedPlan
 from tuner.plan import ModelPlan, StagePlan
 
 STEPS_IN_SHORTEST_BLOCK = 200
@@ -39,7 +39,7 @@ def build_plan(
     time_limit_s: float | None = None,
     recompute: bool = True,
     seed: int = 0,
-) -> Plan:
+) -> TunedPlan:
     """Place the stages, search the order of all blocks, and compare it with hand-written schedules.
 
     Args:
@@ -82,7 +82,7 @@ def build_plan(
         )
     static_bytes = figures_of_model(tuned, optimizer=optimizer).static_bytes
     comparison = compare_schedules(schedule, step_us=step_us, static_bytes=static_bytes)
-    return Plan(
+    return TunedPlan(
         **{name: getattr(tuned, name) for name in ModelPlan.__struct_fields__},
         step_us=step_us,
         memory_limit_bytes=memory_limit_bytes,

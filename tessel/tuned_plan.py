@@ -24,7 +24,7 @@ from tuner.plan import ModelPlan
 SCHEMA_VERSION = 1
 
 
-class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TunedPlan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A tuned model with its pipeline.
 
     Attributes:
@@ -52,7 +52,7 @@ class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     comparison: tuple[ComparisonRow, ...]
     placements: tuple[PlacementRow, ...] = ()
     planned: tuple[PlannedRow, ...] = ()
-    other_shapes: tuple[Plan, ...] = ()
+    other_shapes: tuple[TunedPlan, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> bytes:
@@ -76,7 +76,7 @@ class Plan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return comparison_html(self.comparison, caption=repr(self))
 
 
-def save_plan(plan: Plan, path: Path) -> None:
+def save_plan(plan: TunedPlan, path: Path) -> None:
     """Write the plan; the file appears whole or not at all.
 
     Raises:
@@ -85,7 +85,7 @@ def save_plan(plan: Plan, path: Path) -> None:
     save(plan, path)
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> TunedPlan:
     """Read a plan's document as it stands; `tessel.loading.load_plan` also computes its figures again.
 
     Raises:
@@ -93,7 +93,7 @@ def read_plan(path: Path) -> Plan:
             the key.
     """
     try:
-        plan = msgspec.json.decode(read_document(path), type=Plan)
+        plan = msgspec.json.decode(read_document(path), type=TunedPlan)
         for each in (plan, *plan.other_shapes):
             check_schedule(each.schedule)
             _check(each)
@@ -110,7 +110,7 @@ def read_plan(path: Path) -> Plan:
     return plan
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: TunedPlan) -> None:
     """Refuse figures that nothing can be computed with, and names that are not what they show.
 
     Raises:
@@ -142,7 +142,7 @@ def _check(plan: Plan) -> None:
             raise ScheduleError(f"the text {shown(text)!r} holds characters that cannot be printed")
 
 
-def _check_other_shapes(plan: Plan) -> None:
+def _check_other_shapes(plan: TunedPlan) -> None:
     """Refuse plans for other shapes that are of another model, or in other stages.
 
     Raises:
@@ -159,7 +159,7 @@ def _check_other_shapes(plan: Plan) -> None:
         seen.append(other.shapes)
 
 
-def _check_branches(plan: Plan) -> None:
+def _check_branches(plan: TunedPlan) -> None:
     """Refuse stages that would receive from none that stands before them.
 
     Raises:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options.tuning_options import JsonOption
-from scripts.reports.comparison import SchedulesOption, build_comparison, print_comparison
-from scripts.reports.planned import baseline_rows, load_planned
+from scripts.reports.comparison import SchedulesOption, print_comparison
 from scripts.terminal import console
 from tessel.jobs.arguments import parse_names
+from tessel.jobs.pictures import build_comparison
+from tessel.jobs.plan import load_planned
+from tessel.jobs.plan_tables import baseline_rows
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -36,11 +38,9 @@ def compare(
 
     `tessel compare schedule.json --schedules 1f1b,gpipe --json`
     """
-    from tessel.planning.saved_plan import SavedPlan
-
     schedule, plan = load_planned(file)
     comparison = build_comparison(schedule, plan, parse_names(schedules))
-    saved = plan if isinstance(plan, SavedPlan) else None
+    saved = None if plan is None else plan.planned
     if json:
         console.print_json(_document(comparison, saved))
     else:

@@ -10,17 +10,11 @@ import typer
 
 from scripts.options.dataclass_options import takes_options
 from scripts.reports.comparison import SchedulesOption
-from scripts.reports.pictures import (
-    FORMATS,
-    PictureOptions,
-    parse_width,
-    style_option,
-    width_option,
-    write_picture,
-)
-from scripts.reports.planned import load_planned, title_of
+from scripts.reports.picture_options import style_option, width_option
 from scripts.terminal import console
 from tessel.jobs.arguments import check_folder, parse_names
+from tessel.jobs.pictures import FORMATS, PictureOptions, write_picture
+from tessel.jobs.plan import load_planned
 from tessel.progress import messages
 
 
@@ -78,18 +72,20 @@ def draw(
     check_folder("--out", out)
     if out is not None and out.resolve() == file.resolve():
         raise typer.BadParameter(f"--out {out} is the file to draw, which would be lost; name another")
-    width = None if options.width is None else parse_width(options.width)
     schedule, plan = load_planned(file)
     if out is not None:
+        from tessel.picture.description import schedule_title
+
         pictured = PictureOptions(
             compare=options.compare,
             gains=options.gains,
             critical_path=options.critical_path,
             names=parse_names(options.schedules),
             style=options.style,
-            width=width,
+            width=options.width,
         )
-        write_picture(schedule, plan, out, title=title_of(schedule, plan), options=pictured)
+        title = schedule_title(schedule) if plan is None else plan.title
+        write_picture(schedule, plan, out, title=title, options=pictured)
     if options.json:
         from scripts.documents.schedules import Drawn
 

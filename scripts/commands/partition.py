@@ -24,16 +24,12 @@ from scripts.options.tuning_options import (
     ValueOption,
     assignments_of,
 )
-from scripts.reports.pictures import PICTURES, load_look, parse_width, style_option, width_option
-from scripts.reports.tables import (
-    format_figure,
-    format_layers,
-    format_tensors,
-    print_end_to_end,
-    print_partitions,
-)
+from scripts.reports.picture_options import style_option, width_option
+from scripts.reports.tables import print_end_to_end, print_partitions
 from scripts.terminal import console
 from tessel.jobs.arguments import check_folder, check_model, parse_names
+from tessel.jobs.formatting import format_figure, format_layers, format_tensors, format_us
+from tessel.jobs.pictures import PICTURES, load_look, parse_width
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -255,7 +251,7 @@ def _explain(result: PartitionedModel) -> None:
             each.backend,
             format_figure(each.figure),
             each.alternatives[0].runners if each.alternatives else "no other backend",
-            console.format_us(each.alternatives[0].latency_us) if each.alternatives else "-",
+            format_us(each.alternatives[0].latency_us) if each.alternatives else "-",
             _others(each),
             each.rule,
         ]
@@ -287,9 +283,7 @@ def _explain(result: PartitionedModel) -> None:
 def _note_reasons(result: PartitionedModel) -> None:
     """Say on stderr, beside a document that holds them all, why the sub-graphs went where they did."""
     for each in result.explanations:
-        others = "; ".join(
-            f"{other.runners} {console.format_us(other.latency_us)}" for other in each.alternatives
-        )
+        others = "; ".join(f"{other.runners} {format_us(other.latency_us)}" for other in each.alternatives)
         chosen = f"{each.backend} {format_figure(each.figure)}"
         where = (
             "" if each.part is None else f" ({format_layers(each.part.layers)}, {format_tensors(each.part)})"
@@ -299,7 +293,7 @@ def _note_reasons(result: PartitionedModel) -> None:
 
 def _others(explanation: Explanation) -> str:
     """Say how long the backends after the best alternative take, and why the others cannot run it."""
-    slower = [f"{each.runners} {console.format_us(each.latency_us)}" for each in explanation.alternatives[1:]]
+    slower = [f"{each.runners} {format_us(each.latency_us)}" for each in explanation.alternatives[1:]]
     return "; ".join([*slower, *(f"{backend} cannot: {why}" for backend, why in explanation.reasons)]) or "-"
 
 

@@ -19,7 +19,7 @@ FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "placement": ("tessel.placement:Placement",),
         "schedule": ("tessel.schedule.schedule:Schedule",),
-        "plan": ("tessel.tuned_plan:Plan",),
+        "plan": ("tessel.tuned_plan:TunedPlan",),
         "profile-table": ("tessel.profiles.table:TableDocument",),
         "saved-plan": ("tessel.planning.saved_plan:SavedPlan",),
         "record": ("records.files.exchange:_Line",),

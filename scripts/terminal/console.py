@@ -12,19 +12,19 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from scripts.terminal import output_streams
 from tessel.progress import messages
 from tessel.progress.control_characters import CONTROLS, printable
+from tessel.progress.text_table import text_table
 
 if TYPE_CHECKING:
     import msgspec
 
+    from tessel.jobs.sections import Sections
 
 MAX_WIDTH = 100
-MAX_LIST_WIDTH = 24
 
 T = TypeVar("T")
 
@@ -97,39 +97,13 @@ def print_table(
         text_columns: how many columns from the left hold text.
         folded: headings of others that do.
     """
-    heading = Text(printable(title), style="table.title") if title else None
-    table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
-    for index, column in enumerate(columns):
-        is_text = index < text_columns or column in folded
-        table.add_column(
-            column,
-            justify="left" if is_text else "right",
-            overflow="fold",
-            no_wrap=not is_text,
-            min_width=min(len(column), 12),  # or wide figures would leave no room for names
-        )
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    stdout().print(table)
+    stdout().print(text_table(title, columns, rows, text_columns=text_columns, folded=folded))
 
 
-def format_numbers(numbers: Sequence[int]) -> str:
-    """Return a number per device: one where all are equal, only their range where they would fill a line."""
-    if len(set(numbers)) == 1:
-        return str(numbers[0])
-    text = ",".join(map(str, numbers))
-    return text if len(text) <= MAX_LIST_WIDTH else f"{min(numbers)} to {max(numbers)}"
-
-
-def format_bytes(num_bytes: float) -> str:
-    """Return a size in the unit that leaves one to four digits before the point."""
-    for unit in ("B", "KiB", "MiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.2f} GiB"
-
-
-def format_us(latency_us: float) -> str:
-    """Return a latency in microseconds or milliseconds."""
-    return f"{latency_us:.1f} us" if latency_us < 1000 else f"{latency_us / 1000:.2f} ms"
+def print_sections(sections: Sections) -> None:
+    """Print lines and tables on stdout."""
+    for part in sections:
+        if isinstance(part, str):
+            print_line(part)
+        else:
+            stdout().print(part.shown())

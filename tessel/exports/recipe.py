@@ -18,7 +18,7 @@ from tessel.handwritten.construction.stages import NotAPipelineError, read_pipel
 from tessel.planning.layout import Layout
 from tessel.planning.saved_plan import SavedPlan
 from tessel.schedule import Schedule
-from tessel.tuned_plan import Plan
+from tessel.tuned_plan import TunedPlan
 
 _PART = "+"
 """Ends the name of a part of a layer (`tuner.stages.cut_points`)."""
@@ -165,7 +165,7 @@ def recipe_of_schedule(
     )
 
 
-def recipe_of_plan(plan: Plan) -> Recipe:
+def recipe_of_plan(plan: TunedPlan) -> Recipe:
     """Return the recipe of a plan that `tessel tune` wrote.
 
     Raises:

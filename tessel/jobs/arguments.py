@@ -1,4 +1,4 @@
-"""What users write on the command line, turned into values: bytes, durations, limits, shapes of tensors.
+"""What users write for an option, turned into values: bytes, durations, limits, shapes of tensors.
 
 Each parser raises `UsageError` with what was found and what is expected.
 """
@@ -153,8 +153,10 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def parse_bandwidth(text: str) -> float:
-    """Return bytes a second from `100GB/s`, `25GiB/s` or `200Gbit/s`; `Gbps` are bits."""
+def parse_bandwidth(text: str | float) -> float:
+    """Return bytes a second from `100GB/s`, `25GiB/s`, `200Gbit/s` or a number; `Gbps` are bits."""
+    if not isinstance(text, str):
+        text = f"{text:.0f}B/s"
     expected = "a bandwidth such as 100GB/s, 25GiB/s or 200Gbit/s"
     amount, slash, second = text.strip().rpartition("/")
     if text.strip().lower().endswith("bps"):
@@ -232,7 +234,16 @@ def parse_shape_choices(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:
         {name: given[index] if len(given) > 1 else given[0] for name, given in shapes.items()}
         for index in range(count)
     ]
-    return sorted(sets, key=lambda each: -sum(map(math.prod, each.values())))
+    return sorted_shapes(sets)
+
+
+def sorted_shapes(
+    shapes: Mapping[str, tuple[int, ...]] | Sequence[Mapping[str, tuple[int, ...]]] | None,
+) -> list[dict[str, tuple[int, ...]]]:
+    """Return the sets of shapes that are given, one or several, the largest first; an empty one for none."""
+    sets = [shapes or {}] if shapes is None or isinstance(shapes, Mapping) else list(shapes)
+    listed = [{name: tuple(shape) for name, shape in each.items()} for each in sets]
+    return sorted(listed, key=lambda each: -sum(map(math.prod, each.values())))
 
 
 def describe_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scripts.options import search_options
 from tessel.jobs import search_thread
+from tessel.jobs.limits import make_budget
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tessel.planning.layout import Layout
     from tessel.tuned_model.layout_choice import ChosenLayout, LayoutRequest
     from tessel.tuned_model.model_placement import ModelPlacement
-    from tessel.tuned_plan import Plan
+    from tessel.tuned_plan import TunedPlan
     from tuner.frontend import Model
     from tuner.plan import LayersPlan
     from tuner.tuning.tune import TuningSettings
@@ -40,7 +40,7 @@ def choose_planned_layout(
     """
     from tessel.tuned_model.layout_choice import choose_layout
 
-    budget = search_options.make_budget(PLANNING_WORK if work is None else work, None)
+    budget = make_budget(PLANNING_WORK if work is None else work, None)
     with (
         messages.bar("planning from the layers") as update,
         search_thread.ended_by_interrupt(budget),
@@ -81,7 +81,7 @@ def choose_layout_in_parts(
     from tessel.tuned_model.layout_choice import plan_layers
 
     step_us = whole.step_us
-    budget = search_options.make_budget(GUESSING_WORK if work is None else min(work, GUESSING_WORK), None)
+    budget = make_budget(GUESSING_WORK if work is None else min(work, GUESSING_WORK), None)
     try:
         found = plan_layers(guessed, replace(request, compares=False), budget=budget, seed=seed)
         if found.best.estimate.step_us > step_us * (1 - WORTH_MEASURING):
@@ -135,7 +135,7 @@ def branched_placements(
     return replicas, found
 
 
-def fastest_placement(plans: Mapping[str, Plan], choice: ChosenLayout | None) -> str:
+def fastest_placement(plans: Mapping[str, TunedPlan], choice: ChosenLayout | None) -> str:
     """Return the name of the plan whose step is shortest, the first of equals.
 
     Where a layout was planned, the sums of gradients and the update that follow the last block count too.
@@ -147,7 +147,7 @@ def fastest_placement(plans: Mapping[str, Plan], choice: ChosenLayout | None) ->
     from tessel.planning.costs.training_step import end_of_step
     from tessel.tuned_model.model_figures import figures_of_model
 
-    def step_us(plan: Plan) -> float:
+    def step_us(plan: TunedPlan) -> float:
         figures = figures_of_model(
             plan,
             link=None if choice is None else choice.link,

@@ -81,7 +81,32 @@ def load_profile(
         DocumentError: the file cannot be read, or is no profile; the message names file, row and remedy.
     """
     path = _file_of(Path(path))
-    text = read_document(path)
+    return profile_of_text(
+        path,
+        read_document(path),
+        format_name=format_name,
+        entry=entry,
+        num_layers=num_layers,
+        micro_batch=micro_batch,
+        tensor_parallel=tensor_parallel,
+    )
+
+
+def profile_of_text(
+    path: Path,
+    text: bytes,
+    *,
+    format_name: str | None = None,
+    entry: str | None = None,
+    num_layers: int | None = None,
+    micro_batch: int | None = None,
+    tensor_parallel: int | None = None,
+) -> Profile:
+    """Return the profile of a text, which messages call by its path; see `load_profile`.
+
+    Raises:
+        DocumentError: it is no profile.
+    """
     name = detect_format(path, text) if format_name is None else format_name
     if name not in FORMATS:
         raise ValueError(f"the format {name!r} is not known; choose one of {', '.join(FORMATS)}")

@@ -17,7 +17,7 @@ from tessel.pipeline import place_stages
 from tessel.planning.costs.training_step import place_blocks
 from tessel.search import find_schedule
 from tessel.tuned_model.model_figures import figures_of_model
-from tessel.tuned_plan import Plan, save_plan
+from tessel.tuned_plan import TunedPlan, save_plan
 from tuner.plan import ModelPlan
 from tuner.programs import torch_programs
 from tuner.programs.compiled_stages import ProgramSpec, reference_outputs, reference_step
@@ -35,7 +35,7 @@ def save_planned(model: str, cut: str, path: Path) -> Path:
     placement = place_blocks(figures, STEP_US)
     schedule = draw_schedule(placement, 4, np.random.default_rng(0))
     save_plan(
-        Plan(
+        TunedPlan(
             **{name: getattr(tuned, name) for name in tuned.__struct_fields__},
             step_us=STEP_US,
             memory_limit_bytes=None,

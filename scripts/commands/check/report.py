@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scripts.terminal import console
+from tessel.jobs.formatting import format_bytes, format_us
 
 if TYPE_CHECKING:
     from scripts.documents.checks import Checked, PrintedAdvice
@@ -122,7 +123,7 @@ def _length_line(opinion: Opinion, found: Simulated) -> str:
     case, schedule = opinion.case, found.schedule
     text = f"pipeline {_length(case, schedule.makespan)}"
     if case.step is not None:
-        text = f"training step {console.format_us(found.length)}, {text}"
+        text = f"training step {format_us(found.length)}, {text}"
     best = opinion.best
     if best is not None:
         if best.schedule.makespan < schedule.makespan:
@@ -168,11 +169,11 @@ def _saved(case: Case, advice: Advice) -> str:
     if case.step_us is None:
         return f"{advice.saves:.0f} steps"
     sign = "-" if advice.saves < 0 else ""
-    return f"{sign}{console.format_us(abs(advice.saves))}"
+    return f"{sign}{format_us(abs(advice.saves))}"
 
 
 def _length(case: Case, makespan: int) -> str:
-    return f"{makespan} steps" if case.step_us is None else console.format_us(makespan * case.step_us)
+    return f"{makespan} steps" if case.step_us is None else format_us(makespan * case.step_us)
 
 
 def _ms(case: Case, makespan: int | None) -> float | None:
@@ -180,7 +181,7 @@ def _ms(case: Case, makespan: int | None) -> float | None:
 
 
 def _held(amount: int, in_bytes: bool) -> str:
-    return console.format_bytes(amount) if in_bytes else f"{amount} units"
+    return format_bytes(amount) if in_bytes else f"{amount} units"
 
 
 def _count(number: int, one: str, several: str | None = None) -> str:

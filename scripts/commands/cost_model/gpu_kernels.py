@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from scripts.terminal import console
+from tessel.jobs.formatting import format_us
 from tessel.progress import messages
 
 
@@ -73,9 +74,9 @@ def predict_gpu(fingerprint: str, device_name: str, folder: Path, records: str, 
     row = [
         device.name,
         query.kernel.family,
-        console.format_us(prediction.latency_us),
-        f"{console.format_us(prediction.low_us)} to {console.format_us(prediction.high_us)}",
-        "-" if median_us is None else console.format_us(median_us),
+        format_us(prediction.latency_us),
+        f"{format_us(prediction.low_us)} to {format_us(prediction.high_us)}",
+        "-" if median_us is None else format_us(median_us),
     ]
     console.print_table("", ["device", "kernel", "predicted", "90 % interval", "measured"], [row])
     if not prediction.is_known_device:

@@ -15,6 +15,7 @@ from scripts.commands.cost_model.samples import (
 )
 from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption, RecordsOption
 from scripts.terminal import console
+from tessel.jobs.formatting import format_us
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,11 +86,9 @@ def predict(
     table = [
         [
             f"{query.backend} {query.settings}".strip(),
-            console.format_us(prediction.latency_us),
-            f"{console.format_us(prediction.low_us)} to {console.format_us(prediction.high_us)}",
-            "-"
-            if (found := measured.get((query.backend, query.settings))) is None
-            else console.format_us(found),
+            format_us(prediction.latency_us),
+            f"{format_us(prediction.low_us)} to {format_us(prediction.high_us)}",
+            "-" if (found := measured.get((query.backend, query.settings))) is None else format_us(found),
         ]
         for query, prediction in zip(asked, predictions, strict=True)
     ]
@@ -121,10 +120,10 @@ def _predict_stages(found: Sequence[StageSample], folder: Path, *, json: bool) -
     table = [
         [
             ", ".join(sorted({name for name, _, _ in sample.query.part_latencies_us})),
-            console.format_us(sample.query.plain_us),
-            console.format_us(each.latency_us),
-            f"{console.format_us(each.low_us)} to {console.format_us(each.high_us)}",
-            console.format_us(sample.latency_us),
+            format_us(sample.query.plain_us),
+            format_us(each.latency_us),
+            f"{format_us(each.low_us)} to {format_us(each.high_us)}",
+            format_us(sample.latency_us),
         ]
         for sample, each in zip(found, predictions, strict=True)
     ]

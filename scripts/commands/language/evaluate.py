@@ -26,6 +26,7 @@ from scripts.options.tuning_options import (
 )
 from scripts.terminal import console
 from tessel.jobs.arguments import parse_names
+from tessel.jobs.formatting import format_us
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def evaluate(options: EvaluateOptions) -> None:
         f"{options.seeds} seeds",
         ["trials", *proposers],
         [
-            [str(count), *(console.format_us(curves[proposer][index]) for proposer in proposers)]
+            [str(count), *(format_us(curves[proposer][index]) for proposer in proposers)]
             for index, count in enumerate(counts)
         ],
     )

@@ -25,6 +25,7 @@ from scripts.options.tuning_options import (
     TargetOption,
 )
 from scripts.terminal import console
+from tessel.jobs.formatting import format_us
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _print_table(name: str, written: Generated, latencies: list[float | None]) -
                 " ".join(map(_decision_text, each.decisions)),
                 str(each.sketch),
                 "-" if each.log_speed is None else f"{math.exp(each.log_speed):.2f}",
-                "-" if latency is None else console.format_us(latency),
+                "-" if latency is None else format_us(latency),
             ]
             for each, latency in zip(written.schedules, latencies, strict=True)
         ],

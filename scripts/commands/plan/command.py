@@ -133,7 +133,7 @@ def _save(saved: SavedPlan, options: PlanCommandOptions) -> None:
 
 
 def _draw(saved: SavedPlan, options: PlanCommandOptions) -> None:
-    from scripts.reports.pictures import write_picture
+    from tessel.jobs.pictures import write_picture
 
     assert options.out is not None
     write_picture(saved.schedule, saved, options.out, title=saved.title)

@@ -29,7 +29,6 @@ from scripts.options.tuning_options import (
     ShapeOption,
     ValueOption,
 )
-from scripts.reports.pictures import FORMATS as PICTURE_FORMATS
 from tessel.jobs.arguments import (
     check_choice,
     check_counts,
@@ -38,6 +37,7 @@ from tessel.jobs.arguments import (
     parse_bytes,
     parse_duration,
 )
+from tessel.jobs.pictures import FORMATS as PICTURE_FORMATS
 
 if TYPE_CHECKING:
     from tessel.planning.cluster import Cluster, Link

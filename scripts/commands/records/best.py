@@ -13,6 +13,7 @@ from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
 from tessel.jobs.arguments import check_target
+from tessel.jobs.formatting import format_us
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -126,4 +127,4 @@ def _document(record: Record) -> FastestRecord:
 def _row(record: Record) -> list[str]:
     operators = "the whole model" if record.workload.role == "model" else name_operators(record, limit=4)
     backend = f"{record.measurement.backend} {record.measurement.settings}".strip()
-    return [operators, backend, str(record.record_id), console.format_us(record.measurement.latency_us)]
+    return [operators, backend, str(record.record_id), format_us(record.measurement.latency_us)]

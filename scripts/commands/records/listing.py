@@ -11,6 +11,7 @@ import typer
 from scripts.commands.records.opening import UrlOption, name_operators, open_existing
 from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption
 from scripts.terminal import console
+from tessel.jobs.formatting import format_us
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _latency(record: Record) -> str:
     if not record.measurement.samples_us:
         return "-"
     first, third = record.measurement.quartiles_us
-    median = console.format_us(record.measurement.latency_us)
+    median = format_us(record.measurement.latency_us)
     return f"{median} ±{(third - first) / 2 / record.measurement.latency_us:.0%}"
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tessel.engine.job import RankSum
     from tessel.engine.results_check import ExpectedResults, Reference
     from tessel.engine.run import StagePrograms
-    from tessel.tuned_plan import Plan
+    from tessel.tuned_plan import TunedPlan
 
 _SLEEP_STEP_S = 0.01
 _OF_PLAN = ("compiled", "torch")
@@ -131,7 +131,7 @@ def _stages_of_ones_own(subject: Subject, provider: str, devices: Devices) -> Pr
     return Programs(stages, expected, step_us)
 
 
-def _sums(plan: Plan) -> tuple[RankSum, ...]:
+def _sums(plan: TunedPlan) -> tuple[RankSum, ...]:
     """Return the sums of gradients over ranks at the end of a step, in one order."""
     from tessel.engine.job import RankSum
     from tessel.tuned_model.model_figures import gradient_sums
@@ -141,11 +141,13 @@ def _sums(plan: Plan) -> tuple[RankSum, ...]:
     return tuple(RankSum(ranks=each.devices, num_bytes=each.num_bytes) for each in gradient_sums(plan))
 
 
-def _copies(plan: Plan | None) -> int:
+def _copies(plan: TunedPlan | None) -> int:
     return 1 if plan is None else plan.replicas
 
 
-def _stages_of_plan(plan: Plan, stages: str, seed: int, devices: Devices, *, trust_model: bool) -> Programs:
+def _stages_of_plan(
+    plan: TunedPlan, stages: str, seed: int, devices: Devices, *, trust_model: bool
+) -> Programs:
     import msgspec
 
     from tessel.engine.run import StagePrograms
@@ -220,7 +222,7 @@ def _reference_name(model: str) -> str:
 def _expected(
     reference: Callable[[int], Reference],
     name: str,
-    plan: Plan | None,
+    plan: TunedPlan | None,
     *,
     types: Callable[[], Collection[str]] | None = None,
     exact: Callable[[int], Mapping[str, np.ndarray] | None] | None = None,

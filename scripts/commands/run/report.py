@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.terminal import console
+from tessel.jobs.formatting import format_bytes
 
 if TYPE_CHECKING:
     from scripts.commands.run.programs import Programs
@@ -154,8 +155,8 @@ def _print_memory(report: RunReport) -> None:
     rows = [
         [
             str(rank),
-            console.format_bytes(each.predicted_bytes),
-            console.format_bytes(each.held_bytes),
+            format_bytes(each.predicted_bytes),
+            format_bytes(each.held_bytes),
             f"{each.held_bytes / each.predicted_bytes:.2f}",
         ]
         for rank, each in enumerate(report.memory)

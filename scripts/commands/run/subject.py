@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tessel.engine.devices import Devices
     from tessel.engine.synthetic.overheads import Calibration
     from tessel.schedule import Schedule
-    from tessel.tuned_plan import Plan
+    from tessel.tuned_plan import TunedPlan
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Subject:
     name: str
     schedule: Schedule
     step_us: float | None
-    plan: Plan | None
+    plan: TunedPlan | None
 
 
 def load_subject(path: Path, options: RunOptions) -> Subject:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from scripts.commands.schedule.results import STOPPED_BY
 from scripts.terminal import console
 from tessel.jobs import search_thread
+from tessel.jobs.formatting import format_numbers
 from tessel.progress import interrupts, messages
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _show_periods(points: Frontier[FrontierPoint]) -> None:
     columns = ["memory limit", "period", "micro-batches", "steps per micro-batch", "lower bound", "proven"]
     rows = [
         [
-            console.format_numbers(point.memory),
+            format_numbers(point.memory),
             str(point.period),
             str(point.copies),
             f"{float(point.rate):.4g}",
@@ -95,7 +96,7 @@ def _show_periods(points: Frontier[FrontierPoint]) -> None:
 def _show_makespans(points: Frontier[MakespanPoint]) -> None:
     rows = [
         [
-            console.format_numbers(point.memory),
+            format_numbers(point.memory),
             str(point.makespan),
             str(point.lower_bound),
             "proven optimal" if point.optimal else f"{point.gap:.1%}",

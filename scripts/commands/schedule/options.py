@@ -16,8 +16,9 @@ from scripts.options.search_options import (
     TimeLimitOption,
     work_option,
 )
-from scripts.reports.pictures import load_look, parse_width, style_option, width_option
+from scripts.reports.picture_options import style_option, width_option
 from tessel.jobs.arguments import check_counts
+from tessel.jobs.pictures import load_look, parse_width
 
 if TYPE_CHECKING:
     from tessel.picture.style import PictureStyle

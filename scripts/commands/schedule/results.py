@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.terminal import console
+from tessel.jobs.formatting import format_numbers
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> No
     )
     console.print_line(f"lower bound   {found.lower_bound}")
     console.print_line(f"bubble ratio  {found.bubble_ratio:.1%}")
-    limit = "" if found.memory is None else f" (limit {console.format_numbers(found.memory)})"
-    console.print_line(f"peak memory   {console.format_numbers(found.peak_memory)}{limit}, {_fullest(found)}")
+    limit = "" if found.memory is None else f" (limit {format_numbers(found.memory)})"
+    console.print_line(f"peak memory   {format_numbers(found.peak_memory)}{limit}, {_fullest(found)}")
     if found.repetend is not None:
         repetend = found.repetend
         state = "proven optimal" if repetend.optimal else f"at least {repetend.lower_bound}"

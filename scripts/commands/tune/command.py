@@ -14,14 +14,14 @@ from scripts.commands.tune.schedules import find_plan
 from scripts.options import tuning_options
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import ModelArgument
-from scripts.reports.pictures import write_picture
 from scripts.terminal import console
 from tessel.jobs.arguments import check_model, describe_shapes, parse_shape_choices
+from tessel.jobs.pictures import write_picture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tessel.tuned_plan import Plan
+    from tessel.tuned_plan import TunedPlan
     from tuner.tuning.tune import TuningSettings
 
 
@@ -77,10 +77,10 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
 
 def _plan_for(
     shapes: Mapping[str, tuple[int, ...]],
-    plan: Plan,
+    plan: TunedPlan,
     placements: dict[str, TuningSettings],
     options: TuneOptions,
-) -> Plan:
+) -> TunedPlan:
     """Tune a planned model for other shapes, in the same stages.
 
     Raises:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -52,14 +52,22 @@ from tessel.engine.pipelining.stage import (
     unwrapped,
 )
 from tessel.schedule import Schedule
-from tessel.tuned_plan import Plan
 from tuner.plan import TiedParameter
 
 LossFunction = Callable[..., torch.Tensor]
 
 
+class ScheduledPlan(Protocol):
+    """A plan of any kind."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """Its schedule."""
+        ...
+
+
 def build_schedule(
-    plan: Plan | Schedule,
+    plan: ScheduledPlan | Schedule,
     stages: Mapping[int, nn.Module] | Sequence[PipelineStage],
     loss_fn: LossFunction,
     *,
@@ -87,7 +95,7 @@ def build_schedule(
     Raises:
         EngineError: torch's runtime cannot hold the schedule, or the stages are not this rank's; says which.
     """
-    schedule = plan.schedule if isinstance(plan, Plan) else plan
+    schedule = plan if isinstance(plan, Schedule) else plan.schedule
     num_stages = _check(schedule, dist.get_world_size(group))
     own = _own_stages(schedule, dist.get_rank(group))
     made = _as_stages(stages, own, num_stages, group)
@@ -233,13 +241,16 @@ def _split_stages(orders: RankActions) -> frozenset[int]:
     )
 
 
-def _ties_of(stages: Sequence[PipelineStage], plan: Plan | Schedule) -> Sequence[Sequence[TiedParameter]]:
+def _ties_of(
+    stages: Sequence[PipelineStage], plan: ScheduledPlan | Schedule
+) -> Sequence[Sequence[TiedParameter]]:
     """Return ties that the stages know of, else those of the plan."""
     for stage in stages:
         borders = borders_of(stage.submod)
         if borders is not None:
             return borders.tied
-    return plan.tied if isinstance(plan, Plan) else ()
+    found: Sequence[Sequence[TiedParameter]] = getattr(plan, "tied", ())  # a table's plan has none
+    return found
 
 
 class _GradientFinish:

@@ -21,7 +21,7 @@ from tessel.planning.layout import Layout, PlacementName
 from tessel.search import SearchBudget
 from tessel.tuned_model.layout_choice import ChosenLayout
 from tessel.tuned_model.model_placement import ModelPlacement, model_placement
-from tessel.tuned_plan import Plan
+from tessel.tuned_plan import TunedPlan
 from tuner.frontend import load_model
 from tuner.plan import ShardsPlan, TiedParameter
 from tuner.stages.placed_stages import PlacedStages
@@ -89,7 +89,7 @@ def test_branches_become_stages_that_meet_on_all_devices() -> None:
     assert placement_name(layout) == "kshape of 2"
 
 
-def placed_plan(name: str, forward_us: Sequence[float], micro_batches: int) -> Plan:
+def placed_plan(name: str, forward_us: Sequence[float], micro_batches: int) -> TunedPlan:
     """Return the plan of a model on two devices, given its stages' forwards; backwards take twice as long."""
     placement = model_placement(name, 2)
     devices = placement.stages or tuple((device,) for device in placement.chain)
@@ -170,7 +170,7 @@ def test_what_follows_the_last_block_counts() -> None:
     assert fastest_placement(plans, slow) == "apart"
 
 
-def makespan_us(plan: Plan) -> float:
+def makespan_us(plan: TunedPlan) -> float:
     return plan.schedule.makespan * plan.step_us
 
 

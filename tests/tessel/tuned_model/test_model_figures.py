@@ -12,7 +12,7 @@ from tessel.planning.costs.training_step import StepEstimate, end_of_step
 from tessel.search import SearchBudget
 from tessel.tuned_model.model_figures import GradientSum, figures_of_model, gradient_sums
 from tessel.tuned_model.replicas import replicated
-from tessel.tuned_plan import Plan
+from tessel.tuned_plan import TunedPlan
 from tuner.plan import ModelPlan, ShardsPlan, TiedParameter
 
 LINK = Link(bytes_per_s=1e9, latency_us=3.0)
@@ -26,11 +26,11 @@ def two_stages() -> ModelPlan:
     return msgspec.structs.replace(tuned, tied=(tied,), tied_bytes=(2000,), stage_devices=((0,), (1,)))
 
 
-def planned(tuned: ModelPlan) -> Plan:
+def planned(tuned: ModelPlan) -> TunedPlan:
     return build_plan(tuned, micro_batches=1, memory_limit_bytes=None, budget=SearchBudget(work_limit=0.01))
 
 
-def ended(plan: Plan, *, update_us_a_byte: float = 0.0) -> StepEstimate:
+def ended(plan: TunedPlan, *, update_us_a_byte: float = 0.0) -> StepEstimate:
     figures = figures_of_model(plan, link=LINK, update_us_a_byte=update_us_a_byte)
     return end_of_step(figures, plan.schedule, step_us=plan.step_us)
 

@@ -14,7 +14,7 @@ from tessel.pipeline import build_plan, place_stages
 from tessel.placement import BlockKind
 from tessel.search import SearchBudget
 from tessel.tuned_model.recomputation import MAX_EXHAUSTIVE, MAX_SETS, recomputation_sets, recomputing
-from tessel.tuned_plan import Plan
+from tessel.tuned_plan import TunedPlan
 from tessel.validation import check_schedule
 from tests.samples.tuned_model import tuned_model
 from tuner.plan import ModelPlan
@@ -30,7 +30,7 @@ def chain(*latencies: tuple[float, float, float, float]) -> ModelPlan:
 EVEN = ((100.0, 200.0, 100.0, 100.0),) * 3
 
 
-def planned(tuned: ModelPlan, limit: int | None, *, work: float = 1.0, recompute: bool = True) -> Plan:
+def planned(tuned: ModelPlan, limit: int | None, *, work: float = 1.0, recompute: bool = True) -> TunedPlan:
     return build_plan(
         tuned,
         micro_batches=6,

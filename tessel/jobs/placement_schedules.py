@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from scripts.commands.tune.placements import PLANNED
-from scripts.options import search_options
-from scripts.reports.placements import placement_rows
 from tessel.jobs import search_thread
+from tessel.jobs.limits import make_budget
+from tessel.jobs.placement_tables import placement_rows
+from tessel.jobs.placements import PLANNED
 from tessel.jobs.planned_layout import fastest_placement, placement_name, with_replicas
 from tessel.progress import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from scripts.commands.tune.options import TuneOptions
+    from tessel.jobs.tuning import TuneOptions
     from tessel.search.budget import SearchBudget, StoppedBy
     from tessel.tuned_model.layout_choice import ChosenLayout
-    from tessel.tuned_plan import Plan
+    from tessel.tuned_plan import TunedPlan
     from tuner.plan import ModelPlan
 
 
@@ -26,7 +26,7 @@ def find_plan(
     tuned: Mapping[str, ModelPlan | Exception],
     choice: ChosenLayout | None,
     options: TuneOptions,
-) -> tuple[Plan, StoppedBy]:
+) -> tuple[TunedPlan, StoppedBy]:
     """Search a schedule for each placement, and return the plan of the one asked for, or of the fastest.
 
     Raises:
@@ -40,7 +40,7 @@ def find_plan(
     if choice is not None:
         tuned = _with_planned_layout(tuned, choice)
     plans, failures = _search_all(tuned, options)
-    chosen = options.placement
+    chosen = options.placement_name
     if chosen == AUTO:
         if not plans:
             raise next(iter(failures.values()))
@@ -72,12 +72,12 @@ def _with_planned_layout(
 
 def _search_all(
     tuned: Mapping[str, ModelPlan | Exception], options: TuneOptions
-) -> tuple[dict[str, tuple[Plan, StoppedBy]], dict[str, Exception]]:
+) -> tuple[dict[str, tuple[TunedPlan, StoppedBy]], dict[str, Exception]]:
     """Search a schedule for each placement, with a budget of its own; return plans, and why others failed."""
     from tessel.errors import InfeasibleError
 
     cut = {name: result for name, result in tuned.items() if not isinstance(result, Exception)}
-    budgets = {name: search_options.make_budget(options.work, options.time_limit) for name in cut}
+    budgets = {name: make_budget(options.work, options.time_limit) for name in cut}
     # Side by side, searches would take from one another's time.
     jobs = options.jobs if options.time_limit is None else 1
     with messages.bar(f"searching schedules, {', '.join(cut)}") as update:
@@ -87,7 +87,7 @@ def _search_all(
         ]
         found = search_thread.run_side_by_side(searches, jobs=jobs)
     answers = dict(zip(cut, found, strict=True))
-    plans: dict[str, tuple[Plan, StoppedBy]] = {}
+    plans: dict[str, tuple[TunedPlan, StoppedBy]] = {}
     failures: dict[str, Exception] = {}
     for name, result in tuned.items():
         if isinstance(result, Exception):
@@ -106,7 +106,7 @@ def _search_of(
     budget: SearchBudget,
     options: TuneOptions,
     update: Callable[[str], None],
-) -> Callable[[], Plan]:
+) -> Callable[[], TunedPlan]:
     """Return what searches the schedule of one placement."""
     from tessel.pipeline import build_plan
 

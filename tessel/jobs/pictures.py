@@ -8,44 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-from typer.models import OptionInfo
-
-from scripts.reports.comparison import build_comparison
-from scripts.reports.planned import layout_report, layout_tables
-from scripts.reports.tables import format_figure, format_layers, format_tensors
-from scripts.terminal import console
+from tessel.errors import UsageError
+from tessel.jobs.formatting import format_bytes, format_figure, format_layers, format_tensors
+from tessel.jobs.plan_tables import layout_report, layout_tables
 from tessel.progress import messages
 
 if TYPE_CHECKING:
-    from scripts.reports.planned import AnyPlan
+    from collections.abc import Sequence
+
     from tessel.comparison import Comparison
+    from tessel.jobs.plan import Plan
     from tessel.picture.page import PageModel, PagePart, PageTable
     from tessel.picture.style import PictureStyle
     from tessel.schedule import Schedule
-    from tessel.tuned_plan import Plan
+    from tessel.tuned_plan import TunedPlan
 
 PICTURES = (".svg", ".png", ".pdf")
 _MIN_INCHES, _MAX_INCHES = 2.0, 60.0
 FORMATS = (*PICTURES, ".html", ".json", ".txt", ".md")
-
-_WIDTH_HELP = (
-    "Width of a picture: column or page (3.33 and 7 inches: one and both columns of print), screen, or "
-    "inches such as 5.5in."
-)
-_STYLE_HELP = "JSON file with the looks of what a picture is made of (docs/pictures.md)."
-
-
-def width_option(panel: str | None = None) -> OptionInfo:
-    """Return the option `--width` of a command that draws."""
-    found: OptionInfo = typer.Option(help=_WIDTH_HELP, rich_help_panel=panel)
-    return found
-
-
-def style_option(panel: str | None = None) -> OptionInfo:
-    """Return the option `--style` of a command that draws."""
-    found: OptionInfo = typer.Option(metavar="FILE", help=_STYLE_HELP, rich_help_panel=panel)
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +38,7 @@ class PictureOptions:
         critical_path: whether critical paths are drawn.
         names: of the hand-written schedules; all that apply if None.
         style: a file with the looks of bars, numbers and critical paths.
-        width: of a picture, in inches; as for a screen if None.
+        width: of a picture: `column`, `page`, `screen` or inches; as for a screen if None.
     """
 
     compare: bool = False
@@ -66,12 +46,12 @@ class PictureOptions:
     critical_path: bool = False
     names: tuple[str, ...] | None = None
     style: Path | None = None
-    width: float | None = None
+    width: str | float | None = None
 
 
 def write_picture(
     schedule: Schedule,
-    plan: AnyPlan | None,
+    plan: Plan | None,
     out: Path,
     *,
     title: str,
@@ -80,12 +60,17 @@ def write_picture(
     """Write the picture, page, report, trace or text that the path's suffix asks for.
 
     Raises:
+        UsageError: the suffix or the width is none.
         DocumentError: the style cannot be read, or the folder not be written.
     """
     from tessel.documents import save_document
     from tessel.picture.files import draw as draw_file
 
-    style = load_look(options.style)
+    if out.suffix not in FORMATS:
+        raise UsageError(
+            f"{out} has the suffix {out.suffix or '(none)'}; end it with one of {', '.join(FORMATS)}"
+        )
+    style, width = load_look(options.style), _inches(options)
     compared = out.suffix in (".html", ".md") or options.compare or options.gains
     comparison = build_comparison(schedule, plan, options.names) if compared else None
     if options.gains:
@@ -104,7 +89,7 @@ def write_picture(
                 critical_path=options.critical_path,
                 gains=options.gains,
                 style=style,
-                width=_inches(options),
+                width=width,
                 device_names=None if plan is None else plan.device_names,
             )
 
@@ -124,7 +109,7 @@ def parse_width(text: str) -> float:
     """Return a picture's width in inches; `column`, `page`, `screen`, or a number with or without `in`.
 
     Raises:
-        BadParameter: it is none of these, or no picture of that width could be read.
+        UsageError: it is none of these, or no picture of that width could be read.
     """
     from tessel.picture.sizes import COLUMN_INCHES, PAGE_INCHES, SCREEN_INCHES
 
@@ -136,7 +121,7 @@ def parse_width(text: str) -> float:
     except ValueError:
         inches = math.nan
     if not _MIN_INCHES <= inches <= _MAX_INCHES:
-        raise typer.BadParameter(
+        raise UsageError(
             f"--width {text} is no width of a picture; give {', '.join(named)}, or {_MIN_INCHES:g} to "
             f"{_MAX_INCHES:g} inches such as 5.5in"
         )
@@ -147,14 +132,12 @@ def _inches(options: PictureOptions) -> float:
     from tessel.picture.sizes import SCREEN_INCHES
 
     if options.width is not None:
-        return options.width
+        return parse_width(str(options.width))
     return SCREEN_INCHES / 2 if options.gains else SCREEN_INCHES
 
 
-def _compared_document(comparison: Comparison, plan: AnyPlan | None, out: Path, *, title: str) -> bytes:
+def _compared_document(comparison: Comparison, plan: Plan | None, out: Path, *, title: str) -> bytes:
     """Return the page, or the report, of a comparison."""
-    from tessel.tuned_plan import Plan
-
     if out.suffix == ".md":
         return _report(comparison, plan).encode()
     from tessel.picture import page_document
@@ -165,22 +148,52 @@ def _compared_document(comparison: Comparison, plan: AnyPlan | None, out: Path, 
         step_ms=None if plan is None else plan.step_us / 1000,
         static_bytes=None if plan is None else plan.static_bytes,
         device_names=None if plan is None else plan.device_names,
-        model=_plan_model(plan) if isinstance(plan, Plan) else None,
-        tables=() if plan is None else _plan_tables(plan) if isinstance(plan, Plan) else layout_tables(plan),
+        model=None if plan is None or plan.tuned is None else _plan_model(plan.tuned),
+        tables=() if plan is None else _tables(plan),
     )
 
 
-def _report(comparison: Comparison, plan: AnyPlan | None) -> str:
+def _tables(plan: Plan) -> tuple[PageTable, ...]:
+    """Return what a page shows beside the schedule."""
+    if plan.tuned is not None:
+        return _plan_tables(plan.tuned)
+    assert plan.planned is not None, "a plan is of a model or of a table"
+    return layout_tables(plan.planned)
+
+
+def _report(comparison: Comparison, plan: Plan | None) -> str:
     """Return the Markdown report of a comparison."""
-    from scripts.reports.markdown_report import comparison_table, plan_report
-    from tessel.tuned_plan import Plan
+    from tessel.jobs.markdown_report import comparison_table, plan_report
 
     if plan is None:
         return comparison_table(comparison)
-    return plan_report(plan, comparison) if isinstance(plan, Plan) else layout_report(plan, comparison)
+    if plan.tuned is not None:
+        return plan_report(plan.tuned, comparison)
+    assert plan.planned is not None, "a plan is of a model or of a table"
+    return layout_report(plan.planned, comparison)
 
 
-def _plan_model(plan: Plan) -> PageModel:
+def build_comparison(
+    schedule: Schedule, plan: Plan | None = None, names: Sequence[str] | None = None
+) -> Comparison:
+    """Build the hand-written schedules beside one; in milliseconds and bytes for a plan.
+
+    Raises:
+        ValueError: there is no hand-written schedule of such a name.
+    """
+    from tessel.comparison import compare_schedules
+
+    with messages.bar("building hand-written schedules") as update:
+        return compare_schedules(
+            schedule,
+            names=names,
+            step_us=None if plan is None else plan.step_us,
+            static_bytes=None if plan is None else plan.static_bytes,
+            on_progress=lambda name, done, total: update(f"building {name}", done, total),
+        )
+
+
+def _plan_model(plan: TunedPlan) -> PageModel:
     from tessel.picture.page import GraphPart, PageModel
     from tessel.pipeline import blocks_of_function
 
@@ -200,14 +213,14 @@ def _plan_model(plan: Plan) -> PageModel:
     )
 
 
-def _layers_of(block: str, plan: Plan) -> tuple[str, ...]:
+def _layers_of(block: str, plan: TunedPlan) -> tuple[str, ...]:
     """Return the layers of the stage that a block runs: `b1_input` is of stage 1."""
     number = re.search(r"\d+", block)
     stage = None if number is None else int(number[0])
     return plan.stages[stage].layers if stage is not None and stage < len(plan.stages) else ()
 
 
-def _plan_parts(plan: Plan) -> tuple[PagePart, ...]:
+def _plan_parts(plan: TunedPlan) -> tuple[PagePart, ...]:
     from tessel.picture.page import PagePart
     from tessel.pipeline import blocks_of_function
 
@@ -229,7 +242,7 @@ def _plan_parts(plan: Plan) -> tuple[PagePart, ...]:
     )
 
 
-def _plan_tables(plan: Plan) -> tuple[PageTable, ...]:
+def _plan_tables(plan: TunedPlan) -> tuple[PageTable, ...]:
     from tessel.picture.page import PageTable
 
     stages = tuple(
@@ -239,8 +252,8 @@ def _plan_tables(plan: Plan) -> tuple[PageTable, ...]:
                 "-" if figure is None else format_figure(figure)
                 for figure in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
             ),
-            console.format_bytes(stage.weight_bytes),
-            console.format_bytes(stage.saved_bytes),
+            format_bytes(stage.weight_bytes),
+            format_bytes(stage.saved_bytes),
         )
         for stage in plan.stages
     )

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from scripts.reports.tables import end_to_end_rows, format_error, format_figure
-from scripts.terminal import console
 from tessel.exports.markdown_text import escaped, table_lines
+from tessel.jobs.formatting import (
+    end_to_end_rows,
+    format_bytes,
+    format_error,
+    format_figure,
+    format_numbers,
+    format_us,
+)
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
-    from tessel.tuned_plan import Plan
+    from tessel.tuned_plan import TunedPlan
 
 _MAX_PARTS = 12
 
 
-def plan_report(plan: Plan, comparison: Comparison) -> str:
+def plan_report(plan: TunedPlan, comparison: Comparison) -> str:
     """Return the report of a plan: the comparison first, then what it rests on."""
     from tessel.comparison import format_ms
 
@@ -51,9 +57,9 @@ def comparison_table(comparison: Comparison) -> str:
     rows = []
     for row in comparison.rows:
         if row.peak_memory_bytes is not None:
-            memory = console.format_bytes(max(row.peak_memory_bytes))
+            memory = format_bytes(max(row.peak_memory_bytes))
         else:
-            memory = console.format_numbers(row.peak_memory)
+            memory = format_numbers(row.peak_memory)
         ratio = "–" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
         fits = "yes" if row.fits else "no"
         rows.append((row.title, f"{row.length} {row.unit}", f"{row.bubble_ratio:.1%}", memory, fits, ratio))
@@ -62,7 +68,7 @@ def comparison_table(comparison: Comparison) -> str:
     )
 
 
-def _stages(plan: Plan) -> str:
+def _stages(plan: TunedPlan) -> str:
     rows = [
         (
             f"{stage.name}: {' … '.join(dict.fromkeys((stage.layers[0], stage.layers[-1])))}",
@@ -70,26 +76,26 @@ def _stages(plan: Plan) -> str:
                 "–" if figure is None else format_figure(figure)
                 for figure in (stage.forward, stage.backward, stage.backward_input, stage.backward_weight)
             ),
-            console.format_bytes(stage.weight_bytes),
-            console.format_bytes(stage.saved_bytes),
+            format_bytes(stage.weight_bytes),
+            format_bytes(stage.saved_bytes),
         )
         for stage in plan.stages
     ]
     return markdown_table(("stage", "F", "B and W joint", "B", "W", "weights", "saved"), rows)
 
 
-def _end_to_end(plan: Plan) -> str:
+def _end_to_end(plan: TunedPlan) -> str:
     return markdown_table(("backends", "latency", "ratio to mix", "interval"), end_to_end_rows(plan))
 
 
-def _partition(plan: Plan) -> str:
+def _partition(plan: TunedPlan) -> str:
     rows = [
         (
             ", ".join(part.operators),
             part.backend,
             format_figure(part.figure),
             str(part.occurrences),
-            "–" if part.runner_up is None else f"{part.runner_up[0]} {console.format_us(part.runner_up[1])}",
+            "–" if part.runner_up is None else f"{part.runner_up[0]} {format_us(part.runner_up[1])}",
         )
         for part in plan.partition[:_MAX_PARTS]
     ]

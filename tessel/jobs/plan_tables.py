@@ -1,11 +1,10 @@
-"""Plans that are drawn and compared: of `tessel tune`, whose stages were measured, and of `tessel plan`."""
+"""Tables and reports of a plan that was made from a table of timings."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from scripts.terminal import console
+from tessel.jobs.formatting import format_bytes
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
@@ -13,58 +12,12 @@ if TYPE_CHECKING:
     from tessel.planning.layout import Layout
     from tessel.planning.saved_plan import SavedPlan
     from tessel.profiles.profile import Profile
-    from tessel.schedule import Schedule
-    from tessel.tuned_plan import Plan
-
-    AnyPlan: TypeAlias = Plan | SavedPlan
-
-
-_TABLE = ("a table", 'plan a table of layer timings with "tessel plan {} --devices N --save plan.json" first')
-_MODEL = ("a model", 'tune it with "tessel tune {} --devices N --out FOLDER" first')
-_OTHER_FILES = {".csv": _TABLE, ".tsv": _TABLE, ".onnx": _MODEL, ".pt2": _MODEL}
-"""What a file that is no document is, by its suffix, and how a plan is made from it."""
-
-
-def load_planned(file: Path) -> tuple[Schedule, AnyPlan | None]:
-    """Return the schedule that a file holds, and the plan that it is part of, if it is.
-
-    Raises:
-        DocumentError: the file cannot be read, or holds no schedule.
-    """
-    from tessel.documents import DocumentKind, detect_kind, load_schedule
-    from tessel.errors import DocumentError
-    from tessel.loading import load_plan
-    from tessel.planning.saved_plan import load_saved_plan
-
-    other = _OTHER_FILES.get(file.suffix.lower())
-    if other is not None and file.is_file():
-        what, remedy = other
-        raise DocumentError(f"{file} is {what}, and a plan or a schedule is wanted; {remedy.format(file)}")
-    match detect_kind(file):
-        case DocumentKind.PLAN:
-            tuned = load_plan(file)
-            return tuned.schedule, tuned
-        case DocumentKind.LAYOUT:
-            saved = load_saved_plan(file)
-            return saved.schedule, saved
-        case _:
-            return load_schedule(file), None
-
-
-def title_of(schedule: Schedule, plan: AnyPlan | None) -> str:
-    """Return what a picture is called."""
-    from tessel.picture.description import schedule_title
-    from tessel.planning.saved_plan import SavedPlan
-
-    if plan is None:
-        return schedule_title(schedule)
-    return plan.title if isinstance(plan, SavedPlan) else f"{plan.model} on {plan.device_model}"
 
 
 def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
     """Return a plan of layers as a Markdown report."""
-    from scripts.reports.markdown_report import comparison_table, markdown_table
     from tessel.exports.markdown_text import escaped
+    from tessel.jobs.markdown_report import comparison_table, markdown_table
 
     parts = [
         f"## {escaped(plan.title)}\n",
@@ -121,7 +74,7 @@ def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
                 str(first) if first == last else f"{first}-{last}",
                 f"{sum(cost.forward_us for cost in inner) / 1e3:.4g}",
                 f"{sum(cost.joint_backward_us or 0.0 for cost in inner) / 1e3:.4g}",
-                console.format_bytes(sum(cost.weight_bytes for cost in inner)),
+                format_bytes(sum(cost.weight_bytes for cost in inner)),
                 "yes" if is_recomputed else "no",
             )
         )

@@ -1,22 +1,22 @@
-"""How a model is cut for each placement that `tessel tune` tries, and what its stages then cost."""
+"""How a model is cut for each placement that is tried, and what its stages then cost."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scripts.options import tuning_options
-from tessel.jobs.arguments import parse_bandwidth, parse_values
+from tessel.jobs.arguments import parse_bandwidth
 from tessel.jobs.planned_layout import (
     branched_placements,
     choose_layout_in_parts,
     choose_planned_layout,
     settings_of_layout,
 )
+from tessel.jobs.reports import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scripts.commands.tune.options import TuneOptions
+    from tessel.jobs.tuning import TuneOptions
     from tessel.tuned_model.layout_choice import ChosenLayout
     from tessel.tuned_model.model_placement import ModelPlacement
     from tuner.errors import TunerError
@@ -42,7 +42,7 @@ def settings_by_placement(options: TuneOptions) -> dict[str, TuningSettings]:
 
     return {
         placement.name: _settings_of(placement, options)
-        for placement in placements_to_tune(options.placement, options.devices)
+        for placement in placements_to_tune(options.placement_name, options.devices)
     }
 
 
@@ -60,10 +60,10 @@ def measure_placements(
     from tessel.tuned_model.model_placement import AUTO, BASELINE
     from tuner.tuning.tune import tune_placements
 
-    values = parse_values(options.value or [])
+    values = dict(options.value or {})
     # Cuts that are given leave nothing to plan: every placement that can take them is tried.
-    if options.placement != AUTO or options.devices == 1 or options.cut or model.cuts:
-        with tuning_options.open_session(options) as session:
+    if options.placement_name != AUTO or options.devices == 1 or options.cut or model.cuts:
+        with open_session(options) as session:
             tuned = tune_placements(
                 model, session, placements, shapes=shapes, values=values, batch=options.batch
             )
@@ -76,7 +76,7 @@ def measure_placements(
         # What an all-reduce of all gradients takes is known of a link alone.
         replicas_of=options.micro_batches if chain.link is not None else 1,
     )
-    with tuning_options.open_session(options) as session:
+    with open_session(options) as session:
         try:
             choice = _choose_layout(model, session, chain, options)
         except InfeasibleError:

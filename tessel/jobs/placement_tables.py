@@ -1,19 +1,20 @@
-"""The placements that a model was tuned for, side by side: built from their plans, and printed."""
+"""The placements that a model was tuned for, side by side: built from their plans, and shown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from scripts.terminal import console
+from tessel.jobs.formatting import format_bytes
 
 if TYPE_CHECKING:
+    from tessel.jobs.sections import Sections
     from tessel.placement_comparison import PlacementRow, PlannedRow
-    from tessel.tuned_plan import Plan
+    from tessel.tuned_plan import TunedPlan
 
 
 def placement_rows(
-    plans: Mapping[str, Plan], failures: Mapping[str, Exception], chosen: str
+    plans: Mapping[str, TunedPlan], failures: Mapping[str, Exception], chosen: str
 ) -> tuple[PlacementRow, ...]:
     """Return a row for each placement, the fastest first."""
     from tessel.placement_comparison import PlacementResult, compare_placements
@@ -29,8 +30,8 @@ def placement_rows(
     return compare_placements(found, baseline=BASELINE, chosen=chosen)
 
 
-def print_placements(placements: Sequence[PlacementRow]) -> None:
-    """Print the table of placements, and under it why some have no schedule."""
+def add_placements(out: Sections, placements: Sequence[PlacementRow]) -> None:
+    """Add the table of placements, and under it why some have no schedule."""
     rows = []
     for row in placements:
         if row.searched_ms is None:
@@ -42,31 +43,29 @@ def print_placements(placements: Sequence[PlacementRow]) -> None:
                 _ms(row.searched_ms),
                 _ms(row.one_f_one_b_ms),
                 fastest,
-                "-" if row.peak_memory_bytes is None else console.format_bytes(row.peak_memory_bytes),
+                "-" if row.peak_memory_bytes is None else format_bytes(row.peak_memory_bytes),
                 "-" if row.ratio_to_v_1f1b is None else f"{row.ratio_to_v_1f1b:.3f}",
             ]
         )
     columns = ["placement", "searched", "1F1B", "best by hand", "peak memory", "to V-1F1B"]
     title = "Placements, each with its own cuts (ms, simulated from the figures of its stages)"
-    console.print_table(title, columns, rows, folded=("best by hand",))
-    console.print_line(
-        "to V-1F1B: searched over 1F1B on the plain chain; peak memory: of the fullest device; * taken"
-    )
+    out.table(title, columns, rows, folded=("best by hand",))
+    out.line("to V-1F1B: searched over 1F1B on the plain chain; peak memory: of the fullest device; * taken")
     if any(row.placement.startswith("xshape") or "×" in row.placement for row in placements):
-        console.print_line("Sums of gradients over copies, after the last block, are not in these times.")
+        out.line("Sums of gradients over copies, after the last block, are not in these times.")
     for row in placements:
         if row.reason:
-            console.print_line(f"{row.placement}: {row.reason}")
+            out.line(f"{row.placement}: {row.reason}")
 
 
-def print_planned(planned: Sequence[PlannedRow]) -> None:
-    """Print what was planned from the figures of single layers, and why some ways have no step."""
+def add_planned(out: Sections, planned: Sequence[PlannedRow]) -> None:
+    """Add what was planned from the figures of single layers, and why some ways have no step."""
     rows = [
         [
             f"{row.name} *" if row.name == "plan" else row.name,
             _ms(row.step_ms),
             _ms(row.after_ms),
-            "-" if row.peak_memory_bytes is None else console.format_bytes(row.peak_memory_bytes),
+            "-" if row.peak_memory_bytes is None else format_bytes(row.peak_memory_bytes),
             "-" if row.ratio is None else f"{row.ratio:.3f}",
             row.layout,
         ]
@@ -75,11 +74,11 @@ def print_planned(planned: Sequence[PlannedRow]) -> None:
     ]
     columns = ["planned", "step", "after it", "peak memory", "to plan", "layout"]
     title = "Planned from the figures of single layers, each with its own degrees and cut (ms)"
-    console.print_table(title, columns, rows, folded=("layout",))
-    console.print_line("after it: synchronisation of gradients and the optimizer, after the last block")
+    out.table(title, columns, rows, folded=("layout",))
+    out.line("after it: synchronisation of gradients and the optimizer, after the last block")
     for row in planned:
         if row.reason:
-            console.print_line(f"{row.name}: {row.reason}")
+            out.line(f"{row.name}: {row.reason}")
 
 
 def _ms(time_ms: float | None) -> str:

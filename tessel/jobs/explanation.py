@@ -1,0 +1,229 @@
+"""What a plan consists of and why, as sentences and tables: what `tessel plan` and `tessel tune` print.
+
+Checked in tests/tessel/jobs/test_plan.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tessel.jobs.arguments import describe_shapes
+from tessel.jobs.formatting import format_bytes, format_numbers
+from tessel.jobs.placement_tables import add_placements, add_planned
+from tessel.jobs.plan_tables import STAGE_COLUMNS, baseline_rows, format_gap, stage_rows
+from tessel.jobs.sections import Sections
+from tessel.jobs.tables import add_end_to_end, add_partition, add_stages
+
+if TYPE_CHECKING:
+    from tessel.comparison import Comparison
+    from tessel.jobs.plan import Plan
+    from tessel.planning.plan_result import PlannedStep, PlanResult
+    from tessel.tuned_plan import TunedPlan
+
+SHOWN_ALTERNATIVES = 3
+"""Next best plans in the table; `--json` has all."""
+
+
+def explain_plan(plan: Plan) -> Sections:
+    """Return the tables and sentences of a plan."""
+    out = Sections()
+    if plan.tuned is not None:
+        _add_tuned(out, plan, plan.tuned)
+    elif plan.found is not None:
+        _add_found(out, plan, plan.found)
+    else:
+        _add_saved(out, plan)
+    return out
+
+
+def _add_saved(out: Sections, plan: Plan) -> None:
+    """Add what a plan's file holds: the step, the stages, and the ways that it was compared with."""
+    saved = plan.planned
+    assert saved is not None, "the plan is of a table"
+    out.line(
+        f"{saved.title}: {plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {saved.proof}"
+    )
+    out.line(f"in the order of {saved.order}; {format_bytes(max(saved.memory_bytes))} on the fullest device")
+    out.table("", STAGE_COLUMNS, stage_rows(saved.profile, saved.layout))
+    out.table("", ("plan", "step (ms)", "fits"), baseline_rows(saved))
+
+
+def _add_found(out: Sections, plan: Plan, result: PlanResult) -> None:
+    """Add the best plan, its stages, what it is compared with, why, and what would change it."""
+    saved = plan.planned
+    assert saved is not None, "the plan is of a table"
+    profile, cluster = saved.profile, saved.cluster
+    best = result.best
+    estimate = best.estimate
+    on = f" on {profile.device}" if profile.device else ""
+    out.line(
+        f"{profile.name}{on}: {len(profile.layers)} layers, {cluster.devices} devices, "
+        f"{best.layout.global_batch} samples per step\n"
+    )
+    proof = "proven optimal" if result.optimal else f"gap {format_gap(result.gap)}"
+    bound = f"at least {_ms(result.lower_bound_us)} ms, {proof}"
+    layout = best.layout
+    title = "best plan   " if estimate.fits else "nearest plan"
+    out.line(
+        f"{title}  data-parallel {layout.data_parallel} × pipeline {layout.pipeline} × tensor-parallel "
+        f"{layout.tensor_parallel}, {layout.placement}"
+        + (f" with {layout.chunks} stages per device" if layout.chunks > 1 else "")
+    )
+    order = "in searched order" if best.order == "searched" else f"in the order of {best.order}"
+    out.line(f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, {order}")
+    out.line(f"step          {_ms(estimate.step_us)} ms ({bound})")
+    interval = plan.step_interval_us
+    if interval is not None:
+        out.line(
+            f"predicted     {_ms(interval[0])} to {_ms(interval[1])} ms, as the layers' 90 % intervals allow"
+        )
+    out.line(
+        f"of which      {_ms(estimate.pipeline_us)} ms pipeline, {_ms(estimate.synchronisation_us)} ms "
+        f"collectives (overlapped ones included), {_ms(estimate.update_us)} ms optimizer"
+    )
+    limit = "" if cluster.memory_bytes is None else f" (limit {format_bytes(cluster.memory_bytes)})"
+    state = "" if estimate.fits else ", DOES NOT FIT"
+    out.line(f"peak memory   {format_bytes(max(estimate.memory_bytes))} on the fullest device{limit}{state}")
+    out.line(f"busy          {estimate.busy_ratio:.1%} of all devices' time\n")
+    out.table("", STAGE_COLUMNS, stage_rows(profile, best.layout))
+    _add_comparison(out, result)
+    for sentence in result.explanation:
+        out.line(f"- {sentence}")
+    for change in result.changes:
+        out.line(
+            f"- With {change.change}: {_ms(change.step_us)} ms, {_saving(change.saves_us)} ({change.name})."
+        )
+    counts = result.counts
+    out.line(
+        f"\nsearched      {counts.families} families of layouts ({counts.families_not_fitting} do not fit, "
+        f"{counts.families_cut_off} pruned by bounds), {counts.layouts} layouts, {counts.orders} orders, in "
+        f"{result.search_seconds:.1f} s, stopped by {result.stopped_by}"
+    )
+
+
+def _saving(saves_us: float) -> str:
+    """Say how much shorter a step gets."""
+    return f"{_ms(saves_us)} ms less" if saves_us > 0 else "no shorter"
+
+
+def _add_comparison(out: Sections, result: PlanResult) -> None:
+    best_us = result.best.estimate.step_us
+    fits = result.best.estimate.fits
+    rows = [_row("best plan" if fits else "nearest plan", result.best, best_us, fits=fits)]
+    without = []
+    for baseline in result.baselines:
+        if baseline.planned is None:
+            without.append(f"{baseline.name}: {baseline.reason}")
+        else:
+            rows.append(_row(baseline.name, baseline.planned, best_us, fits=baseline.fits))
+    for planned in result.alternatives[:SHOWN_ALTERNATIVES]:
+        rows.append(_row("next best", planned, best_us, fits=planned.estimate.fits))
+    out.line()
+    columns = ["", "step (ms)", "ratio", "fits", "D × P × T", "placement", "micro-batches"]
+    out.table("", columns, rows)
+    for line in without:
+        out.line(line)
+    out.line()
+
+
+def _row(name: str, planned: PlannedStep, best_us: float, *, fits: bool) -> list[str]:
+    layout = planned.layout
+    chunks = f" of {layout.chunks}" if layout.chunks > 1 else ""
+    return [
+        name,
+        _ms(planned.estimate.step_us),
+        f"{planned.estimate.step_us / best_us:.3f}",
+        "yes" if fits else "no",
+        f"{layout.data_parallel} × {layout.pipeline} × {layout.tensor_parallel}",
+        f"{layout.placement}{chunks}",
+        f"{layout.micro_batches} of {layout.micro_batch}",
+    ]
+
+
+def _ms(microseconds: float) -> str:
+    return f"{microseconds / 1e3:.4g}"
+
+
+def _add_tuned(out: Sections, whole: Plan, plan: TunedPlan) -> None:
+    """Add the partition, the stages, and the schedule beside the hand-written ones."""
+    kind = "training" if plan.training else "inference"
+    out.line(
+        f"{plan.model} ({kind}) on {plan.device_model}, {plan.num_threads} threads: "
+        f"{len(plan.stages)} stages, {plan.schedule.micro_batches} micro-batches"
+    )
+    out.line(f"{plan.new_measurements} new measurements, {plan.reused_measurements} found in the records\n")
+    add_partition(out, plan)
+    add_end_to_end(out, "Forward function, end to end", plan)
+    if plan.max_gradient_error is not None:
+        out.line(
+            f"largest error of the stages' gradients against {_whole(plan)} {plan.max_gradient_error:.1e}"
+        )
+    out.line()
+    add_stages(out, plan.stages)
+    _add_schedule(out, whole, plan)
+    if plan.other_shapes:
+        _add_other_shapes(out, plan)
+
+
+def _add_other_shapes(out: Sections, plan: TunedPlan) -> None:
+    """Add what the same stages take for each further shape."""
+    from tessel.comparison import format_ms
+
+    rows = [
+        [
+            describe_shapes(each.shapes),
+            format_ms(each.schedule.makespan * each.step_us / 1000),
+            "yes" if each.schedule.optimal else f"within {each.schedule.gap:.1%}",
+            "-" if each.max_gradient_error is None else f"{each.max_gradient_error:.1e}",
+        ]
+        for each in (plan, *plan.other_shapes)
+    ]
+    out.line()
+    title = "Shapes, in the same stages, each with its own kernels and order"
+    out.table(title, ["shapes", "step (ms)", "proven optimal", "largest gradient error"], rows)
+
+
+def _whole(plan: TunedPlan) -> str:
+    """Name the reference that the stages' gradients were compared with."""
+    whose = {"train": "the model's own, in train mode", "eval": "the model's own, in eval mode"}
+    return (
+        "the uncut model's" if not plan.reference else whose.get(plan.reference, "the exported program's own")
+    )
+
+
+def _add_schedule(out: Sections, whole: Plan, plan: TunedPlan) -> None:
+    """Add what the schedule search found beside every hand-written schedule."""
+    from tessel.comparison import format_ms
+
+    schedule = plan.schedule
+    proof = (
+        "its order proven optimal on these stages"
+        if schedule.optimal
+        else f"its order within {schedule.gap:.1%} of optimal on these stages"
+    )
+    comparison = whole.compare()
+    out.line(f"\nSchedule: {format_ms(schedule.makespan * plan.step_us / 1000)} ms per step, {proof};")
+    out.line(f"simulated from the stages' figures above, hop latency {plan.hop_source}")
+    add_comparison_rows(out, comparison, in_bytes=True)
+    if plan.placements:
+        out.line()
+        add_placements(out, plan.placements)
+    if plan.planned:
+        out.line()
+        add_planned(out, plan.planned)
+
+
+def add_comparison_rows(out: Sections, comparison: Comparison, *, in_bytes: bool) -> None:
+    """Add the table of a comparison; milliseconds and bytes for a plan, steps and units else."""
+    rows = []
+    for row in comparison.rows:
+        if in_bytes and row.peak_memory_bytes is not None:
+            memory = format_bytes(max(row.peak_memory_bytes))
+        else:
+            memory = format_numbers(row.peak_memory)
+        ratio = "-" if row.ratio_to_1f1b is None else f"{row.ratio_to_1f1b:.3f}"
+        fits = "yes" if row.fits else "no"
+        rows.append([row.title, row.length, f"{row.bubble_ratio:.1%}", memory, fits, ratio])
+    unit = "ms" if in_bytes else "steps"
+    peak = "peak memory" if not in_bytes else "peak memory, fullest device"
+    out.table("", ["schedule", f"makespan ({unit})", "bubble ratio", peak, "fits", "ratio to 1F1B"], rows)

@@ -1,0 +1,318 @@
+"""A plan: where and when each block of a step runs, why, and what can be done with it.
+
+    >>> plan = tessel.load_plan("plan.json")  # doctest: +SKIP
+    >>> plan.compare(); plan.draw("plan.svg"); plan.export("torchtitan", "titan.py")  # doctest: +SKIP
+
+A plan is made by `tessel.plan` from a table of timings, or by `tessel.tune` from a model; the latter also
+knows the program of each stage, so it can be run. Both kinds are documents of their own, whose fields are
+attributes here. Checked in tests/tessel/jobs/test_plan.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tessel.documents import DocumentKind, detect_kind, load_schedule, save
+from tessel.errors import DocumentError, ScheduleError
+from tessel.loading import load_plan as load_tuned_plan
+from tessel.planning.saved_plan import SavedPlan, load_saved_plan
+from tessel.schedule import Schedule
+from tessel.tuned_plan import TunedPlan
+
+if TYPE_CHECKING:
+    from tessel.comparison import Comparison
+    from tessel.engine.run import RunReport
+    from tessel.exports.recipe import Recipe
+    from tessel.jobs.sections import Sections
+    from tessel.planning.plan_result import PlanResult
+    from tessel.search.budget import StoppedBy
+
+_TABLE = ("a table", 'plan a table of layer timings with "tessel plan {} --devices N --save plan.json" first')
+_MODEL = ("a model", 'tune it with "tessel tune {} --devices N --out FOLDER" first')
+_OTHER_FILES = {".csv": _TABLE, ".tsv": _TABLE, ".onnx": _MODEL, ".pt2": _MODEL}
+"""What a file that is no document is, by its suffix, and how a plan is made from it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Plan:
+    """A way to run a step on several devices.
+
+    Attributes:
+        document: what is saved: of a table of timings, or of a tuned model.
+        found: what the planner weighed, where this plan was just planned from a table.
+        stopped_by: what ended the search that made it; None of a plan that was loaded.
+        fits: whether every device keeps its memory limit.
+        shortfall: why nothing fits, where this is the plan that comes nearest to it.
+    """
+
+    document: TunedPlan | SavedPlan
+    found: PlanResult | None = None
+    stopped_by: StoppedBy | None = None
+    fits: bool = True
+    shortfall: str = ""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.document, name)
+
+    @property
+    def tuned(self) -> TunedPlan | None:
+        """The document of a tuned model; None of a table's plan."""
+        return self.document if isinstance(self.document, TunedPlan) else None
+
+    @property
+    def planned(self) -> SavedPlan | None:
+        """The document of a table's plan; None of a tuned model's."""
+        return self.document if isinstance(self.document, SavedPlan) else None
+
+    @property
+    def schedule(self) -> Schedule:
+        """When each block of every micro-batch starts; of one pipeline."""
+        return self.document.schedule
+
+    @property
+    def step_us(self) -> float:
+        """Microseconds of one step of the schedule."""
+        return self.document.step_us
+
+    @property
+    def static_bytes(self) -> tuple[int, ...]:
+        """Bytes that each device of the pipeline holds throughout."""
+        return self.document.static_bytes
+
+    @property
+    def title(self) -> str:
+        """The model, and what it runs on."""
+        document = self.document
+        if isinstance(document, SavedPlan):
+            return document.title
+        return f"{document.model} on {document.device_model}"
+
+    @property
+    def step_ms(self) -> float:
+        """Milliseconds of a training step; of a tuned model, to the end of the last block."""
+        if isinstance(self.document, SavedPlan):
+            return self.document.training_step_us / 1e3
+        return self.schedule.makespan * self.step_us / 1e3
+
+    @property
+    def lower_bound_ms(self) -> float:
+        """Milliseconds that no plan of the table beats, or no order of the tuned stages."""
+        if isinstance(self.document, SavedPlan):
+            return self.document.lower_bound_us / 1e3
+        return self.schedule.lower_bound * self.step_us / 1e3
+
+    @property
+    def proof(self) -> str:
+        """How near `step_ms` is to `lower_bound_ms`, in words."""
+        if isinstance(self.document, SavedPlan):
+            return self.document.proof
+        if self.schedule.optimal:
+            return "its order proven optimal on these stages"
+        return f"its order within {self.schedule.gap:.1%} of optimal on these stages"
+
+    @property
+    def step_interval_us(self) -> tuple[float, float] | None:
+        """What the step takes at both ends of its layers' intervals; None where layers were measured."""
+        if self.found is None or self.planned is None:
+            return None
+        from tessel.planning.cluster import OPTIMIZERS
+        from tessel.planning.runtime import RUNTIMES
+        from tessel.planning.step_interval import step_interval_us
+
+        saved = self.planned
+        return step_interval_us(
+            self.found.best,
+            saved.profile,
+            saved.cluster,
+            OPTIMIZERS[saved.optimizer],
+            RUNTIMES[saved.runtime],
+        )
+
+    def compare(self, schedules: Sequence[str] | None = None) -> Comparison:
+        """Compare its order with the hand-written ones on its own stages and limits.
+
+        Args:
+            schedules: names of those to compare with; all that apply if None.
+
+        Raises:
+            ValueError: there is no such hand-written schedule; says which comes near.
+        """
+        from tessel.jobs.pictures import build_comparison
+
+        return build_comparison(self.schedule, self, schedules)
+
+    def draw(
+        self,
+        out: str | os.PathLike[str],
+        *,
+        compare: bool = False,
+        gains: bool = False,
+        critical_path: bool = False,
+        schedules: Sequence[str] | None = None,
+        width: str | float | None = None,
+        style: str | os.PathLike[str] | None = None,
+    ) -> Path:
+        """Draw it: `.svg .png .pdf` a picture, `.html` a page, `.json` a Perfetto trace, `.txt`, `.md`.
+
+        Args:
+            out: the file; its suffix says what is drawn.
+            compare: whether hand-written schedules stand on the same time axis.
+            gains: whether the picture is a bar chart of the gains over 1F1B.
+            critical_path: whether critical paths are drawn.
+            schedules: names of the hand-written schedules; all that apply if None.
+            width: `column`, `page`, `screen`, or inches.
+            style: a file with the looks of what a picture is made of.
+
+        Returns:
+            Where it was written.
+
+        Raises:
+            UsageError: the suffix or the width is none.
+            DocumentError: the style cannot be read, or the file not be written.
+        """
+        from tessel.jobs.pictures import PictureOptions, write_picture
+
+        options = PictureOptions(
+            compare=compare,
+            gains=gains,
+            critical_path=critical_path,
+            names=None if schedules is None else tuple(schedules),
+            style=None if style is None else Path(style),
+            width=width,
+        )
+        write_picture(self.schedule, self, Path(out), title=self.title, options=options)
+        return Path(out)
+
+    def export(
+        self,
+        to: str,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        roles: str | None = None,
+        keep_names: bool = False,
+    ) -> Mapping[str, str]:
+        """Write it for `torch`, `torchtitan`, `megatron` or `deepspeed`, or as `markdown`.
+
+        Args:
+            to: the framework.
+            out: the file; nothing is written if None.
+            roles: what each row of the table is, such as `Et*12nL`; told from the names if None.
+            keep_names: whether names of modules stay as the table has them.
+
+        Returns:
+            The text of each file, by its path.
+
+        Raises:
+            ScheduleError: the framework cannot run it, or is not known; says why.
+            DocumentError: a file cannot be written.
+        """
+        from tessel.jobs.exporting import export_recipe
+
+        return export_recipe(self.recipe(), to, out, roles=roles, keep_names=keep_names)
+
+    def recipe(self) -> Recipe:
+        """Return what frameworks are told of it.
+
+        Raises:
+            ScheduleError: its stages are no chain with each stage on one device.
+        """
+        from tessel.exports.recipe import recipe_of_plan, recipe_of_saved_plan
+
+        document = self.document
+        return recipe_of_saved_plan(document) if isinstance(document, SavedPlan) else recipe_of_plan(document)
+
+    def run(self, **options: Any) -> RunReport:
+        """Run its schedule and 1F1B in turn on real ranks, check what they compute, and time them.
+
+        A table's plan runs with stages that sleep as long as its blocks take. In a script, call it below
+        `if __name__ == "__main__":`, since each rank is a process of its own.
+
+        Args:
+            options: those of `tessel run`, such as `stages="torch"`, `repeats=3`, `trust_model=True`.
+
+        Raises:
+            EngineError: a rank failed, or results are wrong; names them.
+        """
+        from tessel.jobs.running import run_plan
+
+        return run_plan(self, **options)
+
+    def explain(self) -> Sections:
+        """Return what it consists of and why, as tables and sentences; `print` or a notebook shows it."""
+        from tessel.jobs.explanation import explain_plan
+
+        return explain_plan(self)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it; the file appears whole or stays as it was.
+
+        Raises:
+            DocumentError: the folder is missing or cannot be written, or the disk is full.
+        """
+        save(self.document, path)
+        return Path(path)
+
+    def to_json(self) -> bytes:
+        """Return its document's bytes."""
+        return self.document.to_json()
+
+    def __repr__(self) -> str:
+        return f"Plan({self.title!r}, {self.step_ms:.4g} ms a step, {self.proof})"
+
+    def _repr_html_(self) -> str:
+        """Return its tables, for a notebook."""
+        return self.explain()._repr_html_()
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """Read a plan that `tessel plan` or `tessel tune` wrote; every figure in it is computed again.
+
+    Raises:
+        DocumentError: the file cannot be read, is no plan, or contradicts itself; names the key.
+    """
+    schedule, plan = load_planned(path)
+    if plan is None:
+        raise DocumentError(
+            f"{path} is a schedule without a plan; `tessel.load_schedule` reads it"
+            if schedule.starts
+            else f"{path} is no plan"
+        )
+    return plan
+
+
+def load_planned(path: str | os.PathLike[str]) -> tuple[Schedule, Plan | None]:
+    """Return the schedule that a file holds, and the plan that it is part of, if it is.
+
+    Raises:
+        DocumentError: the file cannot be read, or holds no schedule.
+    """
+    file = Path(path)
+    other = _OTHER_FILES.get(file.suffix.lower())
+    if other is not None and file.is_file():
+        what, remedy = other
+        raise DocumentError(f"{file} is {what}, and a plan or a schedule is wanted; {remedy.format(file)}")
+    match detect_kind(file):
+        case DocumentKind.PLAN:
+            plan = Plan(document=load_tuned_plan(file))
+        case DocumentKind.LAYOUT:
+            plan = Plan(document=load_saved_plan(file))
+        case _:
+            return load_schedule(file), None
+    return plan.schedule, plan
+
+
+def require_tuned(plan: Plan, what: str) -> TunedPlan:
+    """Return the document of a tuned model.
+
+    Raises:
+        ScheduleError: the plan is of a table, which has no programs.
+    """
+    if plan.tuned is None:
+        raise ScheduleError(f"{what} needs a plan of a model, and {plan.title} is of a table; tune the model")
+    return plan.tuned

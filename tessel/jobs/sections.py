@@ -1,0 +1,104 @@
+"""What a job found, as lines and tables: a command prints them, a notebook shows them, `str` gives text.
+
+Checked in tests/tessel/jobs/test_sections.py.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tessel.progress.control_characters import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of text.
+
+    Attributes:
+        title: above it; nothing if empty.
+        columns: their headings.
+        rows: a cell a column.
+        text_columns: how many columns from the left hold text.
+        folded: headings of others that do.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text_columns: int = 1
+    folded: Collection[str] = ()
+
+    def shown(self) -> RichTable:
+        """Return it as a terminal shows it."""
+        from tessel.progress.text_table import text_table
+
+        return text_table(
+            self.title, self.columns, self.rows, text_columns=self.text_columns, folded=self.folded
+        )
+
+
+@dataclass(slots=True)
+class Sections:
+    """Lines and tables, in order."""
+
+    parts: list[str | Table] = field(default_factory=list)
+
+    def line(self, text: str = "") -> None:
+        """Add a line, or several; line ends before and after it are empty lines."""
+        self.parts.append(text)
+
+    def table(
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        text_columns: int = 1,
+        folded: Collection[str] = (),
+    ) -> None:
+        """Add a table; see `Table`."""
+        self.parts.append(
+            Table(title=title, columns=columns, rows=rows, text_columns=text_columns, folded=folded)
+        )
+
+    def __iter__(self) -> Iterator[str | Table]:
+        return iter(self.parts)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        out = io.StringIO()
+        console = Console(file=out, width=100, highlight=False, emoji=False, color_system=None)
+        for part in self.parts:
+            if isinstance(part, str):
+                console.print(printable(part), markup=False, soft_wrap=True)
+            else:
+                console.print(part.shown())
+        return out.getvalue()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return lines as paragraphs and tables as such, for a notebook."""
+        return "".join(
+            f"<p>{html.escape(part.strip())}</p>" if isinstance(part, str) else _table_html(part)
+            for part in self.parts
+            if not isinstance(part, str) or part.strip()
+        )
+
+
+def _table_html(table: Table) -> str:
+    caption = f"<caption>{html.escape(table.title)}</caption>" if table.title else ""
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
+    )
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
