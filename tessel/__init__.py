@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tessel import shapes
     from tessel.comparison import Comparison, compare_schedules
+    from tessel.compiling.partitioning import partition
     from tessel.documents import load_placement, load_schedule, save
     from tessel.errors import ScheduleError
     from tessel.loading import load_plan
@@ -51,6 +52,7 @@ __all__ = [
     "load_placement",
     "load_plan",
     "load_schedule",
+    "partition",
     "save",
     "shapes",
 ]
@@ -73,6 +75,7 @@ _MODULE_BY_NAME = {
     "load_placement": "tessel.documents",
     "load_plan": "tessel.loading",
     "load_schedule": "tessel.documents",
+    "partition": "tessel.compiling.partitioning",
     "save": "tessel.documents",
 }
 

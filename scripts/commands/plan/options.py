@@ -27,7 +27,6 @@ from scripts.options.cluster_options import (
     link_option,
     optimizer_option,
 )
-from scripts.options.gpu_prediction import is_predicted_for_gpu
 from scripts.options.search_options import OUTPUT_PANEL, SEARCH_PANEL, JsonOption, work_option
 from scripts.options.tuning_options import (
     BatchOption,
@@ -304,6 +303,8 @@ class PlanCommandOptions(MeasuringOptions):
         Raises:
             UnknownNameError: there is no such target.
         """
+        from tuner.tuning.search.gpu_prediction import is_predicted_for_gpu
+
         return is_predicted_for_gpu(self)
 
     def samples_of_step(self, profile: Profile) -> int:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from scripts.options import tuning_options
 from scripts.options.completion import is_model
-from scripts.options.gpu_prediction import gpu_model, note_prediction
 from scripts.terminal import console
 
 if TYPE_CHECKING:
@@ -64,17 +63,19 @@ def _predict(source: str, options: PlanCommandOptions) -> Profile:
     from cost_model.gpu.devices import find_gpu
     from tessel.profiles.tuned_plan import profile_of_stages
     from tuner.stages import cut_between, layers_of
+    from tuner.tuning.search.gpu_prediction import describe_prediction, gpu_model
     from tuner.tuning.stage_costs.predict_stages import predict_stages
 
     device = find_gpu(options.target)
-    kernel_model = gpu_model(options)
+    with console.progress_bar("training on kernels"):
+        kernel_model = gpu_model(options)
     model = tuning_options.load_model(
         source, shapes=options.shape, values=options.value, batch=options.batch, training=True
     )
     layers = layers_of(model)
     with console.progress_bar(f"predicting {len(layers)} layers on {device.name}"):
         found = predict_stages(model, cut_between(layers, range(1, len(layers))), kernel_model, device)
-    note_prediction(device, kernel_model)
+    console.print_note(describe_prediction(device, kernel_model))
     if found.doublings_out_of_range > 0:
         console.print_note(
             f"the largest kernel is {found.doublings_out_of_range:.1f} doublings beyond those measured: its "

@@ -13,6 +13,7 @@ from scripts.options.arguments import check_target
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
+from tuner.tuning.search.options import DEFAULT_RECORDS, MatchName
 
 if TYPE_CHECKING:
     from records import Record, RecordStore
@@ -25,7 +26,7 @@ class BestOptions:
 
     target: Annotated[str, typer.Option(help="`cpu`, `cuda` or a TVM tag.", callback=check_target)] = "cpu"
     match: Annotated[
-        tuning_options.MatchName,
+        MatchName,
         typer.Option(
             help="Records of the same versions and threads, of the same threads, or of the same device."
         ),
@@ -37,7 +38,7 @@ class BestOptions:
     shape: tuning_options.ShapeOption = None
     value: tuning_options.ValueOption = None
     threads: tuning_options.ThreadsOption = None
-    records: UrlOption = tuning_options.DEFAULT_RECORDS
+    records: UrlOption = DEFAULT_RECORDS
     json: JsonOption = False
 
 

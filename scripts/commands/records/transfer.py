@@ -9,8 +9,9 @@ import typer
 
 from scripts.commands.records.opening import UrlOption, open_existing
 from scripts.options.arguments import check_folder
-from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption
+from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
+from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from records.database.merging import MergeSummary

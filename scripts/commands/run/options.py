@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from scripts.options.arguments import parse_duration
-from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption, RecordsOption
+from scripts.options.tuning_options import JsonOption, RecordsOption
+from tuner.tuning.search.options import DEFAULT_RECORDS
 
 _PICTURES = (".svg", ".pdf", ".png")
 
