@@ -23,9 +23,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tessel import shapes
     from tessel.comparison import Comparison, compare_schedules
+    from tessel.compiling.partitioning import partition
     from tessel.documents import load_placement, load_schedule, save
     from tessel.errors import ScheduleError
+    from tessel.jobs.checking import check
     from tessel.jobs.plan import Plan, load_plan
+    from tessel.jobs.planning import plan
+    from tessel.jobs.tuning import tune
     from tessel.picture.files import draw
     from tessel.placement import Block, Edge, Placement
     from tessel.schedule import Schedule
@@ -41,6 +45,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "SearchBudget",
+    "check",
     "check_schedule",
     "compare_schedules",
     "draw",
@@ -50,8 +55,11 @@ __all__ = [
     "load_placement",
     "load_plan",
     "load_schedule",
+    "partition",
+    "plan",
     "save",
     "shapes",
+    "tune",
 ]
 
 _MODULE_BY_NAME = {
@@ -63,6 +71,7 @@ _MODULE_BY_NAME = {
     "Schedule": "tessel.schedule",
     "ScheduleError": "tessel.errors",
     "SearchBudget": "tessel.search",
+    "check": "tessel.jobs.checking",
     "check_schedule": "tessel.validation",
     "compare_schedules": "tessel.comparison",
     "draw": "tessel.picture.files",
@@ -72,7 +81,10 @@ _MODULE_BY_NAME = {
     "load_placement": "tessel.documents",
     "load_plan": "tessel.jobs.plan",
     "load_schedule": "tessel.documents",
+    "partition": "tessel.compiling.partitioning",
+    "plan": "tessel.jobs.planning",
     "save": "tessel.documents",
+    "tune": "tessel.jobs.tuning",
 }
 
 if not TYPE_CHECKING:  # or a type checker would take any misspelt name for one of these

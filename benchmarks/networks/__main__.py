@@ -39,9 +39,9 @@ from benchmarks.processor_peak import peak_gflops
 from records import open_store
 from tuner.backends.metaschedule.backend import MetaSchedule
 from tuner.backends.metaschedule.proposers import DRAFT, LANGUAGE, NEIGHBOUR
+from tuner.backends.metaschedule.trial_worker import builder_and_runner
 from tuner.frontend import Model
 from tuner.frontend.torch.program import import_module
-from tuner.language.trial_worker import builder_and_runner
 from tuner.lowering.lower import build_module, lower_module
 from tuner.lowering.weight_binding import bound_arguments
 from tuner.targets.resolution import resolve_target

@@ -36,16 +36,16 @@ from records import open_store
 from tuner.backends.cpu.tuned.kernel_trials import load_kernel_trials
 from tuner.backends.cpu.tuned.trial_knowledge import TrialKnowledge
 from tuner.backends.environment import environment_of
-from tuner.backends.library_call import Convolution, Linear
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine
 from tuner.backends.metaschedule.proposers import BATCH, LANGUAGE, Knowledge, new_proposer
-from tuner.backends.torch.calls import PackedCall
 from tuner.backends.tvm.cpu_schedule import cpu_schedule_of
 from tuner.backends.tvm.vector_math import vectorise_math
 from tuner.graph.relax_types import PrimFunc
 from tuner.language.kernels import FAMILIES, Kernel, kernel_module, own_kernel, parse_kernel
 from tuner.language.knowledge import family_of_own
 from tuner.measuring.kernel_process import KernelProcess
+from tuner.runtime.library_calls import Convolution, Linear
+from tuner.runtime.torch_calls import PackedCall
 from tuner.targets.resolution import resolve_target
 from tuner.targets.vector_registers import vector_registers
 from tuner.tuning.own_kernels import OwnCandidates

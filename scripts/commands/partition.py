@@ -10,7 +10,6 @@ import typer
 
 from scripts.options import tuning_options
 from scripts.options.dataclass_options import takes_options
-from scripts.options.gpu_prediction import gpu_model, is_predicted_for_gpu, note_prediction
 from scripts.options.tuning_options import (
     BatchOption,
     CoalesceOption,
@@ -22,22 +21,22 @@ from scripts.options.tuning_options import (
     TrialBudgetOption,
     TuningOptions,
     ValueOption,
-    assignments_of,
 )
 from scripts.reports.picture_options import style_option, width_option
 from scripts.reports.tables import print_end_to_end, print_partitions
 from scripts.terminal import console
-from tessel.jobs.arguments import check_folder, check_model, parse_names
+from tessel.jobs.arguments import check_folder, check_model
 from tessel.jobs.formatting import format_figure, format_layers, format_tensors, format_us
 from tessel.jobs.pictures import PICTURES, load_look, parse_width
+from tessel.jobs.reports import shown_report
 from tessel.progress import messages
+from tuner.tuning.search.options import PartitionOptions as Defaults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scripts.documents.tuning import Partitioned, PrintedExplanation, PrintedRace, PrintedTensor
     from tessel.picture import GraphNode
-    from tuner.frontend import Model
     from tuner.partition.explanation import Explanation
     from tuner.plan import TensorType
     from tuner.tuning.partition_model import PartitionedModel
@@ -47,16 +46,16 @@ if TYPE_CHECKING:
 class PartitionOptions(TuningOptions):
     """How a model is priced, how far its partition is searched, and what is shown."""
 
-    target: RemoteTargetOption = "cpu"
+    target: RemoteTargetOption = Defaults.target
     train: Annotated[
         bool, typer.Option("--train/--infer", help="The forward that computes the loss, or the outputs.")
     ] = False
-    batch: BatchOption = 1
+    batch: BatchOption = Defaults.batch
     shape: ShapeOption = None
     value: ValueOption = None
-    trial_budget: TrialBudgetOption = None
-    graph_level_search: GraphLevelSearchOption = 0
-    coalesce: CoalesceOption = False
+    trial_budget: TrialBudgetOption = Defaults.trial_budget
+    graph_level_search: GraphLevelSearchOption = Defaults.graph_level_search
+    coalesce: CoalesceOption = Defaults.coalesce
     picture: Annotated[
         Path | None, typer.Option(help="Draw the graph coloured by backend (.svg, .png, .pdf).")
     ] = None
@@ -92,19 +91,12 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
     look = load_look(options.style)
     check_model(model)
 
-    from tuner.tuning.partition_model import partition_model
+    from tessel.compiling.partitioning import find_mix, load_source
 
-    loaded = tuning_options.load_model(
-        model, shapes=options.shape, values=options.value, batch=options.batch, training=options.train
-    )
-    if is_predicted_for_gpu(options):
-        result = _predict(loaded, options)
-    else:
-        options = tuning_options.spend_trials(options, loaded, options.trial_budget)
-        with tuning_options.open_session(options) as session:
-            result = partition_model(
-                loaded, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
-            )
+    settings = tuning_options.job_options(Defaults, options)
+    with messages.bar(f"loading {model}") as update:
+        report = shown_report(update)
+        result = find_mix(load_source(model, None, settings, report), settings, report)
     if options.picture is not None:
         from tessel.picture import partition_figure, save_figure
 
@@ -124,27 +116,6 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
             _note_reasons(result)
         return
     _print(result, explain=options.explain)
-
-
-def _predict(model: Model, options: PartitionOptions) -> PartitionedModel:
-    """Partition a model for a GPU that is not here; every figure is a prediction."""
-    from cost_model.gpu.devices import find_gpu
-    from tuner.targets.resolution import resolve_target
-    from tuner.tuning.predict_partition import predict_partition
-
-    device, target = find_gpu(options.target), resolve_target(options.target)
-    kernel_model = gpu_model(options)
-    with messages.bar(f"predicting {model.name} on {device.name}"):
-        result = predict_partition(
-            model,
-            kernel_model,
-            device,
-            target,
-            backend_names=parse_names(options.backends),
-            assignments=assignments_of(options),
-        )
-    note_prediction(device, kernel_model)
-    return result
 
 
 def _nodes(result: PartitionedModel) -> list[GraphNode]:

@@ -11,14 +11,7 @@ import typer
 
 from scripts.options import completion
 from tessel.jobs.arguments import check_choice
-
-OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-mixed")
-"""As `tessel.planning.cluster.OPTIMIZERS`, which loads more than a completion may. Checked in
-tests/scripts/commands/test_plan.py."""
-
-DEFAULT_LINK = "100GB/s"
-DEFAULT_HOP_US = 10.0
-DEFAULT_OPTIMIZER = "adam"
+from tessel.jobs.planning import OPTIMIZERS
 
 
 def link_option(panel: str) -> Any:
@@ -27,7 +20,7 @@ def link_option(panel: str) -> Any:
 
 
 def hop_us_option(panel: str) -> Any:
-    """Return the declaration of `--hop-us`; `check_hop_us` refuses what is no latency."""
+    """Return the declaration of `--hop-us`; the job refuses what is no latency."""
     return typer.Option(help="Latency of a message between devices in us.", rich_help_panel=panel)
 
 
@@ -43,13 +36,3 @@ def optimizer_option(panel: str) -> Any:
 
 def _check_optimizer(text: str) -> str:
     return check_choice("--optimizer", text, OPTIMIZERS)
-
-
-def check_hop_us(hop_us: float) -> None:
-    """Refuse a latency that is none.
-
-    Raises:
-        typer.BadParameter: it is negative or not finite.
-    """
-    if not 0 <= hop_us < 1e9:
-        raise typer.BadParameter(f"--hop-us is {hop_us:g}; give microseconds of at least 0")

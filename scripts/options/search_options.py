@@ -1,15 +1,10 @@
-"""What limits a search: the options `--work` and `--time-limit`, and the budget that they make."""
+"""The options that limit a search, `--work` and `--time-limit`, and panels of the help."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-from tessel.jobs.arguments import parse_duration
-
-if TYPE_CHECKING:
-    from tessel.search.budget import SearchBudget
 
 SEARCH_PANEL = "Search options"
 OUTPUT_PANEL = "Output options"
@@ -34,7 +29,7 @@ JsonOption = Annotated[
 def work_option(
     default: str, *, search: str = "the search", promise: str = EQUAL_WORK, panel: str = SEARCH_PANEL
 ) -> Any:
-    """Return the declaration of `--work`, checked by `make_budget`.
+    """Return the declaration of `--work`, checked by `tessel.jobs.limits.make_budget`.
 
     Args:
         default: the units that are given where the option is left out, as the help says it.
@@ -48,23 +43,3 @@ def work_option(
         rich_help_panel=panel,
         show_default=False,
     )
-
-
-def make_budget(work: float | None, time_limit: str | None) -> SearchBudget:
-    """Return what the options `--work` and `--time-limit` allow; without the second no time cuts the search.
-
-    Raises:
-        BadParameter: one of them is not above 0 or is no number.
-    """
-    from tessel.search.budget import DEFAULT_WORK, SearchBudget
-
-    if work is not None and not 0 < work < 1e9:
-        raise typer.BadParameter(f"--work is {work:g}; give a number of units above 0, such as 10")
-    if time_limit is not None:
-        return SearchBudget(work_limit=work, time_limit_s=parse_duration(time_limit))
-    return SearchBudget(work_limit=DEFAULT_WORK if work is None else work)
-
-
-def only_time(work: float | None, time_limit: str | None) -> float | None:
-    """Return the seconds of `--time-limit` where they are the only limit; None where work is limited."""
-    return None if work is not None or time_limit is None else parse_duration(time_limit)

@@ -5,42 +5,36 @@ They are fields of one class, so that a new one is declared once; `takes_options
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from scripts.options import completion
+from tessel.jobs import reports as sessions
 from tessel.jobs.arguments import (
     check_choice,
     check_remote_target,
     check_target,
     parse_names,
+    parse_shape_choices,
     parse_shapes,
     parse_values,
 )
 from tessel.progress import messages
+from tuner.tuning.search.options import MatchName, SearchOptions
 
 if TYPE_CHECKING:
-    from cost_model import StageModel
-    from cost_model.language.network import Network
     from tuner.frontend import Model
-    from tuner.graph.node_set import NodeSet
-    from tuner.partition.assignment import Assignment
-    from tuner.pricing.protocol import PriceMode, Pricing
-    from tuner.targets.target import Target
     from tuner.tuning.session import Session
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
 SCHEDULE_COST_MODELS = ("tvm", "records", "draft")
 PROPOSERS = ("language", "draft", "neighbour", "evolutionary", "random")
-_FEW_TRIALS = 32
-"""Below this, MetaSchedule's evolution is not used unless asked for; equal to the backend's own number."""
 PRICES = ("measured", "active", "model")
-DEFAULT_RECORDS = "sqlite:///out/records.db"
 
 _TUNING = "Tuning options"
 
@@ -142,7 +136,6 @@ PruneOption = Annotated[
         rich_help_panel=_TUNING,
     ),
 ]
-MatchName = Literal["exact", "compatible", "any"]
 MatchOption = Annotated[
     MatchName,
     typer.Option(
@@ -249,271 +242,102 @@ def load_model(
     return loaded
 
 
-def threads_of_device(devices: int) -> int:
-    """Return how many threads each pipeline device gets if they share this machine, at least one."""
-    from records.cores import num_usable_cores
-
-    return max(1, num_usable_cores() // devices)
-
-
 @dataclass(frozen=True, kw_only=True)
 class MeasuringOptions:
     """What any command takes that measures."""
 
-    target: TargetOption = "cpu"
-    records: RecordsOption = DEFAULT_RECORDS
+    target: TargetOption = SearchOptions.target
+    records: RecordsOption = SearchOptions.records
     backends: BackendsOption = None
-    trials: TrialsOption = 0
-    threads: ThreadsOption = None
-    jobs: JobsOption = 1
-    seed: SeedOption = 0
+    trials: TrialsOption = SearchOptions.trials
+    threads: ThreadsOption = SearchOptions.threads
+    jobs: JobsOption = SearchOptions.jobs
+    seed: SeedOption = SearchOptions.seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuningOptions(MeasuringOptions):
     """What a command takes besides that chooses among backends."""
 
-    price: PriceOption = "measured"
-    budget: BudgetOption = None
-    regret: RegretOption = 0.02
-    cost_model: CostModelOption = None
+    price: PriceOption = SearchOptions.price
+    budget: BudgetOption = SearchOptions.budget
+    regret: RegretOption = SearchOptions.regret
+    cost_model: CostModelOption = SearchOptions.cost_model
     assign: AssignOption = None
-    prune: PruneOption = False
-    match: MatchOption = "exact"
-    database: DatabaseOption = None
-    schedule_cost_model: ScheduleCostModelOption = "tvm"
-    fleet: FleetOption = None
-    proposer: ProposerOption = None
-    language_model: LanguageModelOption = None
+    prune: PruneOption = SearchOptions.prune
+    match: MatchOption = SearchOptions.match
+    database: DatabaseOption = SearchOptions.tvm_database
+    schedule_cost_model: ScheduleCostModelOption = SearchOptions.schedule_cost_model
+    fleet: FleetOption = SearchOptions.fleet
+    proposer: ProposerOption = SearchOptions.proposer
+    language_model: LanguageModelOption = SearchOptions.language_model
 
 
 _Options = TypeVar("_Options", bound=TuningOptions)
+_Job = TypeVar("_Job")
 
 
 def spend_trials(options: _Options, model: Model, budget: int | None) -> _Options:
-    """Tune a model's kernels before anything is priced; return options that build with what was found.
+    """Tune a model's kernels before anything is priced; return options that build with what was found."""
+    from tuner.tuning.search.kernel_budget import spend_trials
 
-    Kernels of our own get `--trials` each, or most of the budget; MetaSchedule's, which nobody of ours runs,
-    get the rest of the budget here, or `--trials` each when they are priced. What the records hold of kernels
-    of our own counts without either option.
-    """
-    if budget is not None and budget < 1:
-        raise typer.BadParameter(f"--trial-budget is {budget}; it is at least 1")
-    is_here = options.target.startswith("cpu") and options.fleet is None and options.price != "model"
-    if not is_here:
-        return options if budget is None else _spend_on_metaschedule(options, model, budget, None)
-    own = _tune_own_kernels(options, model, budget)
-    if own.backends != options.backends:
-        options = replace(options, backends=own.backends)
-    if budget is None or not own.has_metaschedule:
-        return options
-    return _spend_on_metaschedule(options, model, budget - own.spent, own)
-
-
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """What came of tuning kernels of our own.
-
-    Attributes:
-        backends: what `--backends` is from then on.
-        spent: trials of the budget that these kernels have had.
-        covered: nodes of the model's graph that they compute.
-        has_metaschedule: whether that backend takes part, if it has trials or a database.
-    """
-
-    backends: str | None
-    spent: int
-    covered: NodeSet
-    has_metaschedule: bool
-
-
-def _packed_network(options: _Options, target: Target) -> Network | None:
-    """Return the language model if it has learnt kernels of our own."""
-    from cost_model.language.model_files import load_network
-    from tuner.backends.metaschedule.backend import DEFAULT_LANGUAGE_MODEL
-
-    folder = options.language_model or Path(DEFAULT_LANGUAGE_MODEL)
-    network, manifest = load_network(folder, target.text, target.num_threads)
-    return network if manifest.num_packed else None
-
-
-def _tune_own_kernels(options: _Options, model: Model, budget: int | None) -> _Own:
-    from records import open_store
-    from tuner.backends.metaschedule.proposers import DRAFT, EVOLUTIONARY, LANGUAGE
-    from tuner.backends.registry import available_backends, backends_for
-    from tuner.targets.resolution import resolve_target
-    from tuner.tuning.own_kernels import OwnTrials, tune_model
-
-    target = resolve_target(options.target, num_threads=options.threads)
-    names = _backend_references(options.backends)
-    known = None if names is None else [name for name in names if name.partition("?")[0] != "metaschedule"]
-    backends = available_backends(target) if known is None else backends_for(known, target)
-    proposer = DRAFT if options.proposer in (None, EVOLUTIONARY) else options.proposer
-    trials = OwnTrials(
-        budget=budget,
-        each=options.trials or None,
-        proposer=proposer,
-        network=_packed_network(options, target) if proposer == LANGUAGE else None,
-    )
-    with messages.bar("tuning our own kernels") as update, open_store(options.records) as store:
-        found = tune_model(
-            model,
-            backends,
-            trials if budget or options.trials else None,
-            store,
-            target,
-            on_batch=lambda num_trials: update("tuning our own kernels", num_trials, budget),
-        )
-    for each in found.kernels:
-        if each.trials:
-            messages.note(
-                f"{each.name} runs {each.count} times: {each.trials} trials, {each.rule_us:.1f} us by its "
-                f"rule, {each.best_us:.1f} us now"
-            )
-    takes_part = names is None or any(name.partition("?")[0] == "metaschedule" for name in names)
-    text = options.backends
-    if found.chosen:
-        references = [each.reference for each in found.backends if each.name != "metaschedule"]
-        is_asked_for = names is not None or options.trials or options.database is not None or budget
-        if takes_part and is_asked_for:
-            references.append("metaschedule")
-        text = ",".join(references)
-    return _Own(text, found.spent, found.covered, takes_part)
-
-
-def _spend_on_metaschedule(options: _Options, model: Model, budget: int, own: _Own | None) -> _Options:
-    """Tune what no kernel of our own runs; return options that read it from its database."""
-    from tuner.backends.metaschedule.backend import DEFAULT_FOLDER, MetaSchedule
-    from tuner.backends.metaschedule.proposers import DRAFT
-    from tuner.graph.node_set import NodeSet
-    from tuner.language.trial_worker import builder_and_runner
-    from tuner.targets.resolution import resolve_target
-    from tuner.tuning.model_kernels import tune_model_kernels
-
-    backend = MetaSchedule(
-        trials=max(1, budget),
-        database=DEFAULT_FOLDER if options.database is None else str(options.database),
-        records=options.records,
-        proposer=options.proposer or DRAFT,
-        language_model="" if options.language_model is None else str(options.language_model),
-    )
-    target = resolve_target(options.target, num_threads=options.threads)
-    builder, runner = builder_and_runner(target.num_threads)
+    search = search_options(options)
     with messages.bar("tuning kernels") as update:
-        found = tune_model_kernels(
-            model,
-            backend,
-            target,
-            budget=budget,
-            builder=builder,
-            runner=runner,
-            on_batch=lambda num_trials: update("tuning kernels", num_trials, budget),
-            without=NodeSet() if own is None else own.covered,
-        )
-    for kernel in found.kernels:
-        messages.note(
-            f"a kernel that runs {kernel.count} times got {kernel.trials} trials: "
-            f"{kernel.first_us:.1f} us after the first batch, {kernel.best_us:.1f} us at best"
-        )
-    return replace(options, database=found.database, proposer=None, language_model=None)
+        found = spend_trials(search, model, budget, sessions.shown_report(update))
+    if found is search:
+        return options
+    return replace(
+        options,
+        backends=None if found.backends is None else ",".join(found.backends),
+        database=found.tvm_database,
+        proposer=found.proposer,
+        language_model=found.language_model,
+    )
 
 
 @contextmanager
 def open_session(options: MeasuringOptions) -> Iterator[Session]:
     """Open what measuring needs, with progress on stderr; finished measurements are kept on any exit."""
-    from records import Match
-    from tuner.tuning.session import SessionSettings, start_session
-
-    tuning = options if isinstance(options, TuningOptions) else _as_tuning(options)
-    for name, least in (("trials", 0), ("jobs", 1), ("threads", 1)):
-        value = getattr(tuning, name)
-        if value is not None and value < least:
-            raise typer.BadParameter(f"--{name} is {value}; it is at least {least}")
-    is_default = tuning.proposer is None and tuning.schedule_cost_model == "tvm"
-    if 0 < tuning.trials < _FEW_TRIALS and is_default and not tuning.target.startswith("cpu"):
-        messages.note(
-            f"{tuning.trials} trials are too few for evolution to learn from, so schedules are drawn at "
-            "random"
-        )
-    with (
-        messages.bar("starting") as update,
-        start_session(
-            tuning.target,
-            SessionSettings(
-                backend_names=_backend_references(tuning.backends),
-                trials=tuning.trials,
-                database=None if tuning.database is None else str(tuning.database),
-                schedule_cost_model=tuning.schedule_cost_model,
-                proposer=tuning.proposer,
-                language_model=None if tuning.language_model is None else str(tuning.language_model),
-                num_threads=tuning.threads,
-                jobs=tuning.jobs,
-                seed=tuning.seed,
-                match=Match(tuning.match),
-                fleet=tuning.fleet,
-                assignments=assignments_of(tuning),
-            ),
-            records_url=tuning.records,
-            pricing=_pricing(tuning),
-            on_progress=lambda progress: update(progress.text, progress.completed, progress.total),
-        ) as session,
-    ):
+    with sessions.open_session(search_options(options)) as session:
         yield session
 
 
-def _as_tuning(options: MeasuringOptions) -> TuningOptions:
-    """Return the options of a session; those that the command lacks have their defaults."""
-    names = [field.name for field in fields(TuningOptions)]
-    return TuningOptions(**{name: getattr(options, name) for name in names if hasattr(options, name)})
+def search_options(options: MeasuringOptions) -> SearchOptions:
+    """Return what the command line says of the search; options that a command lacks have their defaults."""
+    return job_options(SearchOptions, options)
 
 
-def assignments_of(options: TuningOptions) -> tuple[Assignment, ...]:
-    """Return what `--assign` says."""
-    from tuner.partition.assignment import Assignment
+def job_options(kind: type[_Job], options: object) -> _Job:
+    """Return a job's options of the same names; only how lists are written down differs.
 
-    try:
-        return tuple(Assignment.parse(text) for text in options.assign or ())
-    except ValueError as error:
-        raise typer.BadParameter(f"--assign: {error}") from error
-
-
-def _backend_references(text: str | None) -> tuple[str, ...] | None:
-    """Return what `--backends` names; a backend's old name is noted on stderr, once."""
-    from records.backend_names import CURRENT_NAMES
-
-    references = parse_names(text)
-    for reference in references or ():
-        name, _, _ = reference.partition("?")
-        if name in CURRENT_NAMES:
-            messages.note(
-                f"backend {name} is now {CURRENT_NAMES[name]}; the old name goes with the next version"
-            )
-    return references
+    Args:
+        kind: the job's options.
+        options: as the command line gave them.
+    """
+    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # dataclasses, as all options are
+    given = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    for name, read in _LISTS.items():
+        if name in given:
+            given[name] = read(given[name])
+    for name, own in (("tvm_database", "database"), ("format", "format_name")):
+        if name in names and hasattr(options, own):
+            given[name] = getattr(options, own)
+    return kind(**given)
 
 
-def _pricing(options: TuningOptions) -> Pricing:
-    from cost_model import load_kernel_model
-    from tuner.pricing.protocol import Pricing
-
-    if not 0 <= options.regret < 1 or (options.budget is not None and options.budget < 0):
-        raise typer.BadParameter("--regret is a share from 0 to below 1, and --budget a number >= 0")
-    return Pricing(
-        mode=cast("PriceMode", options.price),  # its option's callback checked it
-        budget=options.budget,
-        regret=options.regret,
-        prune=options.prune,
-        model=None if options.cost_model is None else load_kernel_model(options.cost_model),
-        stage_model=_stage_model(options.cost_model),
-        num_threads=options.threads,
-    )
+def _shapes(texts: list[str] | None) -> Mapping[str, tuple[int, ...]] | list[dict[str, tuple[int, ...]]]:
+    """Return one set of shapes, or several where an input has several."""
+    found = parse_shape_choices(texts or [])
+    return found if len(found) > 1 else found[0]
 
 
-def _stage_model(folder: Path | None) -> StageModel | None:
-    """Load the correction of stages that stands beside a kernel model, where one does."""
-    from cost_model import load_stage_model
-    from cost_model.stage_model import MANIFEST
-
-    return None if folder is None or not (folder / MANIFEST).exists() else load_stage_model(folder)
+_LISTS: Mapping[str, Callable[[Any], Any]] = {
+    "backends": parse_names,
+    "assign": lambda texts: tuple(texts or ()),
+    "shape": _shapes,
+    "value": lambda texts: parse_values(texts or []),
+}
+"""How options that stand for several values are read."""
 
 
 def check_writable_folder(folder: Path, *, option: str = "--out") -> None:

@@ -239,7 +239,7 @@ class Plan:
         Raises:
             EngineError: a rank failed, or results are wrong; names them.
         """
-        from tessel.jobs.running import run_plan
+        from tessel.jobs.running.run import run_plan
 
         return run_plan(self, **options)
 

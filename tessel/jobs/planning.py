@@ -23,12 +23,12 @@ from tessel.jobs.arguments import (
     parse_cuts,
     parse_duration,
 )
-from tessel.jobs.keywords import options_of
+from tessel.jobs.keywords import options_of, with_signature
 from tessel.jobs.limits import check_hop_us, make_budget, only_time
 from tessel.jobs.plan import Plan
 from tessel.jobs.sources import ProfileSource, profile_of_source
 from tessel.progress import messages
-from tuner.tuning.search_options import PriceName
+from tuner.tuning.search.options import PriceName
 
 if TYPE_CHECKING:
     from tessel.placement import Placement
@@ -49,6 +49,9 @@ tests/scripts/commands/test_plan.py."""
 DEFAULT_MICRO_BATCHES_A_DEVICE = 4
 """Micro-batches of a step unless told otherwise: with four a device, 1F1B idles for a fifth of the step."""
 
+DEFAULT_LINK = "100GB/s"
+DEFAULT_HOP_US = 10.0
+DEFAULT_OPTIMIZER = "adam"
 DEFAULT_WORK = 30.0
 DEFAULT_TIME_LIMIT_S = 60.0
 
@@ -109,12 +112,12 @@ class PlanOptions:
     memory: Size | None = None
     device_memory: str | Sequence[Size] | None = None
     device_speed: str | Sequence[float] | None = None
-    link: str | float = "100GB/s"
-    hop_us: float = 10.0
+    link: str | float = DEFAULT_LINK
+    hop_us: float = DEFAULT_HOP_US
     collective_link: str | float | None = None
     node_devices: int | None = None
     node_link: str | float | None = None
-    optimizer: str = "adam"
+    optimizer: str = DEFAULT_OPTIMIZER
     runtime: str = "overlapped"
     global_batch: int | None = None
     micro_batches: int | None = None
@@ -242,7 +245,8 @@ def plan(source: ProfileSource, example_inputs: Any = None, /, **options: Any) -
     """Find degrees, cuts, placement and order of a training step: the fastest that fits.
 
         >>> import tessel
-        >>> rows = [{"layer": name, "forward_ms": 1, "backward_ms": 2} for name in "abcdefgh"]
+        >>> layer = {"forward_ms": 1, "backward_ms": 2, "weights_mib": 9, "saved_mib": 1, "boundary_mib": 1}
+        >>> rows = [{"layer": name, **layer} for name in "abcdefgh"]
         >>> found = tessel.plan(rows, devices=2, micro_batches=8, work=2)
         >>> found.step_ms >= found.lower_bound_ms
         True
@@ -420,3 +424,6 @@ def _speed(text: str) -> float:
             f"--device-speed has {text!r}; give speeds relative to the profiled device, such as 1 or 0.5"
         )
     return speed
+
+
+with_signature(plan, PlanOptions)

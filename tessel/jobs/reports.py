@@ -10,7 +10,7 @@ from tessel.progress import messages
 
 if TYPE_CHECKING:
     from tessel.progress.bars import Reporter
-    from tuner.tuning.search_options import SearchOptions
+    from tuner.tuning.search.options import SearchOptions
     from tuner.tuning.session import Report, Session
 
 
@@ -33,7 +33,7 @@ def open_session(options: SearchOptions) -> Iterator[Session]:
         UnknownNameError: there is no such target or backend.
         TunerError: the target is not the device that is here, or a backend cannot run here.
     """
-    from tuner.tuning.open_search import open_search
+    from tuner.tuning.search.opening import open_search
 
     with messages.bar("starting") as update, open_search(options, shown_report(update)) as session:
         yield session

@@ -78,7 +78,8 @@ class Sections:
         console = Console(file=out, width=100, highlight=False, emoji=False, color_system=None)
         for part in self.parts:
             if isinstance(part, str):
-                console.print(printable(part), markup=False, soft_wrap=True)
+                for line in part.split("\n"):
+                    console.print(printable(line), markup=False, soft_wrap=True)
             else:
                 console.print(part.shown())
         return out.getvalue()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tessel.jobs.planning import PlanOptions
     from tessel.profiles.profile import Profile
     from tuner.frontend import Model
-    from tuner.tuning.search_options import SearchOptions
+    from tuner.tuning.search.options import SearchOptions
 
 ProfileSource = Any
 """A table of timings: a path, rows by column, a pandas frame or a `Profile`; a plan, or its path; a torch
@@ -121,7 +121,7 @@ def _profile_of_rows(rows: Iterable[Mapping[str, Any]], options: PlanOptions) ->
 
 def _profile_of_model(source: Any, options: PlanOptions, example_inputs: Any = None) -> Profile:
     """Return the profile of a model, each layer a stage of its own."""
-    from tuner.tuning.gpu_prediction import is_predicted_for_gpu
+    from tuner.tuning.search.gpu_prediction import is_predicted_for_gpu
 
     model = load_model(
         source,
@@ -154,7 +154,7 @@ def load_model(
     """
     from tessel.compiling.partitioning import load_source
     from tessel.jobs.reports import shown_report
-    from tuner.tuning.search_options import PartitionOptions
+    from tuner.tuning.search.options import PartitionOptions
 
     options = PartitionOptions(train=training, batch=batch, shape=shape, value=value)
     name = str(source) if isinstance(source, str | Path) else type(source).__name__
@@ -166,7 +166,7 @@ def search_options(options: Any) -> SearchOptions:
     """Return the options of measuring that a job's options have; the others have their defaults."""
     from dataclasses import fields
 
-    from tuner.tuning.search_options import SearchOptions
+    from tuner.tuning.search.options import SearchOptions
 
     names = [each.name for each in fields(SearchOptions) if hasattr(options, each.name)]
     return SearchOptions(**{name: getattr(options, name) for name in names})
@@ -190,7 +190,7 @@ def _predicted(name: str, model: Model, options: PlanOptions) -> Profile:
     from cost_model.gpu.devices import find_gpu
     from tessel.profiles.tuned_plan import profile_of_stages
     from tuner.stages import cut_between, layers_of
-    from tuner.tuning.gpu_prediction import describe_prediction, gpu_model
+    from tuner.tuning.search.gpu_prediction import describe_prediction, gpu_model
     from tuner.tuning.stage_costs.predict_stages import predict_stages
 
     device = find_gpu(options.target)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tessel.errors import ScheduleError, UsageError
 from tessel.jobs.arguments import check_choice, check_counts, describe_shapes, parse_bytes, sorted_shapes
-from tessel.jobs.keywords import options_of
+from tessel.jobs.keywords import options_of, with_signature
 from tessel.jobs.limits import make_budget
 from tessel.jobs.placement_schedules import find_plan
 from tessel.jobs.placements import measure_placements, settings_by_placement
@@ -23,7 +23,7 @@ from tessel.jobs.plan import Plan
 from tessel.jobs.reports import shown_report
 from tessel.jobs.sources import load_model
 from tessel.progress import messages
-from tuner.tuning.search_options import SearchOptions
+from tuner.tuning.search.options import SearchOptions
 
 if TYPE_CHECKING:
     from tessel.tuned_plan import TunedPlan
@@ -182,7 +182,7 @@ def _load(model: Any, example_inputs: Any, shapes: Shapes, options: TuneOptions)
 
 
 def _spend_trials(options: TuneOptions, model: Any) -> TuneOptions:
-    from tuner.tuning.kernel_budget import spend_trials
+    from tuner.tuning.search.kernel_budget import spend_trials
 
     with messages.bar("tuning kernels") as update:
         return spend_trials(options, model, options.trial_budget, shown_report(update))
@@ -226,3 +226,6 @@ def _check_other_shapes(
             f"--shape gives an input several shapes, and stages of --placement {options.placement_name} "
             "cannot be cut alike for each; give one shape, or vshape, interleaved:C, zbv or xshape"
         )
+
+
+with_signature(tune, TuneOptions)

@@ -102,13 +102,15 @@ TUNING_CONTEXT = {
 }
 SESSION = {
     "tuner.frontend.load_model": SimpleNamespace(cuts=(), notes=()),
-    "tuner.tuning.session.start_session": contextmanager(lambda: iter(["session"])),
-    "tuner.tuning.model_kernels.tune_model_kernels": SimpleNamespace(database=Path("tuned"), kernels=()),
-    "tuner.tuning.own_kernels.tune_model": SimpleNamespace(
+    "tuner.tuning.search.opening.start_session": contextmanager(lambda: iter(["session"])),
+    "tuner.tuning.search.kernel_budget.tune_model_kernels": SimpleNamespace(
+        database=Path("tuned"), kernels=()
+    ),
+    "tuner.tuning.search.kernel_budget.tune_model": SimpleNamespace(
         backends=(), chosen={}, kernels=(), covered=frozenset(), spent=0
     ),
-    "cost_model.language.model_files.load_network": ("network", SimpleNamespace(num_packed=9)),
-    "cost_model.load_kernel_model": "kernel model",
+    "tuner.tuning.search.kernel_budget.load_network": ("network", SimpleNamespace(num_packed=9)),
+    "tuner.tuning.search.opening.load_kernel_model": "kernel model",
 }
 
 
@@ -424,7 +426,8 @@ OF_TVM: dict[str, Case] = {
         },
         spies={
             **SESSION,
-            "tuner.tuning.partition_model.partition_model": SimpleNamespace(model="model"),
+            "tessel.compiling.partitioning.load_model": SimpleNamespace(cuts=(), notes=()),
+            "tessel.compiling.partitioning.partition_model": SimpleNamespace(model="model"),
             "scripts.commands.partition._nodes": [],
             "tessel.picture.partition_figure": "figure",
             "tessel.picture.save_figure": None,
@@ -553,7 +556,7 @@ OF_TORCH: dict[str, Case] = {
             "tuner.language.collecting.train_on_records": SimpleNamespace(
                 save=lambda folder: None, manifest=SimpleNamespace(num_samples=1, residual=0.5)
             ),
-            "tuner.language.trial_worker.builder_and_runner": (None, None),
+            "tuner.backends.metaschedule.trial_worker.builder_and_runner": (None, None),
             "tuner.language.collecting.collect_schedules": SimpleNamespace(
                 num_kernels=1, num_trials=1, num_new=1, mean_quality=(0.5, None)
             ),
@@ -591,7 +594,7 @@ OF_TORCH: dict[str, Case] = {
                 SimpleNamespace(shape=SimpleNamespace(num_parameters=1)),
                 Manifest(),
             ),
-            "tuner.language.trial_worker.builder_and_runner": (None, None),
+            "tuner.backends.metaschedule.trial_worker.builder_and_runner": (None, None),
             "cost_model.language.model_files.load_network": (
                 SimpleNamespace(shape=SimpleNamespace(num_parameters=1)),
                 Manifest(),
@@ -649,7 +652,7 @@ OF_TORCH: dict[str, Case] = {
             "tuner.language.model_training.held_out_tasks": frozenset(),
             "tuner.language.evaluation.measure_trials": ((1.0,), None),
             "tuner.language.evaluation.mean_best_us": [1.0] * 9,
-            "tuner.language.trial_worker.builder_and_runner": (None, None),
+            "tuner.backends.metaschedule.trial_worker.builder_and_runner": (None, None),
         },
     ),
 }

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
@@ -29,15 +27,11 @@ from tuner.graph.relax_types import IRModule, RelaxFunction, weights_of
 from tuner.rules.pattern import LabelledPattern, Match
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule
+from tuner.runtime.blas_calls import PACKED_NAME
 from tuner.targets.resolution import blas_version
 from tuner.targets.target import Target
 
 _DTYPES = frozenset({"float32", "float64"})
-
-_PACKED_NAME = "tessel.blas.matmul"
-
-_NUM_TRIALS = 3
-"""Runs of each way when a matrix is bound; the least counts."""
 
 
 class Blas:
@@ -96,70 +90,6 @@ def bound_calls(function: RelaxFunction) -> tuple[Any, ...]:
     )
 
 
-@tvm.register_global_func(f"{_PACKED_NAME}.nn", override=True)
-def _multiply(left: Any, right: Any, result: Any) -> None:
-    _matmul(np.from_dlpack(left), np.from_dlpack(right), np.from_dlpack(result))
-
-
-@tvm.register_global_func(f"{_PACKED_NAME}.nt", override=True)
-def _multiply_right_transposed(left: Any, right: Any, result: Any) -> None:
-    _matmul(np.from_dlpack(left), np.from_dlpack(right).mT, np.from_dlpack(result))
-
-
-@tvm.register_global_func(f"{_PACKED_NAME}.tn", override=True)
-def _multiply_left_transposed(left: Any, right: Any, result: Any) -> None:
-    _matmul(np.from_dlpack(left).mT, np.from_dlpack(right), np.from_dlpack(result))
-
-
-@tvm.register_global_func(f"{_PACKED_NAME}.tt", override=True)
-def _multiply_both_transposed(left: Any, right: Any, result: Any) -> None:
-    _matmul(np.from_dlpack(left).mT, np.from_dlpack(right).mT, np.from_dlpack(result))
-
-
-class _BoundMatrix:
-    """A constant matrix in the memory layout that is fastest for products with this many rows.
-
-    It is a copy: what it is made from may lie in memory that the program that binds it uses again.
-    """
-
-    def __init__(self, matrix: np.ndarray, num_rows: int) -> None:
-        rows = np.ones((num_rows, matrix.shape[0]), matrix.dtype)
-        result = np.empty((num_rows, matrix.shape[1]), matrix.dtype)
-        ways = (np.array(matrix, order="C"), np.array(matrix, order="F"))
-        self.matrix = min(ways, key=lambda way: _least_s(lambda: np.matmul(rows, way, out=result)))
-
-
-@tvm.register_global_func(f"{_PACKED_NAME}.bind", override=True)
-def _bind(transposed: Any, num_rows: Any, matrix: Any) -> _BoundMatrix:
-    array = np.from_dlpack(matrix)
-    return _BoundMatrix(array.T if int(transposed) else array, int(num_rows))
-
-
-@tvm.register_global_func(f"{_PACKED_NAME}.bound", override=True)
-def _multiply_by_bound(left: Any, right: _BoundMatrix, result: Any) -> None:
-    _matmul(np.from_dlpack(left), right.matrix, np.from_dlpack(result))
-
-
-def _least_s(run: Callable[[], object]) -> float:
-    """Return the minimum time of a few runs, after a warm-up run."""
-    run()
-    found = []
-    for _ in range(_NUM_TRIALS):
-        started = time.perf_counter()
-        run()
-        found.append(time.perf_counter() - started)
-    return min(found)
-
-
-def _matmul(left: np.ndarray, right: np.ndarray, result: np.ndarray) -> None:
-    """Multiply into the result; a batch of rows times one matrix is one call of BLAS, not one a batch."""
-    if left.ndim > 2 and right.ndim == 2 and left.flags.c_contiguous:
-        rows = left.reshape(-1, left.shape[-1])
-        np.matmul(rows, right, out=result.reshape(-1, result.shape[-1]))
-    else:
-        np.matmul(left, right, out=result)
-
-
 @relax.expr_functor.mutator
 class _CallBlas(relax.PyExprMutator):
     """Replaces matrix products, and the transpositions that only they read, by packed calls."""
@@ -190,16 +120,16 @@ class _CallBlas(relax.PyExprMutator):
             num_rows = tvm.tirx.IntImm("int64", math.prod(shape_of(left)[:-1]))
             arguments = [turned, num_rows, self.visit_expr(matrix)]
             bound = self.builder_.emit(
-                relax.call_pure_packed(f"{_PACKED_NAME}.bind", *arguments, ty_args=relax.ObjectType())
+                relax.call_pure_packed(f"{PACKED_NAME}.bind", *arguments, ty_args=relax.ObjectType())
             )
             return relax.call_dps_packed(
-                f"{_PACKED_NAME}.bound", [self.visit_expr(left), bound], out_ty=call.ty
+                f"{PACKED_NAME}.bound", [self.visit_expr(left), bound], out_ty=call.ty
             )
         letters, operands = "", []
         for operand in call.args:
             letters += "t" if operand in self.transposed else "n"
             operands.append(self.visit_expr(self.transposed.get(operand, operand)))
-        return relax.call_dps_packed(f"{_PACKED_NAME}.{letters}", operands, out_ty=call.ty)
+        return relax.call_dps_packed(f"{PACKED_NAME}.{letters}", operands, out_ty=call.ty)
 
 
 def _is_product(call: Any) -> bool:

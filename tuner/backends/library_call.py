@@ -12,14 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
 import tvm
 from tvm import relax
 
 from tuner.graph.relax_types import RelaxFunction
-
-Activation = Literal["", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
-"""What follows a product or a convolution; nothing if empty."""
+from tuner.runtime.library_calls import Activation, Attention, Call, Convolution, LayerNorm, Linear, Softmax
 
 ACTIVATIONS: dict[str, Activation] = {
     "relax.nn.relu": "relu",
@@ -35,60 +32,6 @@ Then = Literal["", "add", "multiply"]
 """What is done to a product with a further tensor of its result's shape; nothing if empty."""
 
 JOINS: dict[str, Then] = {"relax.add": "add", "relax.multiply": "multiply"}
-
-
-class Linear(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A matrix product, a bias along the last axis where there is one, and an activation.
-
-    Operands: left, right, and the bias.
-    """
-
-    left_transposed: bool
-    right_transposed: bool
-    has_bias: bool
-    activation: Activation
-
-
-class Convolution(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A convolution of NCHW data by OIHW weights, a bias each channel, and an activation.
-
-    Operands: data, weights, and the bias.
-    """
-
-    strides: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    has_bias: bool
-    activation: Activation
-
-
-class Attention(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """softmax(scale · query keyᵀ + mask) value, over the last two axes.
-
-    Operands: query, key, value, and the mask. The key is transposed where it was given so.
-    """
-
-    scale: float
-    has_mask: bool
-    key_transposed: bool
-
-
-class LayerNorm(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Layer normalisation over the last axes. Operands: data, gamma, beta."""
-
-    num_axes: int
-    epsilon: float
-
-
-class Softmax(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Softmax, or its logarithm, along one axis. Operand: data."""
-
-    axis: int
-    logarithm: bool
-
-
-Call = Linear | Convolution | Attention | LayerNorm | Softmax
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +55,6 @@ class ProductCall:
     linear: Linear
     operands: tuple[Any, ...]
     then: Then
-
-
-def encode_call(call: Call) -> str:
-    """Return the call as text, to pass to a packed function."""
-    return msgspec.json.encode(call, order="sorted").decode()
-
-
-def decode_call(text: str) -> Call:
-    """Read what `encode_call` wrote."""
-    call: Call = msgspec.json.decode(text, type=Call)
-    return call
 
 
 def recognise_call(function: RelaxFunction) -> LibraryCall | None:

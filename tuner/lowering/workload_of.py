@@ -18,7 +18,8 @@ from records.workload import Operator, Role, Tensor, Workload, describe
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.flops import count_flops
 from tuner.graph.relax_source import flat, static_shape
-from tuner.graph.torch_call import encode_operator_call, read_torch_call
+from tuner.graph.torch_call import read_torch_call
+from tuner.runtime.operator_call import encode_operator_call
 
 
 def workload_of(

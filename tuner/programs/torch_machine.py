@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from tvm import relax
 
-from tuner.backends.torch.operator_calls import compute, compute_gradient
 from tuner.errors import UnsupportedOperatorError
 from tuner.frontend.torch.arrays import as_tensor
 from tuner.graph.relax_types import IRModule
-from tuner.graph.torch_call import OperatorCall, read_torch_call
+from tuner.graph.torch_call import read_torch_call
 from tuner.programs.step_results import Tensors
 from tuner.programs.torch_operators import torch_operator
+from tuner.runtime.operator_call import OperatorCall
+from tuner.runtime.torch_operator_calls import compute, compute_gradient
 from tuner.stages import StageFunction
 from tuner.stages.program import is_tensor, variables_of
 

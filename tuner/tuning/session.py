@@ -47,6 +47,23 @@ class TuningProgress:
     total: int | None = None
 
 
+def _ignore(_: object) -> None:
+    """Take what is told, and leave it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Who is told what is going on.
+
+    Attributes:
+        on_progress: takes signs of life.
+        on_note: takes sentences that a user should read once.
+    """
+
+    on_progress: Callable[[TuningProgress], None] = _ignore
+    on_note: Callable[[str], None] = _ignore
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """Everything that measures, for one target.

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from scripts.options import search_options
-from scripts.options.cluster_options import (
-    DEFAULT_HOP_US,
-    DEFAULT_LINK,
-    DEFAULT_OPTIMIZER,
-    check_hop_us,
-    hop_us_option,
-    link_option,
-    optimizer_option,
-)
+from scripts.options.cluster_options import hop_us_option, link_option, optimizer_option
 from scripts.options.search_options import OUTPUT_PANEL, JsonOption, TimeLimitOption, work_option
-from tessel.jobs.arguments import check_counts, check_folder, parse_bandwidth, parse_bytes, parse_cuts
-
-if TYPE_CHECKING:
-    from tessel.search.budget import SearchBudget
-
-DEFAULT_WORK = 5.0
+from tessel.jobs.checking import DEFAULT_WORK
+from tessel.jobs.planning import DEFAULT_HOP_US, DEFAULT_LINK, DEFAULT_OPTIMIZER
 
 _ORDERS = "Orders and layouts"
 _PRICING = "Profile and devices"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions:
+class CheckCommandOptions:
     """What a file does not say."""
 
     devices: Annotated[
@@ -108,28 +95,3 @@ class CheckOptions:
         ),
     ] = None
     json: JsonOption = False
-
-    def check(self) -> None:
-        """Refuse values that are wrong by themselves, before anything is read.
-
-        Raises:
-            typer.BadParameter: there is one.
-        """
-        counts = ("devices", "micro_batches", "group_size", "micro_batch", "data_parallel", "tensor_parallel")
-        check_counts(self, counts)
-        check_hop_us(self.hop_us)
-        check_folder("--save", self.save)
-        parse_bandwidth(self.link)
-        if self.profile is not None and self.memory is not None:
-            parse_bytes(self.memory)
-        self.parsed_cuts()
-        self.budget()
-
-    def parsed_cuts(self) -> tuple[tuple[int, int], ...] | None:
-        """Return first and last layer of each stage; None where they are left out."""
-        return None if self.cuts is None else parse_cuts("--cuts", self.cuts)
-
-    def budget(self) -> SearchBudget:
-        """Return what the search of better orders may spend."""
-        work = DEFAULT_WORK if self.work is None and self.time_limit is None else self.work
-        return search_options.make_budget(work, self.time_limit)

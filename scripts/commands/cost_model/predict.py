@@ -13,9 +13,10 @@ from scripts.commands.cost_model.samples import (
     load_kernel_samples,
     load_stage_samples,
 )
-from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption, RecordsOption
+from scripts.options.tuning_options import JsonOption, RecordsOption
 from scripts.terminal import console
 from tessel.jobs.formatting import format_us
+from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,9 +15,10 @@ from scripts.commands.cost_model.samples import (
     load_kernel_samples,
     load_stage_samples,
 )
-from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption, RecordsOption, check_writable_folder
+from scripts.options.tuning_options import JsonOption, RecordsOption, check_writable_folder
 from scripts.terminal import console
 from tessel.progress import messages
+from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from cost_model import StageModel

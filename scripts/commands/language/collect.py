@@ -11,7 +11,6 @@ import typer
 from scripts.commands.language.machine import ThreadsOption, check_numbers, find_machine
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import (
-    DEFAULT_RECORDS,
     JsonOption,
     RecordsOption,
     SeedOption,
@@ -20,6 +19,7 @@ from scripts.options.tuning_options import (
 )
 from scripts.terminal import console
 from tessel.progress import messages
+from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from cost_model.draft.draft_model import DraftModel
@@ -77,8 +77,8 @@ def collect(options: CollectOptions) -> None:
         ("--threads", options.threads, 1),
     )
     check_writable_folder(options.out)
+    from tuner.backends.metaschedule.trial_worker import builder_and_runner
     from tuner.language.collecting import CollectionPlan, collect_own, collect_schedules, train_on_records
-    from tuner.language.trial_worker import builder_and_runner
 
     machine = find_machine(options.target, options.threads)
     plan = CollectionPlan(

@@ -17,17 +17,12 @@ from scripts.commands.language.machine import (
     find_machine,
 )
 from scripts.options.dataclass_options import takes_options
-from scripts.options.tuning_options import (
-    DEFAULT_RECORDS,
-    JsonOption,
-    RecordsOption,
-    SeedOption,
-    TargetOption,
-)
+from scripts.options.tuning_options import JsonOption, RecordsOption, SeedOption, TargetOption
 from scripts.terminal import console
 from tessel.jobs.arguments import parse_names
 from tessel.jobs.formatting import format_us
 from tessel.progress import messages
+from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from tuner.backends.metaschedule.proposers import Knowledge
@@ -120,9 +115,9 @@ def _checked_proposers(text: str) -> tuple[str, ...]:
 
 def _run_all(options: EvaluateOptions, proposers: tuple[str, ...], machine: Machine) -> list[Run]:
     """Let every proposer tune every kernel with every seed."""
+    from tuner.backends.metaschedule.trial_worker import builder_and_runner
     from tuner.language.evaluation import Measuring, Run, measure_trials
     from tuner.language.kernels import named_kernels
-    from tuner.language.trial_worker import builder_and_runner
 
     kernels = dict(each for word in options.kernels.split() for each in named_kernels(word))
     if not kernels:

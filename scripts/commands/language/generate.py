@@ -17,16 +17,11 @@ from scripts.commands.language.machine import (
     find_machine,
 )
 from scripts.options.dataclass_options import takes_options
-from scripts.options.tuning_options import (
-    DEFAULT_RECORDS,
-    JsonOption,
-    RecordsOption,
-    SeedOption,
-    TargetOption,
-)
+from scripts.options.tuning_options import JsonOption, RecordsOption, SeedOption, TargetOption
 from scripts.terminal import console
 from tessel.jobs.formatting import format_us
 from tessel.progress import messages
+from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from tuner.graph.relax_types import IRModule
@@ -105,8 +100,8 @@ def generate(
 
 def _measured_us(module: IRModule, written: Generated, machine: Machine, records: str) -> list[float | None]:
     """Measure what was written; None where it failed."""
+    from tuner.backends.metaschedule.trial_worker import builder_and_runner
     from tuner.backends.metaschedule.trials import KeepTrials
-    from tuner.language.trial_worker import builder_and_runner
     from tuner.language.trials import measure_schedules
 
     builder, runner = builder_and_runner(machine.target.num_threads)

@@ -17,7 +17,6 @@ from scripts.commands.language.machine import (
 )
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import (
-    DEFAULT_RECORDS,
     JsonOption,
     RecordsOption,
     SeedOption,
@@ -26,6 +25,7 @@ from scripts.options.tuning_options import (
 )
 from scripts.terminal import console
 from tessel.progress import messages
+from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from cost_model.language.model_files import Manifest
@@ -147,9 +147,9 @@ def _initial(options: TrainOptions, machine: Machine) -> tuple[Network, Manifest
 def _rounds(options: TrainOptions) -> ExpertRounds | None:
     if not options.rounds:
         return None
+    from tuner.backends.metaschedule.trial_worker import builder_and_runner
     from tuner.language.collecting import collection_kernels
     from tuner.language.expert_rounds import ExpertRounds
-    from tuner.language.trial_worker import builder_and_runner
 
     builder, runner = builder_and_runner(options.threads)
     return ExpertRounds(

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
-from scripts.options import completion, search_options
-from scripts.options.cluster_options import (
-    DEFAULT_HOP_US,
-    DEFAULT_LINK,
-    DEFAULT_OPTIMIZER,
-    check_hop_us,
-    hop_us_option,
-    link_option,
-    optimizer_option,
-)
-from scripts.options.gpu_prediction import is_predicted_for_gpu
+from scripts.options import completion
+from scripts.options.cluster_options import hop_us_option, link_option, optimizer_option
 from scripts.options.search_options import OUTPUT_PANEL, SEARCH_PANEL, JsonOption, work_option
 from scripts.options.tuning_options import (
     BatchOption,
@@ -29,29 +19,24 @@ from scripts.options.tuning_options import (
     ShapeOption,
     ValueOption,
 )
-from tessel.jobs.arguments import (
-    check_choice,
-    check_counts,
-    check_folder,
-    parse_bandwidth,
-    parse_bytes,
-    parse_duration,
-)
+from tessel.errors import UsageError
+from tessel.jobs.arguments import check_choice, check_folder
 from tessel.jobs.pictures import FORMATS as PICTURE_FORMATS
-
-if TYPE_CHECKING:
-    from tessel.planning.cluster import Cluster, Link
-    from tessel.planning.layout import Layout, PlacementName
-    from tessel.planning.options import CustomPlacement, PlanOptions
-    from tessel.profiles.profile import Profile
-    from tessel.search.budget import SearchBudget
+from tessel.jobs.planning import (
+    DEFAULT_HOP_US,
+    DEFAULT_LINK,
+    DEFAULT_MICRO_BATCHES_A_DEVICE,
+    DEFAULT_OPTIMIZER,
+    DEFAULT_TIME_LIMIT_S,
+    DEFAULT_WORK,
+    PLACEMENTS,
+    RUNTIMES,
+)
 
 _CLUSTER = "Devices and links"
 _STEP = "Training step"
 _PROFILE = "Reading the profile"
 
-RUNTIMES = ("overlapped", "deepspeed")
-PLACEMENTS = ("auto", "vshape", "interleaved", "zbv", "xshape", "mshape", "kshape")
 FORMATS = (
     "csv",
     "json",
@@ -66,14 +51,6 @@ FORMATS = (
 )
 """Of profiles, placements and frameworks, written down since loading them takes longer than a completion may;
 tests/scripts/commands/test_plan.py holds them against the real ones."""
-
-DEFAULT_MICRO_BATCHES_A_DEVICE = 4
-"""Micro-batches of a step unless told otherwise: with four a device, 1F1B idles for a fifth of the step."""
-
-DEFAULT_WORK = 30.0
-DEFAULT_TIME_LIMIT_S = 60.0
-
-_Value = TypeVar("_Value")
 
 
 def _check_runtime(text: str) -> str:
@@ -247,136 +224,12 @@ class PlanCommandOptions(MeasuringOptions):
     json: JsonOption = False
 
     def check(self) -> None:
-        """Refuse values that are wrong by themselves, before anything is read.
+        """Refuse files that could not be written, before anything is read.
 
         Raises:
-            typer.BadParameter: there is one.
+            UsageError: there is one.
         """
-        counts = ("devices", "global_batch", "micro_batches", "data_parallel", "pipeline", "tensor_parallel")
-        check_counts(self, (*counts, "micro_batch", "chunks", "num_layers", "node_devices"))
-        for name in ("data_parallel", "pipeline", "tensor_parallel"):
-            value = getattr(self, name)
-            if value is not None and self.devices % value:
-                option = f"--{name.replace('_', '-')}"
-                raise typer.BadParameter(
-                    f"{option} {value} does not divide the {self.devices} devices; give one that does"
-                )
-        check_hop_us(self.hop_us)
         check_folder("--save", self.save)
         check_folder("--out", self.out, suffixes=PICTURE_FORMATS)
         if self.save is not None and self.out is not None and self.save.absolute() == self.out.absolute():
-            raise typer.BadParameter(f"--save and --out are both {self.save}; name two files")
-        self.cluster()
-        self.budget()
-
-    def cluster(self) -> Cluster:
-        """Return the devices and links."""
-        from tessel.planning.cluster import Cluster
-
-        hop = _link(self.link, self.hop_us)
-        collective = hop if self.collective_link is None else _link(self.collective_link, self.hop_us)
-        node_link = None if self.node_link is None else _link(self.node_link, self.hop_us)
-        return Cluster(
-            devices=self.devices,
-            hop=hop,
-            collective=collective,
-            memory_bytes=None if self.memory is None else parse_bytes(self.memory),
-            device_memory_bytes=_each("--device-memory", self.device_memory, self.devices, parse_bytes),
-            device_speed=_each("--device-speed", self.device_speed, self.devices, _speed),
-            devices_per_node=self.node_devices or 0,
-            intra_node=node_link,
-        )
-
-    def budget(self) -> SearchBudget:
-        """Return what the search may spend."""
-        from tessel.search.budget import SearchBudget
-
-        budget = search_options.make_budget(self.work, self.time_limit)  # which refuses what is no limit
-        if self.work is not None:
-            return budget  # equal work gives equal plans, however long it takes
-        limit_s = DEFAULT_TIME_LIMIT_S if self.time_limit is None else parse_duration(self.time_limit)
-        return SearchBudget(work_limit=DEFAULT_WORK, time_limit_s=limit_s)
-
-    @property
-    def is_predicted_for_gpu(self) -> bool:
-        """Whether the layers are priced for a GPU that is not here, from kernels measured on others.
-
-        Raises:
-            UnknownNameError: there is no such target.
-        """
-        return is_predicted_for_gpu(self)
-
-    def samples_of_step(self, profile: Profile) -> int:
-        """Return the global batch."""
-        if self.global_batch is not None:
-            return self.global_batch
-        count = self.micro_batches or DEFAULT_MICRO_BATCHES_A_DEVICE * self.devices
-        return count * min(profile.micro_batches)
-
-    def plan_options(self, by_hand: Layout | None = None) -> PlanOptions:
-        """Return what the planner may choose from, and what it is compared with."""
-        from tessel.planning.cluster import OPTIMIZERS as OPTIMIZER_BY_NAME
-        from tessel.planning.options import NAMED_PLACEMENTS, PlanOptions
-        from tessel.planning.runtime import RUNTIMES as RUNTIME_BY_NAME
-
-        placements: tuple[PlacementName | CustomPlacement, ...] = NAMED_PLACEMENTS
-        if self.placement != "auto":
-            placements = (self._placement(),)
-        return PlanOptions(
-            optimizer=OPTIMIZER_BY_NAME[self.optimizer],
-            runtime=RUNTIME_BY_NAME[self.runtime],
-            placements=placements,
-            split_backward=False if self.joint_backward else None,
-            recompute=not self.no_recompute,
-            data_parallel=self.data_parallel,
-            pipeline=self.pipeline,
-            tensor_parallel=self.tensor_parallel,
-            micro_batch=self.micro_batch,
-            chunks=self.chunks,
-            by_hand=by_hand,
-        )
-
-    def _placement(self) -> PlacementName | CustomPlacement:
-        """Return the placement named, or the devices of the chain that a file holds."""
-        from tessel.documents import load_placement
-        from tessel.planning.candidates.families import chain_of
-        from tessel.planning.options import NAMED_PLACEMENTS
-
-        for name in NAMED_PLACEMENTS:
-            if name == self.placement:
-                return name
-        if not Path(self.placement).suffix and not Path(self.placement).exists():
-            check_choice("--placement", self.placement, PLACEMENTS)
-        return chain_of(load_placement(self.placement))
-
-
-def _link(text: str, latency_us: float) -> Link:
-    from tessel.planning.cluster import Link
-
-    return Link(bytes_per_s=parse_bandwidth(text), latency_us=latency_us)
-
-
-def _each(
-    option: str, text: str | None, num_devices: int, parse: Callable[[str], _Value]
-) -> tuple[_Value, ...]:
-    """Return one value a device, or none where the option is left out."""
-    if text is None:
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) != num_devices:
-        raise typer.BadParameter(
-            f"{option} has {len(parts)} values for {num_devices} devices; give one for each"
-        )
-    return tuple(map(parse, parts))
-
-
-def _speed(text: str) -> float:
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = 0.0
-    if not 0.001 <= speed <= 1000:
-        raise typer.BadParameter(
-            f"--device-speed has {text!r}; give speeds relative to the profiled device, such as 1 or 0.5"
-        )
-    return speed
+            raise UsageError(f"--save and --out are both {self.save}; name two files")

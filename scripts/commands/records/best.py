@@ -15,6 +15,7 @@ from scripts.terminal import console
 from tessel.jobs.arguments import check_target
 from tessel.jobs.formatting import format_us
 from tessel.progress import messages
+from tuner.tuning.search.options import DEFAULT_RECORDS, MatchName
 
 if TYPE_CHECKING:
     from records import Record, RecordStore
@@ -27,7 +28,7 @@ class BestOptions:
 
     target: Annotated[str, typer.Option(help="`cpu`, `cuda` or a TVM tag.", callback=check_target)] = "cpu"
     match: Annotated[
-        tuning_options.MatchName,
+        MatchName,
         typer.Option(
             help="Records of the same versions and threads, of the same threads, or of the same device."
         ),
@@ -39,7 +40,7 @@ class BestOptions:
     shape: tuning_options.ShapeOption = None
     value: tuning_options.ValueOption = None
     threads: tuning_options.ThreadsOption = None
-    records: UrlOption = tuning_options.DEFAULT_RECORDS
+    records: UrlOption = DEFAULT_RECORDS
     json: JsonOption = False
 
 

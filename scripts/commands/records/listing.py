@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scripts.commands.records.opening import UrlOption, name_operators, open_existing
-from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption
+from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
 from tessel.jobs.formatting import format_us
 from tessel.progress import messages
+from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from records import Record

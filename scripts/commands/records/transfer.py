@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.commands.records.opening import UrlOption, open_existing
-from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption
+from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
 from tessel.jobs.arguments import check_folder
 from tessel.progress import messages
+from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
     from records.database.merging import MergeSummary

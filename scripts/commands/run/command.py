@@ -7,25 +7,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts.commands.run.options import RunOptions
-from scripts.commands.run.programs import Programs, find_programs
+from scripts.commands.run.options import RunCommandOptions
+from scripts.commands.run.process_role import ProcessRole, join_team
 from scripts.commands.run.report import (
     draw_run,
     note_of_other_device,
     print_run,
-    require_right,
     run_document,
     trace_of,
 )
-from scripts.commands.run.seat import Seat, join_team
-from scripts.commands.run.subject import Subject, find_overheads, load_subject
 from scripts.options.dataclass_options import takes_options
+from scripts.options.tuning_options import job_options
 from scripts.terminal import console
+from tessel.jobs.running.options import RunOptions
+from tessel.jobs.running.programs import Programs, find_programs
+from tessel.jobs.running.run import require_right, run_subject, settings_of
+from tessel.jobs.running.subject import Subject, find_overheads, load_subject
 from tessel.progress import messages
 
 if TYPE_CHECKING:
     from tessel.engine.devices import Devices
-    from tessel.engine.run import RunReport, RunSettings
+    from tessel.engine.run import RunReport
 
 
 @takes_options
@@ -36,7 +38,7 @@ def run(
             metavar="PLAN", help="A plan that `tessel tune` wrote, or a schedule of `tessel schedule --save`."
         ),
     ],
-    options: RunOptions,
+    options: RunCommandOptions,
 ) -> None:
     """Run a plan's schedule and 1F1B in turn, one process per device, and check every loss and gradient.
 
@@ -57,29 +59,33 @@ def run(
     `torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m scripts run PLAN`
     """
     options.check()
-    with join_team() as seat:
-        seat.require(options)
-        subject = load_subject(plan, options)
-        seat.require_devices(subject)
+    wanted = job_options(RunOptions, options)
+    wanted.check()
+    with join_team() as role:
+        role.require(wanted)
+        subject = load_subject(plan, wanted)
+        role.require_devices(subject)
         if options.csv is not None:
-            if seat.is_first:
+            if role.is_first:
                 _write_orders(subject, options.csv, as_json=options.json)
             return
-        devices = seat.devices(subject, options)
-        programs = find_programs(subject, options, devices)
-        if not seat.is_first:
-            seat.take_part(plan, subject, programs, _settings(subject, options, devices))
+        devices = role.devices(subject, wanted)
+        programs = find_programs(subject, wanted, devices)
+        if not role.is_first:
+            role.take_part(plan, subject, programs, settings_of(subject, wanted, devices))
             return
         note = None if subject.plan is None else note_of_other_device(subject.plan.device_model, devices.kind)
         if note is not None and not programs.are_sleeping:
             messages.note(note)
-        report = _run(plan, subject, programs, options, devices, seat)
-        seat.conclude(is_right=not report.check.failures)
-    _show(subject, programs, report, options, seat)
+        report = _run(plan, subject, programs, wanted, devices, role)
+        role.conclude(is_right=not report.check.failures)
+    _show(subject, programs, report, options, role)
     require_right(report)
 
 
-def _show(subject: Subject, programs: Programs, report: RunReport, options: RunOptions, seat: Seat) -> None:
+def _show(
+    subject: Subject, programs: Programs, report: RunReport, options: RunCommandOptions, role: ProcessRole
+) -> None:
     """Write and print what the run showed."""
     from tessel.documents import save_document
 
@@ -90,9 +96,9 @@ def _show(subject: Subject, programs: Programs, report: RunReport, options: RunO
         draw_run(subject, report, options.picture)
         messages.note(f"picture written to {options.picture}")
     if options.json:
-        console.print_json(run_document(report, num_nodes=seat.num_nodes))
+        console.print_json(run_document(report, num_nodes=role.num_nodes))
     else:
-        print_run(subject, programs, report, num_nodes=seat.num_nodes)
+        print_run(subject, programs, report, num_nodes=role.num_nodes)
 
 
 def _write_orders(subject: Subject, path: Path, *, as_json: bool) -> None:
@@ -108,29 +114,9 @@ def _write_orders(subject: Subject, path: Path, *, as_json: bool) -> None:
         console.print_json(OrdersWritten(orders=str(path)))
 
 
-def _settings(subject: Subject, options: RunOptions, devices: Devices) -> RunSettings:
-    from tessel.engine.run import RunSettings
-
-    return RunSettings(
-        num_threads=1 if subject.plan is None else subject.plan.num_threads,
-        repeats=options.repeats,
-        timeout_s=options.timeout_s,
-        devices=devices,
-    )
-
-
 def _run(
-    plan: Path, subject: Subject, programs: Programs, options: RunOptions, devices: Devices, seat: Seat
+    plan: Path, subject: Subject, programs: Programs, options: RunOptions, devices: Devices, role: ProcessRole
 ) -> RunReport:
-    from tessel.engine.run import Simulation, run_schedule
-
-    overheads = None if seat.is_of_team else find_overheads(subject, options, devices)
-    settings = seat.on_all_nodes(plan, _settings(subject, options, devices))
-    with messages.bar(f"running {subject.schedule.placement.devices} ranks", limit_s=options.timeout_s):
-        return run_schedule(
-            subject.schedule,
-            programs.stages,
-            expected=programs.expected,
-            settings=settings,
-            simulation=Simulation(step_us=programs.step_us, overheads=overheads),
-        )
+    overheads = None if role.is_of_team else find_overheads(subject, options, devices)
+    settings = role.on_all_nodes(plan, settings_of(subject, options, devices))
+    return run_subject(subject, programs, settings, overheads)

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scripts.options.tuning_options import DEFAULT_RECORDS, JsonOption, RecordsOption
-from tessel.jobs.arguments import parse_duration
+from scripts.options.tuning_options import JsonOption, RecordsOption
+from tessel.errors import UsageError
+from tessel.jobs.running.options import Device, Overheads
+from tuner.tuning.search.options import DEFAULT_RECORDS
 
 _PICTURES = (".svg", ".pdf", ".png")
 
 
-class Device(enum.StrEnum):
-    """What the ranks compute on."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-class Overheads(enum.StrEnum):
-    """Where the overheads of this machine's ranks come from."""
-
-    KNOWN = "known"
-    ANEW = "anew"
-    NONE = "none"
-
-
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunCommandOptions:
     """What is run, on what, how often, and what is written about it."""
 
     stages: Annotated[
@@ -97,20 +83,10 @@ class RunOptions:
     json: JsonOption = False
 
     def check(self) -> None:
-        """Refuse values that no document can do anything with.
+        """Refuse a picture that cannot be drawn.
 
         Raises:
-            typer.BadParameter: one of them is wrong.
+            UsageError: one of them is wrong.
         """
-        if self.repeats < 1:
-            raise typer.BadParameter(f"--repeats is {self.repeats}; at least one step must count")
         if self.picture is not None and self.picture.suffix not in _PICTURES:
-            raise typer.BadParameter(
-                f"--picture {self.picture} is none of {', '.join(_PICTURES)}; change the suffix"
-            )
-        parse_duration(self.timeout)
-
-    @property
-    def timeout_s(self) -> float:
-        """Seconds that the ranks have."""
-        return parse_duration(self.timeout)
+            raise UsageError(f"--picture {self.picture} is none of {', '.join(_PICTURES)}; change the suffix")

@@ -9,11 +9,11 @@ from scripts.terminal import console
 from tessel.jobs.formatting import format_bytes
 
 if TYPE_CHECKING:
-    from scripts.commands.run.programs import Programs
-    from scripts.commands.run.subject import Subject
     from scripts.documents.runs import RunDone
     from tessel.engine.results_check import ResultsCheck
     from tessel.engine.run import RunReport
+    from tessel.jobs.running.programs import Programs
+    from tessel.jobs.running.subject import Subject
 
 
 def trace_of(subject: Subject, report: RunReport) -> bytes:
@@ -197,21 +197,3 @@ def _print_check(check: ResultsCheck) -> None:
             allowed = f"{error} of {worst.tolerance:.0e} allowed"
             article = "an" if name == "output" else "a"
             console.print_line(f"largest relative error of {article} {name:8}  {allowed}, in {worst.place}")
-
-
-def require_right(report: RunReport) -> None:
-    """End the command with status 1 where results are wrong.
-
-    Raises:
-        EngineError: they are; names the worst tensors with their stages.
-    """
-    from tessel.engine import EngineError
-
-    if report.check.failures:
-        remedy = (
-            "run the stages that are named alone, or with --stages torch, to find the one that is wrong"
-            if report.check.reference_name
-            else "look in the stages that are named, and in those before, for an overflow, a division by 0, "
-            "or a root or logarithm of 0 or less"
-        )
-        raise EngineError(f"{report.check.describe_failures()}; what was timed is not the model: {remedy}")

@@ -10,10 +10,11 @@ from scripts.commands.schedule.frontier import find_makespan_frontier, find_peri
 from scripts.commands.schedule.options import DEFAULT_MICRO_BATCHES, ScheduleOptions, ShapeOptions
 from scripts.commands.schedule.placement import find_placement
 from scripts.commands.schedule.results import save_schedule, show_repetend, show_schedule
-from scripts.options import completion, search_options
+from scripts.options import completion
 from scripts.options.dataclass_options import takes_options
 from tessel.jobs import jit_fallback, search_thread
 from tessel.jobs.arguments import check_folder, parse_limits
+from tessel.jobs.limits import only_time
 from tessel.progress import interrupts
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def schedule(
     options.check()
     placement = find_placement(shape, blocks)
     limits = None if options.memory is None else parse_limits(options.memory, placement.devices)
-    jit_fallback.compile_or_do_without(search_options.only_time(options.work, options.time_limit))
+    jit_fallback.compile_or_do_without(only_time(options.work, options.time_limit))
     options.check_looks()
     if options.frontier:
         if options.micro_batches is None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts.options import search_options
 from scripts.options.search_options import (
     OUTPUT_PANEL,
     SEARCH_PANEL,
@@ -18,6 +17,7 @@ from scripts.options.search_options import (
 )
 from scripts.reports.picture_options import style_option, width_option
 from tessel.jobs.arguments import check_counts
+from tessel.jobs.limits import make_budget
 from tessel.jobs.pictures import load_look, parse_width
 
 if TYPE_CHECKING:
@@ -168,4 +168,4 @@ class ScheduleOptions:
 
     def make_budget(self) -> SearchBudget:
         """Return what `--work` and `--time-limit` allow."""
-        return search_options.make_budget(self.work, self.time_limit)
+        return make_budget(self.work, self.time_limit)

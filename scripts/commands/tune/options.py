@@ -18,10 +18,9 @@ from scripts.options.tuning_options import (
     TuningOptions,
     ValueOption,
 )
-from tessel.jobs.arguments import check_choice, check_counts, parse_bytes
+from tessel.jobs.tuning import OPTIMIZERS, TuneOptions
 
 _PIPELINE = "Pipeline options"
-OPTIMIZERS = ("none", "sgd", "momentum", "adam")
 
 
 def _check_placement(name: str) -> str:
@@ -41,20 +40,22 @@ def _check_placement(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneOptions(TuningOptions):
+class TuneCommandOptions(TuningOptions):
     """How a model is priced, cut into stages and scheduled, and where the plan goes."""
 
-    target: RemoteTargetOption = "cpu"
-    devices: Annotated[int, typer.Option(help="Devices of the pipeline, one stage each.")] = 4
-    micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = 16
+    target: RemoteTargetOption = TuneOptions.target
+    devices: Annotated[int, typer.Option(help="Devices of the pipeline, one stage each.")] = (
+        TuneOptions.devices
+    )
+    micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = TuneOptions.micro_batches
     memory: Annotated[
         str | None, typer.Option(help="Memory of one device, such as 16GiB; unlimited if left out.")
     ] = None
     train: Annotated[
         bool, typer.Option("--train/--infer", help="Tune forward and backward, or forward alone.")
-    ] = True
+    ] = TuneOptions.train
     out: Annotated[Path, typer.Option(help="Folder for the plan and the picture.")] = Path("out")
-    batch: BatchOption = 1
+    batch: BatchOption = TuneOptions.batch
     shape: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,7 +78,7 @@ class TuneOptions(TuningOptions):
             rich_help_panel=_PIPELINE,
             autocompletion=completion.one_of(*OPTIMIZERS),
         ),
-    ] = "sgd"
+    ] = TuneOptions.optimizer
     hop_us: Annotated[
         float | None,
         typer.Option(help="Latency of one hop in us; measured if left out.", rich_help_panel=_PIPELINE),
@@ -123,34 +124,6 @@ class TuneOptions(TuningOptions):
             show_default=False,
         ),
     ] = None
-    trial_budget: TrialBudgetOption = None
-    graph_level_search: GraphLevelSearchOption = 0
+    trial_budget: TrialBudgetOption = TuneOptions.trial_budget
+    graph_level_search: GraphLevelSearchOption = TuneOptions.graph_level_search
     json: JsonOption = False
-
-    @property
-    def memory_limit_bytes(self) -> int | None:
-        """Memory of one device; None without a limit.
-
-        Raises:
-            typer.BadParameter: it is no size.
-        """
-        return None if self.memory is None else parse_bytes(self.memory)
-
-    def check(self) -> None:
-        """Refuse values that are wrong by themselves, before anything is loaded.
-
-        Raises:
-            typer.BadParameter: there is one.
-        """
-        _ = self.memory_limit_bytes  # which refuses what is no size
-        search_options.make_budget(self.work, self.time_limit)
-        check_counts(self, ("devices", "micro_batches"))
-        check_choice("--optimizer", self.optimizer, OPTIMIZERS)
-        if self.hop_us is not None and not 0 <= self.hop_us < 1e9:
-            raise typer.BadParameter(f"--hop-us is {self.hop_us}; a latency is a number of microseconds >= 0")
-        if self.devices > 1 and self.hop_us is None and self.target.startswith("rpc://"):
-            raise typer.BadParameter(
-                f"--target {self.target} is behind an RPC tracker, and what a tensor takes from one of its "
-                "devices to another is not measured from here; give --hop-us, and --link where stages are "
-                "divided"
-            )

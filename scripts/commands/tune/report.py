@@ -1,4 +1,4 @@
-"""What `tessel tune` prints of a plan: tables for people, a document for programs."""
+"""What `tessel tune --json` prints."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scripts.documents.tuning import Tuned
-    from tessel.search.budget import StoppedBy
-    from tessel.tuned_plan import TunedPlan
+    from tessel.jobs.plan import Plan
 
 
-def plan_document(plan: TunedPlan, path: Path, stopped_by: StoppedBy) -> Tuned:
+def plan_document(found: Plan, path: Path) -> Tuned:
     """Return what `--json` prints.
 
     Args:
-        plan: what was found.
+        found: the plan, which was just made.
         path: where it was saved.
-        stopped_by: what ended the search of its schedule.
     """
     from msgspec import UNSET
 
     from scripts.documents.tuning import OtherShapes, Tuned
 
+    plan = found.tuned
+    assert plan is not None, "it is of a model"
+    assert found.stopped_by is not None, "it was just made"
     return Tuned(
         plan=str(path),
         new_measurements=plan.new_measurements,
@@ -36,7 +37,7 @@ def plan_document(plan: TunedPlan, path: Path, stopped_by: StoppedBy) -> Tuned:
         lower_bound_ms=plan.schedule.lower_bound * plan.step_us / 1000,
         optimal=plan.schedule.optimal,
         gap=plan.schedule.gap if plan.schedule.lower_bound else None,
-        stopped_by=stopped_by,
+        stopped_by=found.stopped_by,
         recompute=tuple(stage.recomputes for stage in plan.stages),
         placements=plan.placements,
         planned=plan.planned,

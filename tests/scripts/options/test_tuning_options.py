@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 
 from scripts.options.tuning_options import (
     MeasuringOptions,
@@ -20,17 +19,17 @@ from tuner.frontend import load_model
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (MeasuringOptions(jobs=0), "--jobs is 0; it is at least 1"),
-        (MeasuringOptions(trials=-1), "--trials is -1"),
-        (TuningOptions(threads=0), "--threads is 0"),
-        (TuningOptions(regret=1.0), "--regret is a share"),
-        (TuningOptions(budget=-1), "--budget a number"),
+        (MeasuringOptions(jobs=0), "jobs is 0; it is at least 1"),
+        (MeasuringOptions(trials=-1), "trials is -1"),
+        (TuningOptions(threads=0), "threads is 0"),
+        (TuningOptions(regret=1.0), "regret is a share"),
+        (TuningOptions(budget=-1), "budget a number"),
     ],
 )
 def test_numbers_out_of_range_are_refused_before_anything_opens(
     options: MeasuringOptions, message: str
 ) -> None:
-    with pytest.raises(typer.BadParameter, match=message), open_session(options):
+    with pytest.raises(ValueError, match=message), open_session(options):
         pass
 
 
@@ -38,7 +37,7 @@ def test_numbers_out_of_range_are_refused_before_anything_opens(
 def test_a_budget_of_no_trials_is_refused_and_none_changes_nothing(tmp_path: Path) -> None:
     model, options = load_model("mlp:tiny"), TuningOptions(records=str(tmp_path / "records.db"))
     assert spend_trials(options, model, None) is options
-    with pytest.raises(typer.BadParameter, match="--trial-budget is 0; it is at least 1"):
+    with pytest.raises(ValueError, match="trial_budget is 0; it is at least 1"):
         spend_trials(options, model, 0)
 
 

@@ -6,7 +6,8 @@ import pytest
 from tvm import relax
 
 from tests.samples.partition_samples import Body, function_module
-from tuner.backends.library_call import (
+from tuner.backends.library_call import recognise_call
+from tuner.runtime.library_calls import (
     Attention,
     Call,
     Convolution,
@@ -15,7 +16,6 @@ from tuner.backends.library_call import (
     Softmax,
     decode_call,
     encode_call,
-    recognise_call,
 )
 
 pytestmark = pytest.mark.tvm

@@ -6,18 +6,16 @@ import pytest
 from tvm import relax
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.torch_call import (
+from tuner.graph.torch_call import read_torch_call, torch_calls_in, write_torch_call
+from tuner.lowering.workload_of import workload_of
+from tuner.runtime.operator_call import (
     GradientCall,
     OperatorCall,
     decode_gradient_call,
     decode_operator_call,
     encode_number,
     encode_operator_call,
-    read_torch_call,
-    torch_calls_in,
-    write_torch_call,
 )
-from tuner.lowering.workload_of import workload_of
 
 pytestmark = pytest.mark.tvm
 

@@ -221,9 +221,11 @@ def test_weights_made_when_they_are_bound_are_copied(name: str, target: Target, 
     reason = backend.unavailable_reason(target)
     if reason is not None:
         pytest.skip(reason)
-    monkeypatch.setattr("tuner.backends.blas._least_s", lambda run: 0.0)  # the first way: as the matrix lies
+    monkeypatch.setattr(
+        "tuner.runtime.blas_calls._least_s", lambda run: 0.0
+    )  # the first way: as the matrix lies
     if name == "torch":
-        monkeypatch.setattr("tuner.backends.torch.calls._fastest", lambda runs: 0)
+        monkeypatch.setattr("tuner.runtime.torch_calls._fastest", lambda runs: 0)
 
     def summed_products(x: Any, *weights: Any) -> Any:
         first, *others = [op.matmul(x, op.permute_dims(weight)) for weight in weights]

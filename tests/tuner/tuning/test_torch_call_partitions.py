@@ -12,12 +12,13 @@ from tuner.backends.registry import make_backend
 from tuner.errors import UnpriceableError
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import IRModule
-from tuner.graph.torch_call import OperatorCall, write_torch_call
+from tuner.graph.torch_call import write_torch_call
 from tuner.lowering.backend_specs import gather_specs
 from tuner.lowering.workload_of import describe_graph
 from tuner.partition.find_partition import find_candidates
 from tuner.plan import Figure
 from tuner.pricing.protocol import Pricing
+from tuner.runtime.operator_call import OperatorCall
 from tuner.targets.resolution import resolve_target
 from tuner.tuning.partitioned_function import PricedFunction, choose_partition, price_function
 

@@ -20,7 +20,6 @@ from tuner.backends.cpu.kernels.packed_product import LANES
 from tuner.backends.cpu.tuned.chosen_tiles import Chooser
 from tuner.backends.cpu.tuned.families import AttentionKernel
 from tuner.backends.cpu.tuned.tuned_backend import TunedKernels
-from tuner.backends.library_call import Attention as AttentionCall
 from tuner.backends.library_call import CallReader, read_attention, shape_of
 from tuner.backends.tvm.native import replace_function
 from tuner.backends.tvm.schedule import as_finished
@@ -28,6 +27,7 @@ from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule
+from tuner.runtime.library_calls import Attention as AttentionCall
 from tuner.targets.target import Target
 from tuner.targets.vector_registers import vector_registers
 

@@ -21,19 +21,11 @@ from tvm.relax.dpl import is_op, wildcard
 from tuner.backends.bfloat16_patterns import HALF, converted, is_half
 from tuner.backends.cpu.kernels.half_product import half_product_kernel, pack_pairs_kernel, pairs_shape
 from tuner.backends.cpu.kernels.packed_product import LANES, ProductShape
-from tuner.backends.library_call import (
-    ACTIVATIONS,
-    JOINS,
-    Activation,
-    CallReader,
-    Linear,
-    Then,
-    read_linear,
-    shape_of,
-)
+from tuner.backends.library_call import ACTIVATIONS, JOINS, CallReader, Then, read_linear, shape_of
 from tuner.backends.tvm.schedule import as_finished
 from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.rules.pattern import LabelledPattern
+from tuner.runtime.library_calls import Activation, Linear
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tvm import relax
 
 from tuner.backends.library_call import shape_of
 from tuner.graph.relax_types import RelaxFunction
+from tuner.runtime.library_calls import input_name, output_name
 
 OPSET = 20
 """The first with one operator for GELU."""
@@ -36,16 +37,6 @@ _DTYPES = {
 
 WEIGHT_FILE = "weights"
 """The name under which weights without values are said to lie; the runtime gets them from memory."""
-
-
-def input_name(index: int) -> str:
-    """Return the name of a function's parameter in the graph."""
-    return f"in{index}"
-
-
-def output_name(index: int) -> str:
-    """Return the name of a function's result in the graph."""
-    return f"out{index}"
 
 
 def onnx_refusal(function: RelaxFunction) -> str | None:

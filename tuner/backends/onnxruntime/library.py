@@ -26,7 +26,7 @@ from tuner.rules.segments import ContiguousSubgraphs, WithPackedWeights
 from tuner.rules.styles import library_rule
 from tuner.targets.target import Target
 
-_CALLS_MODULE = "tuner.backends.onnxruntime.calls"
+_CALLS_MODULE = "tuner.runtime.onnxruntime_calls"
 _EXPORT_MODULE = "tuner.backends.onnxruntime.export"
 
 

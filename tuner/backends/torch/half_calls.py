@@ -14,11 +14,8 @@ from tvm.relax.dpl import is_op, wildcard
 
 from tuner.backends.bfloat16_patterns import HALF, converted, is_half
 from tuner.backends.library_call import (
-    Attention,
     CallReader,
-    Convolution,
     LibraryCall,
-    Linear,
     read_attention,
     read_convolution,
     read_layer_norm,
@@ -28,6 +25,7 @@ from tuner.backends.library_call import (
 from tuner.backends.torch.attention_patterns import attention_patterns
 from tuner.graph.relax_types import RelaxFunction
 from tuner.rules.pattern import DFPattern, LabelledPattern
+from tuner.runtime.library_calls import Attention, Convolution, Linear
 
 
 def recognise_half_call(function: RelaxFunction) -> LibraryCall | None:

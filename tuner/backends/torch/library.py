@@ -16,14 +16,7 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
-from tuner.backends.library_call import (
-    Convolution,
-    LibraryCall,
-    Linear,
-    encode_call,
-    recognise_call,
-    shape_of,
-)
+from tuner.backends.library_call import LibraryCall, recognise_call, shape_of
 from tuner.backends.torch.attention_patterns import attention_patterns
 from tuner.backends.torch.half_calls import half_patterns, recognise_half_call
 from tuner.backends.torch.operators import TorchCalls, is_one_torch_call
@@ -33,9 +26,10 @@ from tuner.rules.combinators import Union
 from tuner.rules.pattern import LabelledPattern
 from tuner.rules.protocol import Rule
 from tuner.rules.styles import library_rule
+from tuner.runtime.library_calls import Convolution, Linear, encode_call
 from tuner.targets.target import Target
 
-_CALLS_MODULE = "tuner.backends.torch.calls"
+_CALLS_MODULE = "tuner.runtime.torch_calls"
 
 _ACTIVATIONS = ("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh")
 

@@ -19,7 +19,7 @@ from tuner.graph.relax_types import IRModule, RelaxFunction
 from tuner.graph.subgraph import SubGraph
 from tuner.graph.torch_call import LABEL, read_torch_call, torch_calls_in
 
-_CALLS_MODULE = "tuner.backends.torch.operator_calls"
+_CALLS_MODULE = "tuner.runtime.torch_operator_calls"
 
 ONLY_TORCH = "it holds a torch call, which only the backend torch runs"
 """Why other backends refuse a function."""

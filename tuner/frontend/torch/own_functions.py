@@ -20,9 +20,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from tuner.frontend.torch.call_arguments import encode_argument, replay
-from tuner.frontend.torch.callable_operators import callable_operator
-from tuner.graph.torch_call import RecordedFunction, RecordedStep, Recording
+from tuner.runtime.call_arguments import encode_argument, replay
+from tuner.runtime.callable_operators import callable_operator
+from tuner.runtime.operator_call import RecordedFunction, RecordedStep, Recording
 
 _NAMESPACE = "tessel_own"
 

@@ -79,8 +79,15 @@ def import_exported(content: bytes, path: Path, *, shapes: Mapping[str, tuple[in
             f"{path} is not an exported torch program ({_first_line(error)}); write it with "
             "torch.export.save, with this version of torch"
         ) from error
-    decomposed = _decomposed(program, path.name, shapes)
-    model = import_program(decomposed, path.name)
+    return import_export(program, path.name, shapes=shapes)
+
+
+def import_export(
+    program: torch.export.ExportedProgram, name: str, *, shapes: Mapping[str, tuple[int, ...]]
+) -> Model:
+    """Return the model of an exported program; errors of `import_module`."""
+    decomposed = _decomposed(program, name, shapes)
+    model = import_program(decomposed, name)
     arguments, keywords = _example_inputs(program)
     if keywords:
         return replace(model, notes=(*model.notes, _UNCOMPARED))
@@ -171,10 +178,10 @@ def build_torch_module(
         )
     module, given = built
     with_plain_results(module)
-    return module, _by_position(module, given, name)
+    return module, by_position(module, given, name)
 
 
-def _by_position(module: torch.nn.Module, given: Any, name: str) -> tuple[Any, ...]:
+def by_position(module: torch.nn.Module, given: Any, name: str) -> tuple[Any, ...]:
     """Return example inputs by position: of one tensor, of a sequence, or by names of the forward.
 
     Raises:

@@ -16,10 +16,11 @@ from torch.utils import _pytree as pytree
 from tvm import relax
 
 from tuner.frontend.converters.call import ImporterView, dtype_name
-from tuner.frontend.torch.call_arguments import encode_argument
-from tuner.frontend.torch.callable_operators import callable_operator
 from tuner.frontend.torch.own_functions import own_function
-from tuner.graph.torch_call import OperatorCall, write_torch_call
+from tuner.graph.torch_call import write_torch_call
+from tuner.runtime.call_arguments import encode_argument
+from tuner.runtime.callable_operators import callable_operator
+from tuner.runtime.operator_call import OperatorCall
 
 _HELD = frozenset(
     getattr(torch, name)

@@ -14,7 +14,8 @@ from typing import Any
 from tvm import relax
 
 from tuner.errors import UnsupportedOperatorError
-from tuner.graph.torch_call import GradientCall, OperatorCall, TorchCall, write_torch_call
+from tuner.graph.torch_call import TorchCall, write_torch_call
+from tuner.runtime.operator_call import GradientCall, OperatorCall
 from tuner.stages.program import Expr, Var, is_differentiable
 
 

@@ -12,13 +12,9 @@ torch = pytest.importorskip("torch")
 
 from tuner.backends.protocol import refusal_of  # noqa: E402 - after the skip
 from tuner.backends.registry import backend_names, make_backend  # noqa: E402
-from tuner.backends.torch.operator_calls import compute, run_gradient, run_operator  # noqa: E402
 from tuner.errors import TunerError  # noqa: E402
 from tuner.graph.dataflow import DataflowGraph  # noqa: E402
 from tuner.graph.torch_call import (  # noqa: E402
-    OperatorCall,
-    encode_number,
-    encode_operator_call,
     write_torch_call,
 )
 from tuner.lowering.backend_specs import gather_specs  # noqa: E402
@@ -26,6 +22,12 @@ from tuner.lowering.lower import build_module, build_unscheduled, lower_module  
 from tuner.lowering.outline import extract_function, outline_partitions  # noqa: E402
 from tuner.partition.candidate import FREE  # noqa: E402
 from tuner.partition.find_partition import find_candidates  # noqa: E402
+from tuner.runtime.operator_call import (  # noqa: E402
+    OperatorCall,
+    encode_number,
+    encode_operator_call,
+)
+from tuner.runtime.torch_operator_calls import compute, run_gradient, run_operator  # noqa: E402
 from tuner.targets.resolution import resolve_target  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from tuner.backends.torch.views import view_of
+from tuner.runtime.torch_views import view_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.tvm]
 

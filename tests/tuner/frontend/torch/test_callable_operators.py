@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tuner.frontend.torch.callable_operators import callable_operator  # noqa: E402 - after the skip
+from tuner.runtime.callable_operators import callable_operator  # noqa: E402 - after the skip
 
 pytestmark = pytest.mark.torch
 

@@ -11,10 +11,16 @@ from benchmarks.architectures.training import check_training  # noqa: E402
 from tests.samples.programs.imported_models import Tripled  # noqa: E402
 from tuner.errors import UnsupportedOperatorError  # noqa: E402
 from tuner.frontend.loading import for_training  # noqa: E402
-from tuner.frontend.torch.call_arguments import replay  # noqa: E402
 from tuner.frontend.torch.own_functions import functions_kept, own_function  # noqa: E402
 from tuner.frontend.torch.program import import_module  # noqa: E402
-from tuner.graph.torch_call import RecordedStep, Recording, torch_calls_in  # noqa: E402
+from tuner.graph.torch_call import (  # noqa: E402
+    torch_calls_in,
+)
+from tuner.runtime.call_arguments import replay  # noqa: E402
+from tuner.runtime.operator_call import (  # noqa: E402
+    RecordedStep,
+    Recording,
+)
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -100,7 +106,7 @@ def test_a_lost_backward_would_be_seen(monkeypatch) -> None:
     (call,) = torch_calls_in(for_training(model).module["main"])
     assert call.name == "torch call Reversed"
     monkeypatch.setattr(
-        "tuner.backends.torch.operator_calls._recorded_gradient",
+        "tuner.runtime.torch_operator_calls._recorded_gradient",
         lambda call, wanted, operands, gradients: gradients[0],
     )
     assert check_training(model, 2).outcome == "wrong"

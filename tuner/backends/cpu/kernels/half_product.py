@@ -18,9 +18,10 @@ from tvm.tirx.script.builder import ir as script
 from tuner.backends.bfloat16_patterns import HALF
 from tuner.backends.cpu.kernels.accumulators import Sums
 from tuner.backends.cpu.kernels.packed_product import ProductShape, activated
-from tuner.backends.library_call import Activation, Then
+from tuner.backends.library_call import Then
 from tuner.backends.tvm.vector_math import vectorise_math
 from tuner.graph.relax_types import PrimFunc
+from tuner.runtime.library_calls import Activation
 
 _DOT = "tessel_dot_bfloat16"
 

@@ -30,9 +30,10 @@ from tuner.backends.cpu.kernels.accumulators import (
     tile_vectors,
 )
 from tuner.backends.cpu.kernels.memory import flat
-from tuner.backends.library_call import Activation, Then
+from tuner.backends.library_call import Then
 from tuner.backends.tvm.vector_math import vectorise_math
 from tuner.graph.relax_types import PrimFunc
+from tuner.runtime.library_calls import Activation
 
 LANES = 16
 """Columns of a vector."""

@@ -19,6 +19,7 @@ import torch
 from tuner.errors import UnsupportedOperatorError
 from tuner.frontend.torch.exported.grouped_products import GROUPED_PRODUCT
 from tuner.frontend.torch.exported.symbolic_expression import check_expression
+from tuner.runtime.callable_operators import TOUCHING_FILES
 
 Rule = Callable[[str], str]
 
@@ -60,7 +61,6 @@ _HIGHER_ORDER = frozenset(
 _STAND_INS = {"torch.ops.transformers.grouped_mm_fallback.default": GROUPED_PRODUCT}
 """This project's own operators, by the names of those that they compute the same as."""
 
-TOUCHING_FILES = frozenset(("from_file", "save"))
 _ASSERTIONS = re.compile(r"_?(functional_)?(assert|sym_constrain)_\w+")
 
 

@@ -13,8 +13,9 @@ from tuner.backends.cpu.kernels import packed_product
 from tuner.backends.cpu.kernels.packed_product import ProductShape, ProductTile
 from tuner.backends.cpu.tuned.families.kernel_names import kernel_name
 from tuner.backends.cpu.tuned.families.own_kernel import Decisions
-from tuner.backends.library_call import Activation, Then
+from tuner.backends.library_call import Then
 from tuner.graph.relax_types import PrimFunc
+from tuner.runtime.library_calls import Activation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

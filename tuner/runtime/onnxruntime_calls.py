@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnxruntime
-import tvm
+import tvm_ffi
 
-from tuner.backends.onnxruntime.export import input_name, output_name
+from tuner.runtime.library_calls import input_name, output_name
 
 LOAD_NAME = "tessel.onnxruntime.load"
 CALL_NAME = "tessel.onnxruntime.call"
@@ -115,7 +115,7 @@ class _Session:
 _sessions: OrderedDict[str, _Session] = OrderedDict()
 
 
-@tvm.register_global_func(LOAD_NAME, override=True)
+@tvm_ffi.register_global_func(LOAD_NAME, override=True)
 def load(digest: Any, text: Any, *weights: Any) -> _Session:
     """Return a session of the graph whose text has the digest, with its weights packed.
 
@@ -132,7 +132,7 @@ def load(digest: Any, text: Any, *weights: Any) -> _Session:
     return found
 
 
-@tvm.register_global_func(CALL_NAME, override=True)
+@tvm_ffi.register_global_func(CALL_NAME, override=True)
 def run_call(session: _Session, *tensors: Any) -> None:
     """Run a session on its inputs; the last tensors receive the results."""
     session.run(tensors)

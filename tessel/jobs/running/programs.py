@@ -1,4 +1,4 @@
-"""Who builds the stages that `tessel run` runs, and what their results are compared with."""
+"""Who builds the stages that are run, and what their results are compared with."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
+from tessel.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     import numpy as np
 
-    from scripts.commands.run.options import RunOptions
-    from scripts.commands.run.subject import Subject
     from tessel.engine.devices import Devices
     from tessel.engine.job import RankSum
     from tessel.engine.results_check import ExpectedResults, Reference
     from tessel.engine.run import StagePrograms
+    from tessel.jobs.running.options import RunOptions
+    from tessel.jobs.running.subject import Subject
     from tessel.tuned_plan import TunedPlan
 
 _SLEEP_STEP_S = 0.01
@@ -41,7 +41,7 @@ def find_programs(subject: Subject, options: RunOptions, devices: Devices) -> Pr
     """Return who builds the stages, from which specification, and the unpipelined model.
 
     Raises:
-        typer.BadParameter: there are no such stages for this document, or they would run code that the user
+        UsageError: there are no such stages for this document, or they would run code that the user
             has not said to trust.
     """
     trust_model = _is_trusted(subject, options)
@@ -51,9 +51,9 @@ def find_programs(subject: Subject, options: RunOptions, devices: Devices) -> Pr
     if ":" in chosen:
         return _stages_of_ones_own(subject, chosen, devices)
     if chosen not in _OF_PLAN:
-        raise typer.BadParameter(f"--stages {chosen} is none of compiled, torch, sleep and module:function")
+        raise UsageError(f"--stages {chosen} is none of compiled, torch, sleep and module:function")
     if subject.plan is None:
-        raise typer.BadParameter(
+        raise UsageError(
             f"--stages {chosen} needs a plan, and this document is a schedule without a model; give sleep or "
             "module:function"
         )
@@ -64,21 +64,21 @@ def _is_trusted(subject: Subject, options: RunOptions) -> bool:
     """Return whether the user wants the code run that a plan names as its model.
 
     Raises:
-        typer.BadParameter: it would be run and is not wanted, or the user named another model.
+        UsageError: it would be run and is not wanted, or the user named another model.
     """
     model, is_named = options.model, options.model is not None
     if model is not None and (subject.plan is None or model != subject.plan.model):
         found = (
             "is a schedule, without a model" if subject.plan is None else f"was tuned for {subject.name!r}"
         )
-        raise typer.BadParameter(f"--model {model}: this document {found}; leave --model out, or name that")
+        raise UsageError(f"--model {model}: this document {found}; leave --model out, or name that")
     stages = options.stages or "compiled"
     if options.trust_model or is_named or subject.plan is None or stages not in _OF_PLAN:
         return options.trust_model or is_named
     from tuner.frontend import is_code
 
     if is_code(subject.plan.model):
-        raise typer.BadParameter(
+        raise UsageError(
             f"this plan names the Python code {subject.plan.model!r} as its model, and running the plan runs "
             f"that code; if you trust it, add --model {shlex.quote(subject.plan.model)} or --trust-model"
         )
@@ -181,7 +181,7 @@ def _stages_of_plan(
     from tuner.programs import compiled_stages
 
     if devices.kind != plan.device_kind:
-        raise typer.BadParameter(
+        raise UsageError(
             f"--device {devices.kind}: this plan was compiled for {plan.device_model}; leave --device out, "
             "or give --stages torch"
         )

@@ -1,4 +1,4 @@
-"""What `tessel run` runs: a plan or a schedule, its devices, and the overheads of their ranks."""
+"""What is run: a plan or a schedule, its devices, and the overheads of their ranks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from scripts.commands.run.options import Device, Overheads, RunOptions
-from tessel.jobs.arguments import describe_shapes, parse_duration, parse_shapes
+from tessel.errors import UsageError
+from tessel.jobs.arguments import describe_shapes, parse_duration
+from tessel.jobs.running.options import Device, Overheads, RunOptions
 from tessel.progress import messages
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tessel.engine.devices import Devices
     from tessel.engine.synthetic.overheads import Calibration
+    from tessel.jobs.plan import Plan
     from tessel.schedule import Schedule
     from tessel.tuned_plan import TunedPlan
 
@@ -33,10 +35,34 @@ def load_subject(path: Path, options: RunOptions) -> Subject:
     """Return what a document says is to be run, with the orders of `--orders` where they are given.
 
     Raises:
-        typer.BadParameter: `--step` is given for a plan, or a shape that it does not have.
+        UsageError: `--step` is given for a plan, or a shape that it does not have.
         DocumentError: a file cannot be read.
     """
-    subject = _load(path, options.step)
+    from tessel.jobs.plan import load_planned
+
+    schedule, plan = load_planned(path)
+    if plan is None:
+        step_us = None if options.step is None else parse_duration(str(options.step)) * 1e6
+        return _as_asked(Subject(path.stem, schedule, step_us, None), options)
+    return subject_of_plan(plan, options)
+
+
+def subject_of_plan(plan: Plan, options: RunOptions) -> Subject:
+    """Return what a plan says is to be run; a table's plan has no programs, and its stages sleep.
+
+    Raises:
+        UsageError: `step` is given for a plan, or a shape that it does not have.
+    """
+    if options.step is not None:
+        raise UsageError("--step is for schedules; the steps of a plan have a length")
+    tuned = plan.tuned
+    name = plan.title if plan.planned is None else plan.planned.profile.name
+    name = name if tuned is None else tuned.model
+    return _as_asked(Subject(name, plan.schedule, plan.step_us, tuned), options)
+
+
+def _as_asked(subject: Subject, options: RunOptions) -> Subject:
+    """Return it with the model's file, the shapes and the orders that the options name."""
     if options.model is not None:
         subject = _with_file(subject, options.model)
     if options.shape:
@@ -110,38 +136,14 @@ def _with_file(subject: Subject, model: str) -> Subject:
     return Subject(model, subject.schedule, subject.step_us, plan)
 
 
-_STEP_OF_PLAN = "--step is for schedules; the steps of a plan have a length"
-
-
-def _load(path: Path, step: str | None) -> Subject:
-    from tessel.documents import DocumentKind, detect_kind, load_schedule
-    from tessel.loading import load_plan
-    from tessel.planning.saved_plan import load_saved_plan
-
-    kind = detect_kind(path)
-    if kind is DocumentKind.LAYOUT:
-        if step is not None:
-            raise typer.BadParameter(_STEP_OF_PLAN)
-        saved = load_saved_plan(path)
-        return Subject(saved.profile.name, saved.schedule, saved.step_us, None)
-    if kind is DocumentKind.SCHEDULE:
-        step_us = None if step is None else parse_duration(step) * 1e6
-        return Subject(path.stem, load_schedule(path), step_us, None)
-    plan = load_plan(path)
-    if step is not None:
-        raise typer.BadParameter(_STEP_OF_PLAN)
-    return Subject(plan.model, plan.schedule, plan.step_us, plan)
-
-
-def _for_shapes(subject: Subject, texts: list[str]) -> Subject:
+def _for_shapes(subject: Subject, wanted: Mapping[str, tuple[int, ...]]) -> Subject:
     """Return the plan's part for some of its inputs' shapes."""
-    wanted = parse_shapes(texts)
     plans = () if subject.plan is None else (subject.plan, *subject.plan.other_shapes)
     for plan in plans:
-        if all(plan.shapes.get(name) == shape for name, shape in wanted.items()):
+        if all(plan.shapes.get(name) == tuple(shape) for name, shape in wanted.items()):
             return Subject(plan.model, plan.schedule, plan.step_us, plan)
     known = "; ".join(describe_shapes(plan.shapes) for plan in plans if plan.shapes) or "none by name"
-    raise typer.BadParameter(
+    raise UsageError(
         f"--shape {describe_shapes(wanted)}: the document has {known}; name one of these, or tune the model "
         "for that too"
     )

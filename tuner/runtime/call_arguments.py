@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from tuner.frontend.torch.callable_operators import callable_operator
-from tuner.graph.torch_call import Argument, Recording, encode_number
+from tuner.runtime.callable_operators import callable_operator
+from tuner.runtime.operator_call import Argument, Recording, encode_number
 
 _CONSTANT_KINDS = ("dtype", "layout", "memory_format")
 

@@ -1,15 +1,18 @@
-"""What commands share that price a GPU which is not here: when they do, and the model of its kernels."""
+"""Prices for a GPU that is not here, from kernels measured on others: when they are asked for, and by whom.
+
+Checked in tests/tuner/tuning/test_predict_partition.py.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from tessel.progress import messages
-
-if TYPE_CHECKING:
-    from cost_model.gpu.devices import GpuDevice
-    from cost_model.gpu.kernel_model import GpuKernelModel
+from cost_model.gpu.devices import GpuDevice
+from cost_model.gpu.kernel_model import GpuKernelModel, load_gpu_model
+from cost_model.gpu.training import load_gpu_samples, train_gpu_model
+from records import open_store
+from tuner.targets.resolution import measuring_obstacle, resolve_target
 
 
 class PredictingOptions(Protocol):
@@ -54,31 +57,22 @@ def is_predicted_for_gpu(options: PredictingOptions) -> bool:
     """
     if options.price != "model":
         return False
-    from tuner.targets.resolution import measuring_obstacle, resolve_target
-
     target = resolve_target(options.target)
     return target.kind == "cuda" and measuring_obstacle(target) is not None
 
 
 def gpu_model(options: PredictingOptions) -> GpuKernelModel:
     """Return the model of GPU kernels: the one named, or one trained on the records."""
-    from cost_model.gpu.kernel_model import load_gpu_model
-    from cost_model.gpu.training import load_gpu_samples, train_gpu_model
-    from records import open_store
-
     if options.cost_model is not None:
         return load_gpu_model(options.cost_model)
     with open_store(options.records) as store:
-        samples = load_gpu_samples(messages.track(store.iterate(), "reading records"))
-    with messages.bar(f"training on {len(samples)} kernels"):
-        return train_gpu_model(samples, seed=options.seed, num_threads=options.threads)
+        samples = load_gpu_samples(store.iterate())
+    return train_gpu_model(samples, seed=options.seed, num_threads=options.threads)
 
 
-def note_prediction(device: GpuDevice, kernel_model: GpuKernelModel) -> None:
-    """Say on stderr that times are predicted, and from what."""
+def describe_prediction(device: GpuDevice, kernel_model: GpuKernelModel) -> str:
+    """Say that times are predicted, and from what."""
     manifest = kernel_model.manifest
     is_known = any(device.name in family.overheads_us for family in manifest.families.values())
-    messages.note(
-        f"times are predicted for {device.name} from {manifest.num_samples} kernels measured on "
-        + ("it and on other GPUs" if is_known else "other GPUs")
-    )
+    others = "it and on other GPUs" if is_known else "other GPUs"
+    return f"times are predicted for {device.name} from {manifest.num_samples} kernels measured on {others}"

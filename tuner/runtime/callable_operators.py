@@ -13,7 +13,8 @@ import re
 
 import torch
 
-from tuner.frontend.torch.exported.text_rules import TOUCHING_FILES
+TOUCHING_FILES = frozenset(("from_file", "save"))
+"""Operators of ATen that create, read or write files."""
 
 _NAME = re.compile(r"([a-z_]\w{0,99})\.([A-Za-z_]\w{0,99})")
 

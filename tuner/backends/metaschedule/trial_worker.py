@@ -3,7 +3,7 @@
 TVM's own builder and runner link and load a library for every trial; here it is compiled in memory and timed
 at once. A trial that crashes or takes too long ends the process, counts as a
 failure, and the next trial starts another. The process has as many threads as the kernels are tuned for.
-Checked in tests/tuner/language/test_trial_worker.py.
+Checked in tests/tuner/backends/metaschedule/test_trial_worker.py.
 """
 
 from __future__ import annotations

@@ -1,23 +1,24 @@
-"""What `tessel check` is given: a CSV of orders, a layout of Megatron, a schedule, or a plan."""
+"""What is checked: a CSV of orders, a layout of Megatron, a schedule, or a plan."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
+from tessel.errors import UsageError
 from tessel.jobs.arguments import parse_bandwidth, parse_bytes, parse_limits
 from tessel.progress import messages
 
 if TYPE_CHECKING:
-    from scripts.commands.check.options import CheckOptions
     from tessel.checking.case import Case
     from tessel.checking.sources import Pricing
-    from tessel.documents import DocumentKind
     from tessel.exports.megatron import MegatronLayout
+    from tessel.jobs.checking import CheckOptions
+    from tessel.jobs.plan import Plan
+    from tessel.planning.saved_plan import SavedPlan
 
 
 def load_case(file: str, options: CheckOptions) -> Case:
@@ -26,10 +27,10 @@ def load_case(file: str, options: CheckOptions) -> Case:
     Raises:
         DocumentError: the file cannot be read, or is nothing that can be checked.
         ScheduleError: its orders are incomplete, or its stages cannot be priced.
-        typer.BadParameter: an option is missing that the file needs.
+        UsageError: an option is missing that the file needs.
     """
     from tessel.checking.file_kinds import csv_of_lists, kind_of_file
-    from tessel.documents import detect_kind, read_document
+    from tessel.documents import read_document
 
     path = Path(file)
     if kind_of_file(file) == "layout" and not path.exists():
@@ -39,7 +40,7 @@ def load_case(file: str, options: CheckOptions) -> Case:
         case "layout":
             return _layout_case(path.name, text, options)
         case "document":
-            return _document_case(path, detect_kind(path), options)
+            return _document_case(path, options)
         case _:
             return _csv_case(path, csv_of_lists(text), options)
 
@@ -74,7 +75,7 @@ def _layout_case(name: str, text: str, options: CheckOptions) -> Case:
 
     for option, value in (("--devices", options.devices), ("--micro-batches", options.micro_batches)):
         if value is None:
-            raise typer.BadParameter(f"{option} is missing; a layout of Megatron does not say it")
+            raise UsageError(f"{option} is missing; a layout of Megatron does not say it")
     assert options.devices is not None
     assert options.micro_batches is not None
     pricing = _pricing(options, options.devices)
@@ -120,38 +121,39 @@ def read_layout_text(name: str, text: str, devices: int) -> MegatronLayout:
         raise DocumentError(f"{name}: {error}") from error
 
 
-def _document_case(path: Path, kind: DocumentKind, options: CheckOptions) -> Case:
+def _document_case(path: Path, options: CheckOptions) -> Case:
     from tessel.checking.case import case_of_schedule
-    from tessel.documents import DocumentKind, load_schedule
-    from tessel.loading import load_plan
-    from tessel.planning.saved_plan import load_saved_plan
+    from tessel.jobs.plan import load_planned
 
-    if kind is DocumentKind.LAYOUT:
-        return _saved_plan_case(path.name, load_saved_plan(path), options)
-    if kind is DocumentKind.PLAN:
-        plan = load_plan(path)
-        case = case_of_schedule(
-            path.name, plan.schedule, step_us=plan.step_us, static_bytes=plan.static_bytes
-        )
-        if options.memory is None:
-            return case
-        limit = parse_bytes(options.memory)
-        return replace(case, limits=tuple(limit - static for static in plan.static_bytes))
-    return _limited(case_of_schedule(path.name, load_schedule(path)), options)
+    schedule, plan = load_planned(path)
+    if plan is None:
+        return _limited(case_of_schedule(path.name, schedule), options)
+    return case_of_plan(path.name, plan, options)
 
 
-def _saved_plan_case(name: str, plan: object, options: CheckOptions) -> Case:
+def case_of_plan(name: str, plan: Plan, options: CheckOptions) -> Case:
+    """Return the case of a plan, under another limit where one is given."""
+    from tessel.checking.case import case_of_schedule
+
+    if plan.planned is not None:
+        return _saved_plan_case(name, plan.planned, options)
+    case = case_of_schedule(name, plan.schedule, step_us=plan.step_us, static_bytes=plan.static_bytes)
+    if options.memory is None:
+        return case
+    limit = parse_bytes(str(options.memory))
+    return replace(case, limits=tuple(limit - static for static in plan.static_bytes))
+
+
+def _saved_plan_case(name: str, plan: SavedPlan, options: CheckOptions) -> Case:
     import msgspec
 
     from tessel.checking.case import Job, case_of_job, orders_of_schedule
     from tessel.planning.cluster import OPTIMIZERS
-    from tessel.planning.saved_plan import SavedPlan
 
-    assert isinstance(plan, SavedPlan)
     cluster = plan.cluster
     if options.memory is not None:
         cluster = msgspec.structs.replace(
-            cluster, memory_bytes=parse_bytes(options.memory), device_memory_bytes=()
+            cluster, memory_bytes=parse_bytes(str(options.memory)), device_memory_bytes=()
         )
     job = Job(profile=plan.profile, layout=plan.layout, cluster=cluster, optimizer=OPTIMIZERS[plan.optimizer])
     return case_of_job(
@@ -163,7 +165,7 @@ def _limited(case: Case, options: CheckOptions) -> Case:
     """Return the case with the limit in units that was asked for."""
     if options.memory is None:
         return case
-    return replace(case, limits=parse_limits(options.memory, case.placement.devices))
+    return replace(case, limits=parse_limits(_units(options.memory), case.placement.devices))
 
 
 def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
@@ -173,10 +175,14 @@ def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
     from tessel.checking.sources import Pricing
     from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
     from tessel.profiles import load_profile
+    from tessel.profiles.profile import Profile
 
     link = Link(bytes_per_s=parse_bandwidth(options.link), latency_us=options.hop_us)
-    profile = load_profile(
-        options.profile, micro_batch=options.micro_batch, tensor_parallel=options.tensor_parallel
+    given = options.profile
+    profile = (
+        given
+        if isinstance(given, Profile)
+        else load_profile(given, micro_batch=options.micro_batch, tensor_parallel=options.tensor_parallel)
     )
     for note in profile.notes:
         messages.note(note)
@@ -186,10 +192,14 @@ def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
             devices=pipeline * options.data_parallel * options.tensor_parallel,
             hop=link,
             collective=link,
-            memory_bytes=None if options.memory is None else parse_bytes(options.memory),
+            memory_bytes=None if options.memory is None else parse_bytes(str(options.memory)),
         ),
         optimizer=OPTIMIZERS[options.optimizer],
         micro_batch=options.micro_batch,
         data_parallel=options.data_parallel,
         tensor_parallel=options.tensor_parallel,
     )
+
+
+def _units(memory: str | int | Sequence[int]) -> str:
+    return str(memory) if isinstance(memory, str | int) else ",".join(map(str, memory))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from kernel_spaces import space_of
 
+from tuner.backends.metaschedule import trial_worker
 from tuner.backends.metaschedule.candidates import candidates_of
-from tuner.language import trial_worker
 from tuner.language.trials import measure_schedules
 
 pytestmark = pytest.mark.tvm

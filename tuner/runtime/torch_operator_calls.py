@@ -1,6 +1,6 @@
 """Run torch calls: the two packed functions of `tuner.graph.torch_call`.
 
-A call names an operator of ATen; what it may name is `tuner.frontend.torch.callable_operators`. Its backward
+A call names an operator of ATen; what it may name is `tuner.runtime.callable_operators`. Its backward
 runs the forward again under autograd, so that nothing is kept between the two. A function with a backward of
 its own comes as two sequences of such operators, its forward and its backward. Only
 `tuner.backends.torch.operators` imports this module, and only where torch is installed. Checked in
@@ -15,12 +15,11 @@ from typing import Any
 
 import msgspec
 import torch
-import tvm
+import tvm_ffi
 
-from tuner.backends.torch.views import view_of
-from tuner.frontend.torch.call_arguments import decode_argument, replay
-from tuner.frontend.torch.callable_operators import callable_operator
-from tuner.graph.torch_call import (
+from tuner.runtime.call_arguments import decode_argument, replay
+from tuner.runtime.callable_operators import callable_operator
+from tuner.runtime.operator_call import (
     GRADIENT_NAME,
     OPERATOR_NAME,
     Argument,
@@ -29,12 +28,13 @@ from tuner.graph.torch_call import (
     decode_gradient_call,
     decode_operator_call,
 )
+from tuner.runtime.torch_views import view_of
 
 _operator_call = functools.lru_cache(maxsize=4096)(decode_operator_call)
 _gradient_call = functools.lru_cache(maxsize=4096)(decode_gradient_call)
 
 
-@tvm.register_global_func(OPERATOR_NAME, override=True)
+@tvm_ffi.register_global_func(OPERATOR_NAME, override=True)
 def run_operator(text: Any, *tensors: Any) -> None:
     """Run an operator on operands; the last tensors receive what it gives."""
     call = _operator_call(str(text))
@@ -46,7 +46,7 @@ def run_operator(text: Any, *tensors: Any) -> None:
             _write(call, value, result)
 
 
-@tvm.register_global_func(GRADIENT_NAME, override=True)
+@tvm_ffi.register_global_func(GRADIENT_NAME, override=True)
 def run_gradient(text: Any, *tensors: Any) -> None:
     """Run an operator's backward on operands and gradients; the last tensor receives one operand's."""
     gradient = _gradient_call(str(text))

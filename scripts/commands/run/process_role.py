@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from scripts.commands.run.options import Overheads, RunOptions
-from scripts.commands.run.programs import Programs
-from scripts.commands.run.subject import Subject, find_devices
+from tessel.errors import UsageError
+from tessel.jobs.running.options import Overheads, RunOptions
+from tessel.jobs.running.programs import Programs
+from tessel.jobs.running.subject import Subject, find_devices
 
 if TYPE_CHECKING:
     from tessel.engine.devices import Devices
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Seat:
-    """This process's place among those that run the plan; alone unless torchrun started it."""
+class ProcessRole:
+    """What this process does of those that run the plan: all unless torchrun started it."""
 
     member: Member | None = None
     team: Team | None = None
@@ -55,10 +56,10 @@ class Seat:
         """Refuse options that do not go with ranks that torchrun started.
 
         Raises:
-            typer.BadParameter: the overheads of one machine are wanted.
+            UsageError: the overheads of one machine are wanted.
         """
         if self.member is not None and options.overheads is Overheads.ANEW:
-            raise typer.BadParameter(
+            raise UsageError(
                 "--overheads anew measures the ranks of one machine, and torchrun started these; leave it out"
             )
 
@@ -117,7 +118,7 @@ class Seat:
 
 
 @contextmanager
-def join_team() -> Iterator[Seat]:
+def join_team() -> Iterator[ProcessRole]:
     """Take this process's place; the others hear how it ends.
 
     Raises:
@@ -125,7 +126,7 @@ def join_team() -> Iterator[Seat]:
         typer.Exit: the run failed, and another process of this machine says why.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
-        yield Seat()
+        yield ProcessRole()
         return
     from tessel.engine.nodes.member import find_member, find_route
     from tessel.engine.nodes.team import QuietEnd, Team
@@ -134,6 +135,6 @@ def join_team() -> Iterator[Seat]:
     assert member is not None, "torchrun's variables are there"
     try:
         with Team(member, find_route(member, os.environ)) as team:
-            yield Seat(member, team)
+            yield ProcessRole(member, team)
     except QuietEnd as end:
         raise typer.Exit(1) from end

@@ -14,18 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
-import tvm
+import tvm_ffi
 from msgspec.structs import replace
 
-from tuner.backends.library_call import (
-    Attention,
-    Convolution,
-    LayerNorm,
-    Linear,
-    Softmax,
-    decode_call,
-)
-from tuner.backends.torch.views import view_of
+from tuner.runtime.library_calls import Attention, Convolution, LayerNorm, Linear, Softmax, decode_call
+from tuner.runtime.torch_views import view_of
 
 PACKED_NAME = "tessel.torch.call"
 
@@ -58,7 +51,7 @@ _IN_PLACE: dict[str, Callable[[torch.Tensor], object]] = {
 _decoded = functools.lru_cache(maxsize=4096)(decode_call)
 
 
-@tvm.register_global_func(PACKED_NAME, override=True)
+@tvm_ffi.register_global_func(PACKED_NAME, override=True)
 def run_call(text: Any, *tensors: Any) -> None:
     """Run a call on operands; the last tensor receives the result."""
     call = _decoded(str(text))
@@ -84,7 +77,7 @@ class PackedCall:
             self.run: _Way = ways[_fastest([functools.partial(way, data, result) for way in ways])]
 
 
-@tvm.register_global_func("tessel.torch.pack", override=True)
+@tvm_ffi.register_global_func("tessel.torch.pack", override=True)
 def pack_weights(text: Any, shape: Any, *weights: Any) -> PackedCall:
     """Return a call with its weights bound, for data of a shape.
 
@@ -97,7 +90,7 @@ def pack_weights(text: Any, shape: Any, *weights: Any) -> PackedCall:
     return PackedCall(call, [int(extent) for extent in shape], tensors)
 
 
-@tvm.register_global_func("tessel.torch.call_packed", override=True)
+@tvm_ffi.register_global_func("tessel.torch.call_packed", override=True)
 def run_packed(call: PackedCall, data: Any, result: Any) -> None:
     """Run a call with bound weights; the last tensor receives the result."""
     with torch.inference_mode():

@@ -1,0 +1,190 @@
+"""The search for the best mix of backends, as one call; the one module here that sees the tuner.
+
+`tessel partition` and `tessel compile` parse their options, call this, and print. Checked in
+tests/tessel/compiling/test_partitioning.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from cost_model.gpu.devices import find_gpu
+from tuner.errors import TunerError
+from tuner.frontend import Model, load_model
+from tuner.frontend.loading import for_training
+from tuner.targets.resolution import resolve_target
+from tuner.tuning.partition_model import PartitionedModel, partition_model
+from tuner.tuning.predict_partition import predict_partition
+from tuner.tuning.search.gpu_prediction import describe_prediction, gpu_model, is_predicted_for_gpu
+from tuner.tuning.search.kernel_budget import spend_trials
+from tuner.tuning.search.opening import assignments_of, open_search
+from tuner.tuning.search.options import MatchName, PartitionOptions, PriceName
+from tuner.tuning.session import Report, TuningProgress
+
+ModelSource = Any
+"""A torch module, an exported program, the path of a file `.onnx` or `.pt2`, or a name as in `gpt2:tiny`."""
+
+ExampleInputs = Any
+"""A tensor, a sequence of inputs by position, or a mapping of them by the names of the module's forward."""
+
+
+class PartitionKeywords(TypedDict, total=False):
+    """Options of `partition` by name; meanings and defaults are those of `PartitionOptions`."""
+
+    target: str
+    records: str
+    backends: Sequence[str] | None
+    trials: int
+    threads: int | None
+    jobs: int
+    seed: int
+    price: PriceName
+    budget: int | None
+    regret: float
+    cost_model: Path | None
+    assign: Sequence[str]
+    prune: bool
+    match: MatchName
+    tvm_database: Path | None
+    schedule_cost_model: str
+    fleet: str | None
+    proposer: str | None
+    language_model: Path | None
+    train: bool
+    batch: int
+    shape: Mapping[str, tuple[int, ...]] | None
+    value: Mapping[str, bool | int | float] | None
+    trial_budget: int | None
+    graph_level_search: int
+    coalesce: bool
+
+
+def partition(
+    model: ModelSource,
+    example_inputs: ExampleInputs = None,
+    *,
+    on_progress: Callable[[str], None] | None = None,
+    **options: Unpack[PartitionKeywords],
+) -> PartitionedModel:
+    """Choose, by measured latency, which backend runs which part of a model, and race the choice.
+
+        >>> import tessel
+        >>> found = tessel.partition("mlp:tiny", backends=["tvm"], threads=1)  # doctest: +SKIP
+        >>> found.end_to_end["mix"].latency_us  # doctest: +SKIP
+        4.1
+
+    Args:
+        model: a torch module, an exported program, the path of a file `.onnx` or `.pt2`, or a name of the
+            zoo or `module:function` as the command takes it.
+        example_inputs: of a torch module: a tensor, a sequence of inputs by position, or a mapping by name.
+        on_progress: told in words what is going on.
+        options: those of `tessel partition`, with its names and defaults, as `backends=["tvm", "blas"]`,
+            `threads=1`, `price="model"`, `shape={"x": (1, 3, 224, 224)}`, `records="sqlite:///out/x.db"`.
+
+    Returns:
+        The distinct parts with their backends and figures, the race against every single backend, and the
+        largest error against the model's own program.
+
+    Raises:
+        TypeError: there is no such option, or example inputs are missing.
+        ValueError: an option's value is out of range.
+        TunerError: the model cannot be imported, or nobody can run a part of it; names it.
+    """
+    report = words_report(on_progress)
+    settings = PartitionOptions(**options)
+    with unchanged_module(model):
+        return find_mix(load_source(model, example_inputs, settings, report), settings, report)
+
+
+def find_mix(model: Model, options: PartitionOptions, report: Report) -> PartitionedModel:
+    """Return the best mix for a model that was loaded."""
+    if is_predicted_for_gpu(options):
+        return _predicted(model, options, report)
+    spent = spend_trials(options, model, options.trial_budget, report)
+    with open_search(spent, report) as session:
+        return partition_model(
+            model, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
+        )
+
+
+def load_source(
+    source: ModelSource, example_inputs: ExampleInputs, options: PartitionOptions, report: Report
+) -> Model:
+    """Return the model of a module, a program, a file or a name; notes on it are reported.
+
+    Raises:
+        TypeError: the source is nothing of these, or example inputs are missing or not wanted.
+    """
+    name = str(source) if isinstance(source, str | Path) else type(source).__name__
+    report.on_progress(TuningProgress(text=f"loading {name}"))
+    if isinstance(source, str | Path):
+        if example_inputs is not None:
+            raise TypeError(f"{name} has inputs of its own; leave example_inputs out, or give their shapes")
+        loaded = load_model(
+            name, shapes=options.shape, values=options.value, batch=options.batch, training=options.train
+        )
+    else:
+        loaded = _load_torch(source, example_inputs, options)
+        loaded = for_training(loaded) if options.train else loaded
+    for note in loaded.notes:
+        report.on_note(note)
+    return loaded
+
+
+def _load_torch(source: ModelSource, example_inputs: ExampleInputs, options: PartitionOptions) -> Model:
+    try:
+        import torch  # noqa: PLC0415 - an optional extra
+
+        from tuner.frontend.torch import program  # noqa: PLC0415 - needs torch
+    except ModuleNotFoundError as error:
+        raise TunerError("a torch module needs torch; install the extra `torch`") from error
+    name = type(source).__name__
+    if isinstance(source, torch.export.ExportedProgram):
+        return program.import_export(source, "exported program", shapes=options.shape or {})
+    if not isinstance(source, torch.nn.Module):
+        raise TypeError(
+            f"model is a {name}; give a torch module, an exported program, the path of a file, or a name"
+        )
+    if example_inputs is None:
+        raise TypeError(f"{name} is a torch module, which is traced on inputs; give example_inputs")
+    inputs = program.by_position(source, example_inputs, name)
+    return program.import_module(source, inputs, name, shapes=options.shape)
+
+
+@contextmanager
+def unchanged_module(source: ModelSource) -> Iterator[None]:
+    """Take back, in the end, the hook by which a torch module gives plain results meanwhile."""
+    hooks = getattr(source, "_forward_hooks", {})
+    before = set(hooks)
+    try:
+        yield
+    finally:
+        for added in set(hooks) - before:
+            del hooks[added]
+
+
+def words_report(on_progress: Callable[[str], None] | None) -> Report:
+    """Return a report that tells progress and notes in words."""
+    if on_progress is None:
+        return Report()
+    return Report(on_progress=lambda progress: on_progress(progress.text), on_note=on_progress)
+
+
+def _predicted(model: Model, options: PartitionOptions, report: Report) -> PartitionedModel:
+    """Partition a model for a GPU that is not here; every figure is a prediction."""
+    device, target = find_gpu(options.target), resolve_target(options.target)
+    kernel_model = gpu_model(options)
+    report.on_progress(TuningProgress(text=f"predicting {model.name} on {device.name}"))
+    result = predict_partition(
+        model,
+        kernel_model,
+        device,
+        target,
+        backend_names=options.backends,
+        assignments=assignments_of(options),
+    )
+    report.on_note(describe_prediction(device, kernel_model))
+    return result
