@@ -20,6 +20,7 @@ from scripts.app import app
 from tessel.checking.case import case_of_schedule
 from tessel.checking.opinion import form_opinion
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
+from tessel.jobs.sections import Sections
 from tessel.search import Frontier
 from tessel.shapes import vshape
 from tuner.fleet.rpc_server import ServedDevice
@@ -400,9 +401,9 @@ OF_TVM: dict[str, Case] = {
                 name: SimpleNamespace(replicas=1) for name in ("zbv", "vshape")
             },
             "tessel.pipeline.build_plan": "{plan}",
-            "tessel.tuned_plan.save_plan": None,
-            "scripts.commands.tune.command.write_picture": None,
-            "scripts.commands.tune.command.print_plan": None,
+            "tessel.jobs.plan.save": None,
+            "tessel.jobs.pictures.write_picture": None,
+            "tessel.jobs.plan.Plan.explain": Sections,
         },
     ),
     "partition": Case(

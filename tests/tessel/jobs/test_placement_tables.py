@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 from rich.console import Console
 from tuned_model import tuned_model
 
-from scripts.reports.placements import print_placements, print_planned
-from scripts.reports.tables import print_stages
 from scripts.terminal import console
+from tessel.jobs.placement_tables import add_placements, add_planned
+from tessel.jobs.sections import Sections
+from tessel.jobs.tables import add_stages
 from tessel.placement_comparison import PlacementRow, PlannedRow
 from tuner.plan import ShardsPlan
+
+
+def shown(add: Callable[[Sections, Any], None], rows: Any) -> None:
+    out = Sections()
+    add(out, rows)
+    console.print_sections(out)
 
 
 def test_the_taken_placement_and_reasons_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,7 +37,7 @@ def test_the_taken_placement_and_reasons_are_shown(capsys: pytest.CaptureFixture
         ratio_to_v_1f1b=0.8,
         peak_memory_bytes=1 << 20,
     )
-    print_placements((taken, PlacementRow(placement="zbv", reason="there are too few layers")))
+    shown(add_placements, (taken, PlacementRow(placement="zbv", reason="there are too few layers")))
     text = capsys.readouterr().out
     assert "mshape *" in text
     assert "0.800" in text
@@ -55,7 +64,7 @@ def test_layouts_are_whole_on_eighty_columns(monkeypatch: pytest.MonkeyPatch) ->
         peak_memory_bytes=1 << 35,
         ratio=1.25,
     )
-    print_planned((row,))
+    shown(add_planned, (row,))
     lines = printed()
     assert max(map(len, lines)) <= 80
     headings = next(number for number, line in enumerate(lines) if "layout" in line)
@@ -71,7 +80,7 @@ def test_layouts_are_whole_on_eighty_columns(monkeypatch: pytest.MonkeyPatch) ->
         ratio_to_v_1f1b=1.234,
         peak_memory_bytes=1 << 35,
     )
-    print_placements((placement,))
+    shown(add_placements, (placement,))
     lines = list(itertools.takewhile(lambda line: not line.startswith("to V-1F1B"), printed()))
     assert len(lines) > 2
     assert max(map(len, lines)) <= 80
@@ -86,7 +95,7 @@ def test_a_divided_stage_says_what_its_collectives_take(
         num_shards=2, axes={}, collective_us={"forward": 7.0, "backward": 9.0}, collective_source=source
     )
     whole, stage = tuned_model([(10.0, 20.0, 12.0, 11.0)] * 2).stages
-    print_stages((whole, msgspec.structs.replace(stage, shards=shards)))
+    shown(add_stages, (whole, msgspec.structs.replace(stage, shards=shards)))
     lines = capsys.readouterr().out.splitlines()
     assert f"  stage1: collectives, {source}: F 7.0 us, B+W joint 9.0 us" in lines
     assert any(line.startswith("* h.1") or line.startswith("* 1") for line in lines)

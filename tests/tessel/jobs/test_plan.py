@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.reports.planned import load_planned
 from tessel.errors import DocumentError
+from tessel.jobs.plan import load_planned
 
 
 @pytest.mark.parametrize(

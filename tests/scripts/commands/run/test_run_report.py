@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.commands.run.programs import Programs
 from scripts.commands.run.report import note_of_other_device, print_run
-from scripts.commands.run.subject import Subject
 from tessel.engine.results_check import ResultsCheck
 from tessel.engine.run import RankMemory, RunFigures, RunReport, StagePrograms
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
+from tessel.jobs.running.programs import Programs
+from tessel.jobs.running.subject import Subject
 from tessel.shapes import vshape
 from tuner.backends.environment import environment_of
 from tuner.targets.resolution import resolve_target
