@@ -42,7 +42,7 @@ from benchmarks.whole_plan.confirm import (
 )
 from benchmarks.whole_plan.published import published_models
 from benchmarks.whole_plan.report import every_row, goals, markdown, means
-from tessel.jobs.arguments import parse_bandwidth
+from tessel.jobs.inputs.arguments import parse_bandwidth
 from tessel.planning.cluster import Link
 from tuner.frontend import load_model
 from tuner.plan import LayersPlan

@@ -9,7 +9,7 @@ import typer
 from scripts.options import completion
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
-from tessel.jobs.arguments import check_target
+from tessel.jobs.inputs.arguments import check_target
 from tessel.progress import messages
 
 

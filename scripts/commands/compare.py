@@ -10,10 +10,10 @@ import typer
 from scripts.options.tuning_options import JsonOption
 from scripts.reports.comparison import SchedulesOption, print_comparison
 from scripts.terminal import console
-from tessel.jobs.arguments import parse_names
-from tessel.jobs.pictures import build_comparison
+from tessel.jobs.inputs.arguments import parse_names
 from tessel.jobs.plan import load_planned
-from tessel.jobs.plan_tables import baseline_rows
+from tessel.jobs.shown.pictures import build_comparison
+from tessel.jobs.shown.plan_tables import baseline_rows
 from tessel.progress import messages
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from scripts.options.dataclass_options import takes_options
 from scripts.reports.comparison import SchedulesOption
 from scripts.reports.picture_options import style_option, width_option
 from scripts.terminal import console
-from tessel.jobs.arguments import check_folder, parse_names
-from tessel.jobs.pictures import FORMATS, PictureOptions, write_picture
+from tessel.jobs.inputs.arguments import check_folder, parse_names
 from tessel.jobs.plan import load_planned
+from tessel.jobs.shown.pictures import FORMATS, PictureOptions, write_picture
 from tessel.progress import messages
 
 

@@ -25,10 +25,10 @@ from scripts.options.tuning_options import (
 from scripts.reports.picture_options import style_option, width_option
 from scripts.reports.tables import print_end_to_end, print_partitions
 from scripts.terminal import console
-from tessel.jobs.arguments import check_folder, check_model
-from tessel.jobs.formatting import format_figure, format_layers, format_tensors, format_us
-from tessel.jobs.pictures import PICTURES, load_look, parse_width
-from tessel.jobs.reports import shown_report
+from tessel.jobs.inputs.arguments import check_folder, check_model
+from tessel.jobs.sessions import shown_report
+from tessel.jobs.shown.formatting import format_figure, format_layers, format_tensors, format_us
+from tessel.jobs.shown.pictures import PICTURES, load_look, parse_width
 from tessel.progress import messages
 from tuner.tuning.search.options import PartitionOptions as Defaults
 

@@ -21,7 +21,7 @@ from scripts.options.tuning_options import (
 )
 from scripts.reports.tables import print_stages
 from scripts.terminal import console
-from tessel.jobs.arguments import check_folder, check_model
+from tessel.jobs.inputs.arguments import check_folder, check_model
 from tessel.progress import messages
 
 if TYPE_CHECKING:

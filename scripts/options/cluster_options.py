@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from scripts.options import completion
-from tessel.jobs.arguments import check_choice
+from tessel.jobs.inputs.arguments import check_choice
 from tessel.jobs.planning import OPTIMIZERS
 
 

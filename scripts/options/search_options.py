@@ -29,7 +29,7 @@ JsonOption = Annotated[
 def work_option(
     default: str, *, search: str = "the search", promise: str = EQUAL_WORK, panel: str = SEARCH_PANEL
 ) -> Any:
-    """Return the declaration of `--work`, checked by `tessel.jobs.limits.make_budget`.
+    """Return the declaration of `--work`, checked by `tessel.jobs.inputs.limits.make_budget`.
 
     Args:
         default: the units that are given where the option is left out, as the help says it.

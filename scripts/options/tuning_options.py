@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from scripts.options import completion
-from tessel.jobs import reports as sessions
-from tessel.jobs.arguments import (
+from tessel.jobs import sessions
+from tessel.jobs.inputs.arguments import (
     check_choice,
     check_remote_target,
     check_target,

@@ -8,9 +8,9 @@ import typer
 
 from scripts.options import completion
 from scripts.terminal import console
-from tessel.jobs.arguments import check_choice, parse_names
-from tessel.jobs.explanation import add_comparison_rows
-from tessel.jobs.sections import Sections
+from tessel.jobs.inputs.arguments import check_choice, parse_names
+from tessel.jobs.shown.explanation import add_comparison_rows
+from tessel.jobs.shown.sections import Sections
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scripts.terminal import console
-from tessel.jobs import tables
-from tessel.jobs.sections import Sections
+from tessel.jobs.shown import tables
+from tessel.jobs.shown.sections import Sections
 
 if TYPE_CHECKING:
     from tuner.plan import ModelPlan, PartitionPlan, StagePlan

@@ -22,7 +22,7 @@ from tessel.progress.text_table import text_table
 if TYPE_CHECKING:
     import msgspec
 
-    from tessel.jobs.sections import Sections
+    from tessel.jobs.shown.sections import Sections
 
 MAX_WIDTH = 100
 

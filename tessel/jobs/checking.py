@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from tessel.errors import InfeasibleError
 from tessel.jobs import jit_fallback, search_thread
-from tessel.jobs.arguments import check_choice, check_counts, parse_bandwidth, parse_bytes, parse_cuts
-from tessel.jobs.check_source import case_of_plan, load_case
-from tessel.jobs.keywords import options_of, with_signature
-from tessel.jobs.limits import check_hop_us, make_budget, only_time
+from tessel.jobs.inputs.arguments import check_choice, check_counts, parse_bandwidth, parse_bytes, parse_cuts
+from tessel.jobs.inputs.check_source import case_of_plan, load_case
+from tessel.jobs.inputs.keywords import options_of, with_signature
+from tessel.jobs.inputs.limits import check_hop_us, make_budget, only_time
 from tessel.jobs.planning import DEFAULT_HOP_US, DEFAULT_LINK, DEFAULT_OPTIMIZER, OPTIMIZERS
 from tessel.progress import messages
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tessel.jobs.arguments import check_choice, check_folder
+from tessel.jobs.inputs.arguments import check_choice, check_folder
 from tessel.progress import messages
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tessel.comparison import Comparison
     from tessel.engine.run import RunReport
     from tessel.exports.recipe import Recipe
-    from tessel.jobs.sections import Sections
+    from tessel.jobs.shown.sections import Sections
     from tessel.planning.plan_result import PlanResult
     from tessel.search.budget import StoppedBy
 
@@ -143,7 +143,7 @@ class Plan:
         Raises:
             ValueError: there is no such hand-written schedule; says which comes near.
         """
-        from tessel.jobs.pictures import build_comparison
+        from tessel.jobs.shown.pictures import build_comparison
 
         return build_comparison(self.schedule, self, schedules)
 
@@ -176,7 +176,7 @@ class Plan:
             UsageError: the suffix or the width is none.
             DocumentError: the style cannot be read, or the file not be written.
         """
-        from tessel.jobs.pictures import PictureOptions, write_picture
+        from tessel.jobs.shown.pictures import PictureOptions, write_picture
 
         options = PictureOptions(
             compare=compare,
@@ -245,7 +245,7 @@ class Plan:
 
     def explain(self) -> Sections:
         """Return what it consists of and why, as tables and sentences; `print` or a notebook shows it."""
-        from tessel.jobs.explanation import explain_plan
+        from tessel.jobs.shown.explanation import explain_plan
 
         return explain_plan(self)
 

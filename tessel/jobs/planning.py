@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tessel.errors import InfeasibleError, UsageError
 from tessel.jobs import jit_fallback, search_thread
-from tessel.jobs.arguments import (
+from tessel.jobs.inputs.arguments import (
     check_choice,
     check_counts,
     parse_bandwidth,
@@ -23,10 +23,10 @@ from tessel.jobs.arguments import (
     parse_cuts,
     parse_duration,
 )
-from tessel.jobs.keywords import options_of, with_signature
-from tessel.jobs.limits import check_hop_us, make_budget, only_time
+from tessel.jobs.inputs.keywords import options_of, with_signature
+from tessel.jobs.inputs.limits import check_hop_us, make_budget, only_time
+from tessel.jobs.inputs.sources import ProfileSource, profile_of_source
 from tessel.jobs.plan import Plan
-from tessel.jobs.sources import ProfileSource, profile_of_source
 from tessel.progress import messages
 from tuner.tuning.search.options import PriceName
 

@@ -14,14 +14,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tessel.errors import ScheduleError, UsageError
-from tessel.jobs.arguments import check_choice, check_counts, describe_shapes, parse_bytes, sorted_shapes
-from tessel.jobs.keywords import options_of, with_signature
-from tessel.jobs.limits import make_budget
-from tessel.jobs.placement_schedules import find_plan
-from tessel.jobs.placements import measure_placements, settings_by_placement
+from tessel.jobs.inputs.arguments import (
+    check_choice,
+    check_counts,
+    describe_shapes,
+    parse_bytes,
+    sorted_shapes,
+)
+from tessel.jobs.inputs.keywords import options_of, with_signature
+from tessel.jobs.inputs.limits import make_budget
+from tessel.jobs.inputs.sources import load_model
+from tessel.jobs.layouts.placement_schedules import find_plan
+from tessel.jobs.layouts.placements import measure_placements, settings_by_placement
 from tessel.jobs.plan import Plan
-from tessel.jobs.reports import shown_report
-from tessel.jobs.sources import load_model
+from tessel.jobs.sessions import shown_report
 from tessel.progress import messages
 from tuner.tuning.search.options import SearchOptions
 

@@ -19,8 +19,9 @@ from records.database.pruning import PruneSummary
 from scripts.app import app
 from tessel.checking.case import case_of_schedule
 from tessel.checking.opinion import form_opinion
+from tessel.compiling import partitioning
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
-from tessel.jobs.sections import Sections
+from tessel.jobs.shown.sections import Sections
 from tessel.search import Frontier
 from tessel.shapes import vshape
 from tuner.fleet.rpc_server import ServedDevice
@@ -28,6 +29,7 @@ from tuner.fleet.status import FleetStatus
 from tuner.lowering.gpu_code import GpuCode
 
 ROOT = typer.main.get_command(app)
+assert partitioning.load_model, "what it calls is bound before any of it is replaced"
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -103,6 +105,7 @@ TUNING_CONTEXT = {
 }
 SESSION = {
     "tuner.frontend.load_model": SimpleNamespace(cuts=(), notes=()),
+    "tessel.compiling.partitioning.load_model": SimpleNamespace(cuts=(), notes=()),
     "tuner.tuning.search.opening.start_session": contextmanager(lambda: iter(["session"])),
     "tuner.tuning.search.kernel_budget.tune_model_kernels": SimpleNamespace(
         database=Path("tuned"), kernels=()
@@ -402,7 +405,7 @@ OF_TVM: dict[str, Case] = {
             },
             "tessel.pipeline.build_plan": "{plan}",
             "tessel.jobs.plan.save": None,
-            "tessel.jobs.pictures.write_picture": None,
+            "tessel.jobs.shown.pictures.write_picture": None,
             "tessel.jobs.plan.Plan.explain": Sections,
         },
     ),
@@ -427,7 +430,6 @@ OF_TVM: dict[str, Case] = {
         },
         spies={
             **SESSION,
-            "tessel.compiling.partitioning.load_model": SimpleNamespace(cuts=(), notes=()),
             "tessel.compiling.partitioning.partition_model": SimpleNamespace(model="model"),
             "scripts.commands.partition._nodes": [],
             "tessel.picture.partition_figure": "figure",

@@ -16,7 +16,7 @@ def write_all(schedule: Any, plan: Any, folder: Path) -> None:
     Raises:
         AssertionError: a name from the file is more than text in it.
     """
-    from tessel.jobs.pictures import write_picture
+    from tessel.jobs.shown.pictures import write_picture
 
     suffixes = [".html", ".json", ".txt", ".md"]
     if len(schedule.starts) < 100 and hash(schedule.starts) % 25 == 0:

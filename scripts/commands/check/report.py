@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scripts.terminal import console
-from tessel.jobs.formatting import format_bytes, format_us
+from tessel.jobs.shown.formatting import format_bytes, format_us
 
 if TYPE_CHECKING:
     from scripts.documents.checks import Checked, PrintedAdvice

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from scripts.terminal import console
-from tessel.jobs.formatting import format_us
+from tessel.jobs.shown.formatting import format_us
 from tessel.progress import messages
 
 

@@ -15,7 +15,7 @@ from scripts.commands.cost_model.samples import (
 )
 from scripts.options.tuning_options import JsonOption, RecordsOption
 from scripts.terminal import console
-from tessel.jobs.formatting import format_us
+from tessel.jobs.shown.formatting import format_us
 from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:

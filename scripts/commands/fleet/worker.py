@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from scripts.options.tuning_options import BackendsOption, TargetOption, ThreadsOption
-from tessel.jobs.arguments import parse_names
+from tessel.jobs.inputs.arguments import parse_names
 from tessel.progress import messages
 
 LOOPBACK = "127.0.0.1"

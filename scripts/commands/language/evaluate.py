@@ -19,8 +19,8 @@ from scripts.commands.language.machine import (
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import JsonOption, RecordsOption, SeedOption, TargetOption
 from scripts.terminal import console
-from tessel.jobs.arguments import parse_names
-from tessel.jobs.formatting import format_us
+from tessel.jobs.inputs.arguments import parse_names
+from tessel.jobs.shown.formatting import format_us
 from tessel.progress import messages
 from tuner.tuning.search.options import DEFAULT_RECORDS
 

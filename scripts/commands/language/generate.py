@@ -19,7 +19,7 @@ from scripts.commands.language.machine import (
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import JsonOption, RecordsOption, SeedOption, TargetOption
 from scripts.terminal import console
-from tessel.jobs.formatting import format_us
+from tessel.jobs.shown.formatting import format_us
 from tessel.progress import messages
 from tuner.tuning.search.options import DEFAULT_RECORDS
 

@@ -20,8 +20,7 @@ from scripts.options.tuning_options import (
     ValueOption,
 )
 from tessel.errors import UsageError
-from tessel.jobs.arguments import check_choice, check_folder
-from tessel.jobs.pictures import FORMATS as PICTURE_FORMATS
+from tessel.jobs.inputs.arguments import check_choice, check_folder
 from tessel.jobs.planning import (
     DEFAULT_HOP_US,
     DEFAULT_LINK,
@@ -32,6 +31,7 @@ from tessel.jobs.planning import (
     PLACEMENTS,
     RUNTIMES,
 )
+from tessel.jobs.shown.pictures import FORMATS as PICTURE_FORMATS
 
 _CLUSTER = "Devices and links"
 _STEP = "Training step"

@@ -12,8 +12,8 @@ from scripts.options import tuning_options
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
-from tessel.jobs.arguments import check_target
-from tessel.jobs.formatting import format_us
+from tessel.jobs.inputs.arguments import check_target
+from tessel.jobs.shown.formatting import format_us
 from tessel.progress import messages
 from tuner.tuning.search.options import DEFAULT_RECORDS, MatchName
 

@@ -12,7 +12,7 @@ from scripts.options import tuning_options
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import JsonOption, MeasuringOptions
 from scripts.terminal import console
-from tessel.jobs.arguments import check_folder, parse_duration, parse_names
+from tessel.jobs.inputs.arguments import check_folder, parse_duration, parse_names
 
 
 @dataclass(frozen=True, kw_only=True)

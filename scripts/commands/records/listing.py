@@ -11,7 +11,7 @@ import typer
 from scripts.commands.records.opening import UrlOption, name_operators, open_existing
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
-from tessel.jobs.formatting import format_us
+from tessel.jobs.shown.formatting import format_us
 from tessel.progress import messages
 from tuner.tuning.search.options import DEFAULT_RECORDS
 

@@ -10,7 +10,7 @@ import typer
 from scripts.commands.records.opening import UrlOption, open_existing
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
-from tessel.jobs.arguments import check_folder
+from tessel.jobs.inputs.arguments import check_folder
 from tessel.progress import messages
 from tuner.tuning.search.options import DEFAULT_RECORDS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.terminal import console
-from tessel.jobs.formatting import format_bytes
+from tessel.jobs.shown.formatting import format_bytes
 
 if TYPE_CHECKING:
     from scripts.documents.runs import RunDone

@@ -13,8 +13,8 @@ from scripts.commands.schedule.results import save_schedule, show_repetend, show
 from scripts.options import completion
 from scripts.options.dataclass_options import takes_options
 from tessel.jobs import jit_fallback, search_thread
-from tessel.jobs.arguments import check_folder, parse_limits
-from tessel.jobs.limits import only_time
+from tessel.jobs.inputs.arguments import check_folder, parse_limits
+from tessel.jobs.inputs.limits import only_time
 from tessel.progress import interrupts
 
 if TYPE_CHECKING:

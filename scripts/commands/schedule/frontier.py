@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scripts.commands.schedule.results import STOPPED_BY
 from scripts.terminal import console
 from tessel.jobs import search_thread
-from tessel.jobs.formatting import format_numbers
+from tessel.jobs.shown.formatting import format_numbers
 from tessel.progress import interrupts, messages
 
 if TYPE_CHECKING:

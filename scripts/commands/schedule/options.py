@@ -16,9 +16,9 @@ from scripts.options.search_options import (
     work_option,
 )
 from scripts.reports.picture_options import style_option, width_option
-from tessel.jobs.arguments import check_counts
-from tessel.jobs.limits import make_budget
-from tessel.jobs.pictures import load_look, parse_width
+from tessel.jobs.inputs.arguments import check_counts
+from tessel.jobs.inputs.limits import make_budget
+from tessel.jobs.shown.pictures import load_look, parse_width
 
 if TYPE_CHECKING:
     from tessel.picture.style import PictureStyle

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tessel.jobs.arguments import parse_spans
+from tessel.jobs.inputs.arguments import parse_spans
 
 if TYPE_CHECKING:
     from scripts.commands.schedule.options import ShapeOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.terminal import console
-from tessel.jobs.formatting import format_numbers
+from tessel.jobs.shown.formatting import format_numbers
 from tessel.progress import messages
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from scripts.commands.tune.report import plan_document
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import ModelArgument, check_writable_folder, job_options
 from scripts.terminal import console
-from tessel.jobs.arguments import check_model
+from tessel.jobs.inputs.arguments import check_model
 from tessel.jobs.tuning import TuneOptions, tune_with
 
 

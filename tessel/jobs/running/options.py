@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tessel.errors import UsageError
-from tessel.jobs.arguments import parse_duration
+from tessel.jobs.inputs.arguments import parse_duration
 
 
 class Device(enum.StrEnum):

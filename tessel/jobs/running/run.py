@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tessel.jobs.keywords import options_of
+from tessel.jobs.inputs.keywords import options_of
 from tessel.jobs.running.options import Device, Overheads, RunOptions
 from tessel.jobs.running.programs import Programs, find_programs
 from tessel.jobs.running.subject import Subject, find_devices, find_overheads, subject_of_plan

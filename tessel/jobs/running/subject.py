@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tessel.errors import UsageError
-from tessel.jobs.arguments import describe_shapes, parse_duration
+from tessel.jobs.inputs.arguments import describe_shapes, parse_duration
 from tessel.jobs.running.options import Device, Overheads, RunOptions
 from tessel.progress import messages
 

@@ -22,7 +22,7 @@ from tessel.exports.megatron_plan import megatron_arguments
 from tessel.exports.recipe import Recipe, recipe_of_saved_plan
 from tessel.exports.roles import stated_roles
 from tessel.exports.torchtitan import orders_csv, titan_python, titan_toml
-from tessel.jobs.plan_tables import layout_report
+from tessel.jobs.shown.plan_tables import layout_report
 from tessel.profiles import Layer, Profile, load_profile, save_table
 
 NAMES = (

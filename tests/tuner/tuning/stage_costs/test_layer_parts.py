@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from planned_models import plan_on_tvm
 from saved_plans import run_compiled, run_on_torch
 
-from tessel.jobs.planned_layout import choose_layout_in_parts, settings_of_layout
+from tessel.jobs.layouts.planned_layout import choose_layout_in_parts, settings_of_layout
 from tessel.planning.cluster import Link
 from tessel.search import SearchBudget
 from tessel.tuned_model.layout_choice import (

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tuned_model import tuned_model
 
-from tessel.jobs.planned_layout import (
+from tessel.jobs.layouts.planned_layout import (
     branched_placements,
     fastest_placement,
     placement_name,

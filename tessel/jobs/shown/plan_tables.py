@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tessel.jobs.formatting import format_bytes
+from tessel.jobs.shown.formatting import format_bytes
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
     """Return a plan of layers as a Markdown report."""
     from tessel.exports.markdown_text import escaped
-    from tessel.jobs.markdown_report import comparison_table, markdown_table
+    from tessel.jobs.shown.markdown_report import comparison_table, markdown_table
 
     parts = [
         f"## {escaped(plan.title)}\n",

@@ -6,7 +6,7 @@ import sys
 import pytest
 import typer
 
-from tessel.jobs.arguments import describe_shapes, parse_shape_choices, parse_shapes, parse_values
+from tessel.jobs.inputs.arguments import describe_shapes, parse_shape_choices, parse_shapes, parse_values
 
 
 def test_shapes_of_one_input_are_sets_with_what_all_share_the_largest_first() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tessel.errors import UsageError
-from tessel.jobs.formatting import format_bytes, format_figure, format_layers, format_tensors
-from tessel.jobs.plan_tables import layout_report, layout_tables
+from tessel.jobs.shown.formatting import format_bytes, format_figure, format_layers, format_tensors
+from tessel.jobs.shown.plan_tables import layout_report, layout_tables
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _tables(plan: Plan) -> tuple[PageTable, ...]:
 
 def _report(comparison: Comparison, plan: Plan | None) -> str:
     """Return the Markdown report of a comparison."""
-    from tessel.jobs.markdown_report import comparison_table, plan_report
+    from tessel.jobs.shown.markdown_report import comparison_table, plan_report
 
     if plan is None:
         return comparison_table(comparison)

@@ -153,7 +153,7 @@ def load_model(
         TunerError: it cannot be imported; says why.
     """
     from tessel.compiling.partitioning import load_source
-    from tessel.jobs.reports import shown_report
+    from tessel.jobs.sessions import shown_report
     from tuner.tuning.search.options import PartitionOptions
 
     options = PartitionOptions(train=training, batch=batch, shape=shape, value=value)
@@ -173,7 +173,7 @@ def search_options(options: Any) -> SearchOptions:
 
 
 def _measured(name: str, model: Model, options: PlanOptions) -> Profile:
-    from tessel.jobs.reports import open_session
+    from tessel.jobs.sessions import open_session
     from tessel.profiles.tuned_plan import profile_of_stages
     from tuner.stages import layers_of
     from tuner.tuning.stage_costs.measure_stages import measure_stages

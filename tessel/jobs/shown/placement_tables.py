@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tessel.jobs.formatting import format_bytes
+from tessel.jobs.shown.formatting import format_bytes
 
 if TYPE_CHECKING:
-    from tessel.jobs.sections import Sections
+    from tessel.jobs.shown.sections import Sections
     from tessel.placement_comparison import PlacementRow, PlannedRow
     from tessel.tuned_plan import TunedPlan
 

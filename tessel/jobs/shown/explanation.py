@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tessel.jobs.arguments import describe_shapes
-from tessel.jobs.formatting import format_bytes, format_numbers
-from tessel.jobs.placement_tables import add_placements, add_planned
-from tessel.jobs.plan_tables import STAGE_COLUMNS, baseline_rows, format_gap, stage_rows
-from tessel.jobs.sections import Sections
-from tessel.jobs.tables import add_end_to_end, add_partition, add_stages
+from tessel.jobs.inputs.arguments import describe_shapes
+from tessel.jobs.shown.formatting import format_bytes, format_numbers
+from tessel.jobs.shown.placement_tables import add_placements, add_planned
+from tessel.jobs.shown.plan_tables import STAGE_COLUMNS, baseline_rows, format_gap, stage_rows
+from tessel.jobs.shown.sections import Sections
+from tessel.jobs.shown.tables import add_end_to_end, add_partition, add_stages
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
-from tessel.jobs.pictures import write_picture
+from tessel.jobs.shown.pictures import write_picture
 from tessel.shapes import vshape
 
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from tuned_model import tuned_model
 
 from scripts.terminal import console
-from tessel.jobs.placement_tables import add_placements, add_planned
-from tessel.jobs.sections import Sections
-from tessel.jobs.tables import add_stages
+from tessel.jobs.shown.placement_tables import add_placements, add_planned
+from tessel.jobs.shown.sections import Sections
+from tessel.jobs.shown.tables import add_stages
 from tessel.placement_comparison import PlacementRow, PlannedRow
 from tuner.plan import ShardsPlan
 

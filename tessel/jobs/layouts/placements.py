@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tessel.jobs.arguments import parse_bandwidth
-from tessel.jobs.planned_layout import (
+from tessel.jobs.inputs.arguments import parse_bandwidth
+from tessel.jobs.layouts.planned_layout import (
     branched_placements,
     choose_layout_in_parts,
     choose_planned_layout,
     settings_of_layout,
 )
-from tessel.jobs.reports import open_session
+from tessel.jobs.sessions import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

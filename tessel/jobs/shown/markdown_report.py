@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tessel.exports.markdown_text import escaped, table_lines
-from tessel.jobs.formatting import (
+from tessel.jobs.shown.formatting import (
     end_to_end_rows,
     format_bytes,
     format_error,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tessel.errors import UsageError
-from tessel.jobs.arguments import parse_bandwidth, parse_bytes, parse_limits
+from tessel.jobs.inputs.arguments import parse_bandwidth, parse_bytes, parse_limits
 from tessel.progress import messages
 
 if TYPE_CHECKING:

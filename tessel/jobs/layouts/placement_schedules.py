@@ -6,10 +6,10 @@ import functools
 from typing import TYPE_CHECKING
 
 from tessel.jobs import search_thread
-from tessel.jobs.limits import make_budget
-from tessel.jobs.placement_tables import placement_rows
-from tessel.jobs.placements import PLANNED
-from tessel.jobs.planned_layout import fastest_placement, placement_name, with_replicas
+from tessel.jobs.inputs.limits import make_budget
+from tessel.jobs.layouts.placements import PLANNED
+from tessel.jobs.layouts.planned_layout import fastest_placement, placement_name, with_replicas
+from tessel.jobs.shown.placement_tables import placement_rows
 from tessel.progress import messages
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tessel.errors import UsageError
-from tessel.jobs.arguments import parse_duration
+from tessel.jobs.inputs.arguments import parse_duration
 
 if TYPE_CHECKING:
     from tessel.search.budget import SearchBudget

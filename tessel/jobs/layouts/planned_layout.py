@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tessel.jobs import search_thread
-from tessel.jobs.limits import make_budget
+from tessel.jobs.inputs.limits import make_budget
 from tessel.progress import messages
 
 if TYPE_CHECKING:

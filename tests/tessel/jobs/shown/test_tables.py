@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from scripts.reports.tables import print_stages
-from tessel.jobs.formatting import end_to_end_rows, format_layers, format_tensors
+from tessel.jobs.shown.formatting import end_to_end_rows, format_layers, format_tensors
 from tests.samples.tuned_model import figure, tuned_model
 from tuner.plan import PairedRatio, PartitionPlan, TensorType
 

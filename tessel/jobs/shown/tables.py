@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tessel.jobs.formatting import (
+from tessel.jobs.shown.formatting import (
     end_to_end_rows,
     format_bytes,
     format_error,
@@ -16,7 +16,7 @@ from tessel.jobs.formatting import (
 )
 
 if TYPE_CHECKING:
-    from tessel.jobs.sections import Sections
+    from tessel.jobs.shown.sections import Sections
     from tuner.plan import Figure, ModelPlan, PartitionPlan, StagePlan
     from tuner.tuning.partition_model import PartitionedModel
 
