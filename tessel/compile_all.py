@@ -22,6 +22,7 @@ from records.cores import num_usable_cores
 from tessel.placement import Block, Edge, Placement
 from tessel.planning.cluster import Cluster, Link
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.search.budget import SearchBudget
@@ -147,8 +148,7 @@ def _plan() -> None:
     link = Link(bytes_per_s=1e9)
     find_plan(
         profile,
-        Cluster(devices=2, hop=link, collective=link, memory_bytes=10_000),
-        global_batch=4,
+        Job(cluster=Cluster(devices=2, hop=link, collective=link, memory_bytes=10_000), global_batch=4),
         options=PlanOptions(pipeline=2, what_if=False),
         budget=SearchBudget(work_limit=WORK, time_limit_s=None),
     )

@@ -30,6 +30,7 @@ from benchmarks.planner.cases import Row, cluster_of, run_cases
 from benchmarks.planner.measured import measured_profiles
 from benchmarks.planner.shapes import SHAPES, Shape, synthetic_profile
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.plan_result import PlanProgress
 from tessel.profiles.load import load_profile
 from tessel.profiles.profile import Profile
@@ -144,8 +145,10 @@ def time_plan(case: TimedCase, work: float) -> str:
     began, processor = time.monotonic(), time.process_time()
     found = find_plan(
         synthetic_profile(shape),
-        cluster_of(case.devices, case.memory_gib * 2**30),
-        global_batch=BATCH_A_DEVICE * case.devices,
+        Job(
+            cluster=cluster_of(case.devices, case.memory_gib * 2**30),
+            global_batch=BATCH_A_DEVICE * case.devices,
+        ),
         budget=SearchBudget(work_limit=work),
         on_progress=lambda progress: told.append((progress, time.process_time() - processor)),
     )

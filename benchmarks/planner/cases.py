@@ -12,6 +12,7 @@ import msgspec
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanResult
 from tessel.profiles.profile import Profile
@@ -111,7 +112,7 @@ def _rows(
 ) -> Iterator[Row]:
     costs = profile.tables[0].costs
     head = costs[-1].forward_us / costs[len(costs) // 2].forward_us
-    options = PlanOptions(optimizer=OPTIMIZERS["adam-mixed"], what_if=False, pipeline=devices)
+    options = PlanOptions(what_if=False, pipeline=devices)
     needed = _bytes_of_1f1b(profile, devices, options, samples)
     for share in shares:
         row = Row(
@@ -126,8 +127,11 @@ def _rows(
         try:
             found = find_plan(
                 profile,
-                cluster_of(devices, row.memory_bytes),
-                global_batch=samples,
+                Job(
+                    optimizer=OPTIMIZERS["adam-mixed"],
+                    cluster=cluster_of(devices, row.memory_bytes),
+                    global_batch=samples,
+                ),
                 options=options,
                 budget=SearchBudget(work_limit=work),
             )
@@ -148,8 +152,7 @@ def _bytes_of_1f1b(profile: Profile, devices: int, options: PlanOptions, samples
     """Return what the fullest device of 1F1B with its best cut holds, nothing recomputed."""
     found = find_plan(
         profile,
-        cluster_of(devices, None),
-        global_batch=samples,
+        Job(optimizer=OPTIMIZERS["adam-mixed"], cluster=cluster_of(devices, None), global_batch=samples),
         options=replace(options, placements=("vshape",), split_backward=False),
         budget=SearchBudget(work_limit=0.5),
     )

@@ -23,6 +23,7 @@ from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.training_step import StepEstimate, build_step, estimate_step
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanResult
@@ -186,7 +187,11 @@ def tables(work: float) -> Iterator[str]:
 def estimate_by_hand(profile: Profile, layout: Layout) -> tuple[StepEstimate, float]:
     """Return what a layout takes in Megatron's order, and how far its busiest device is above the mean."""
     cluster = Cluster(devices=layout.pipeline, hop=LINK, collective=LINK)
-    step = build_step(profile, layout, cluster, OPTIMIZERS["adam-mixed"])
+    step = build_step(
+        profile,
+        layout,
+        Job(cluster=cluster, optimizer=OPTIMIZERS["adam-mixed"]),
+    )
     schedule = INTERLEAVED_1F1B.build(step.placement, micro_batches=step.micro_batches)
     work = step.figures.device_work_us()
     return estimate_step(step, schedule), float(work.max() / work.mean() - 1)
@@ -202,7 +207,6 @@ def plan(
     """Return the plan for as many devices with that memory, without data parallelism."""
     cluster = Cluster(devices=by_hand.pipeline, hop=LINK, collective=LINK, memory_bytes=memory_bytes)
     options = PlanOptions(
-        optimizer=OPTIMIZERS["adam-mixed"],
         placements=(placement,),
         # Megatron's interleaved order has joint backwards.
         split_backward=None if placement == "zbv" else False,
@@ -215,8 +219,7 @@ def plan(
     )
     return find_plan(
         profile,
-        cluster,
-        global_batch=MICRO_BATCHES,
+        Job(cluster=cluster, optimizer=OPTIMIZERS["adam-mixed"], global_batch=MICRO_BATCHES),
         options=options,
         budget=SearchBudget(work_limit=work, time_limit_s=LONGEST_S),
     )

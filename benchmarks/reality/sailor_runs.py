@@ -14,6 +14,7 @@ from benchmarks.reality.sailor_data import Collection, LayerFigures, LayerSizes,
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.training_step import StepEstimate, build_step, estimate_step
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import DEEPSPEED, Runtime
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
@@ -183,7 +184,9 @@ def estimate(collection: Collection, run: Run, variant: Variant = FULL) -> Estim
     """Return what a run is estimated to take, in the order that it ran: 1F1B."""
     profile = profile_of(run, collection, variant=variant)
     cluster = cluster_of(run, collection, variant)
-    step = build_step(profile, layout_of(run), cluster, OPTIMIZERS["adam"], variant.runtime)
+    step = build_step(
+        profile, layout_of(run), Job(cluster=cluster, optimizer=OPTIMIZERS["adam"], runtime=variant.runtime)
+    )
     schedule = ONE_F_ONE_B.build(step.placement, micro_batches=step.micro_batches)
     return Estimated(run, estimate_step(step, schedule))
 

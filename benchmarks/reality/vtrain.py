@@ -37,6 +37,7 @@ from benchmarks.reality.numbers import mean_of, percent
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.planning.cluster import Cluster, Link, Optimizer
 from tessel.planning.costs.training_step import build_step, estimate_step
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import DEEPSPEED
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
@@ -299,7 +300,9 @@ def layout_of(run: Run) -> Layout:
 def estimate(extract: Extract, run: Run) -> Estimate:
     """Return what a run is estimated to take."""
     cluster = Cluster(devices=run.gpus, hop=INTER, collective=INTER, intra_node=INTRA, devices_per_node=NODE)
-    step = build_step(profile_of(extract, run), layout_of(run), cluster, MIXED, RUNTIME)
+    step = build_step(
+        profile_of(extract, run), layout_of(run), Job(cluster=cluster, optimizer=MIXED, runtime=RUNTIME)
+    )
     schedule = ONE_F_ONE_B.build(step.placement, micro_batches=step.micro_batches)
     return Estimate(run, estimate_step(step, schedule).step_us / 1e3)
 

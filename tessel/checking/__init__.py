@@ -1,6 +1,6 @@
 """A second opinion on what runs today: deadlocks, memory, distance from the best, and what to change."""
 
-from tessel.checking.case import Case, Job, Simulated, simulate
+from tessel.checking.case import Case, PricedLayout, Simulated, simulate
 from tessel.checking.deadlock import explain_deadlock
 
-__all__ = ["Case", "Job", "Simulated", "explain_deadlock", "simulate"]
+__all__ = ["Case", "PricedLayout", "Simulated", "explain_deadlock", "simulate"]

@@ -25,7 +25,7 @@ import msgspec
 from tessel.checking.case import (
     Case,
     Simulated,
-    case_of_job,
+    case_of_layout,
     orders_of_schedule,
     simulate,
     simulated,
@@ -136,7 +136,7 @@ _Change = tuple[str, str, Case, Schedule | None]
 
 
 def _changes_of_layers(case: Case, before: Simulated, search: Search | None) -> Iterator[_Change]:
-    if case.job is not None:
+    if case.priced is not None:
         yield from _moves(case)
         yield from _recomputations(case, before)
         yield from _micro_batch_sizes(case, search)
@@ -152,10 +152,10 @@ def _changes_of_order(case: Case, orders: Sequence[Schedule], search: Search | N
 
 
 def _moves(case: Case) -> Iterator[_Change]:
-    job = case.job
-    assert job is not None
-    cuts = job.layout.cuts
-    names = [layer.name for layer in job.profile.layers]
+    priced = case.priced
+    assert priced is not None
+    cuts = priced.layout.cuts
+    names = [layer.name for layer in priced.profile.layers]
     moves = [
         (source, target)
         for stage in range(len(cuts) - 1)
@@ -172,7 +172,7 @@ def _moves(case: Case) -> Iterator[_Change]:
         first, last = cuts[target]
         changed[target] = (first - 1, last) if target > source else (first, last + 1)
         words = f"move layer {names[moved]} from stage {source} to {target}"
-        yield from _with(case, "move", words, with_cuts(job.layout, changed))
+        yield from _with(case, "move", words, with_cuts(priced.layout, changed))
 
 
 def _stage_work(case: Case, stage: int) -> int:
@@ -186,30 +186,30 @@ def _stage_work(case: Case, stage: int) -> int:
 
 def _recomputations(case: Case, before: Simulated) -> Iterator[_Change]:
     """Recompute on devices that are too full; keep activations where stages recompute."""
-    job = case.job
-    assert job is not None
-    if not job.profile.is_training:
+    priced = case.priced
+    assert priced is not None
+    if not priced.profile.is_training:
         return
-    stages = range(len(job.layout.cuts))
-    today = job.layout.recompute or (False,) * len(stages)
+    stages = range(len(priced.layout.cuts))
+    today = priced.layout.recompute or (False,) * len(stages)
     if not before.fits and case.limits is not None:
         full = {
             device
             for device, (held, room) in enumerate(zip(before.schedule.peak_memory, case.limits, strict=True))
             if held > room
         }
-        wanted = tuple(today[stage] or job.layout.device_of(stage) in full for stage in stages)
+        wanted = tuple(today[stage] or priced.layout.device_of(stage) in full for stage in stages)
         if wanted != today:
             words = f"recompute {_stages_text([s for s in stages if wanted[s] and not today[s]])}"
-            yield from _with(case, "recompute", words, _recomputing(job.layout, wanted))
+            yield from _with(case, "recompute", words, _recomputing(priced.layout, wanted))
     if any(today):
         for stage in stages:
             if today[stage]:
                 wanted = tuple(recomputes and other != stage for other, recomputes in enumerate(today))
                 words = f"keep the activations of stage {stage} in place of recomputing them"
-                yield from _with(case, "keep", words, _recomputing(job.layout, wanted))
+                yield from _with(case, "keep", words, _recomputing(priced.layout, wanted))
         words = "keep all activations in place of recomputing them"
-        yield from _with(case, "keep", words, _recomputing(job.layout, ()))
+        yield from _with(case, "keep", words, _recomputing(priced.layout, ()))
 
 
 def _recomputing(layout: Layout, recompute: tuple[bool, ...]) -> Layout:
@@ -218,11 +218,11 @@ def _recomputing(layout: Layout, recompute: tuple[bool, ...]) -> Layout:
 
 def _micro_batch_sizes(case: Case, search: Search | None) -> Iterator[_Change]:
     """Other sizes that the profile has, with as many samples in the step."""
-    job = case.job
-    assert job is not None
-    layout = job.layout
+    priced = case.priced
+    assert priced is not None
+    layout = priced.layout
     samples = layout.micro_batch * layout.micro_batches
-    for table in job.profile.tables:
+    for table in priced.profile.tables:
         size = table.micro_batch
         if table.tensor_parallel != layout.tensor_parallel or size == layout.micro_batch or samples % size:
             continue
@@ -230,9 +230,9 @@ def _micro_batch_sizes(case: Case, search: Search | None) -> Iterator[_Change]:
         today = f"{layout.micro_batches} of {layout.micro_batch}"
         words = f"use {samples // size} micro-batches of {size} in place of {today}"
         try:
-            changed = case_of_job(
+            changed = case_of_layout(
                 case.name,
-                replace(job, layout=other),
+                replace(priced, layout=other),
                 (),
                 micro_batches=other.micro_batches,
                 make_orders=case.make_orders,
@@ -253,13 +253,13 @@ def _micro_batch_sizes(case: Case, search: Search | None) -> Iterator[_Change]:
 
 def _split(case: Case) -> Case | None:
     """Return the case with backwards in halves; None where orders split them, or halves are not known."""
-    job = case.job
-    if job is None or job.layout.split_backward:
+    priced = case.priced
+    if priced is None or priced.layout.split_backward:
         return None
-    if not all(cost.is_splittable for table in job.profile.tables for cost in table.costs):
+    if not all(cost.is_splittable for table in priced.profile.tables for cost in table.costs):
         return None
     try:
-        return with_layout(case, msgspec.structs.replace(job.layout, split_backward=True))
+        return with_layout(case, msgspec.structs.replace(priced.layout, split_backward=True))
     except ScheduleError:
         return None
 

@@ -17,9 +17,9 @@ import msgspec
 from tessel.errors import ScheduleError
 from tessel.orders import Task, device_orders, earliest_starts
 from tessel.placement import Placement
-from tessel.planning.cluster import Cluster, Optimizer
 from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.costs.training_step import TrainingStep, estimate_step, step_of_figures
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
@@ -35,20 +35,18 @@ MakeOrders = Callable[[Placement, int], NamedOrders | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class PricedLayout:
     """Where the blocks come from.
 
     Attributes:
         profile: layers and their costs.
         layout: degrees, cuts and placement.
-        cluster: devices and links.
-        optimizer: what a device holds beside the weights.
+        job: what is asked for: devices and links, optimizer, framework.
     """
 
     profile: Profile
     layout: Layout
-    cluster: Cluster
-    optimizer: Optimizer
+    job: Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +62,8 @@ class Case:
             not even the static bytes fit.
         step_us: microseconds of a step; None where it has no length.
         static_bytes: bytes that each device holds throughout; None where memory is not counted in bytes.
-        job: where the blocks come from; None where they were given.
-        step: the training step of the job; None without one.
+        priced: where the blocks come from; None where they were given.
+        step: the training step of the layout; None without one.
         make_orders: makes the same kind of order for other blocks or micro-batches; None where the order
             follows no rule that is known.
         is_order_free: whether the order may be changed; Megatron's may not.
@@ -79,7 +77,7 @@ class Case:
     limits: tuple[int, ...] | None = None
     step_us: float | None = None
     static_bytes: tuple[int, ...] | None = None
-    job: Job | None = None
+    priced: PricedLayout | None = None
     step: TrainingStep | None = None
     make_orders: MakeOrders | None = None
     is_order_free: bool = True
@@ -128,15 +126,17 @@ def case_of_schedule(
     )
 
 
-def case_of_job(name: str, job: Job, orders: NamedOrders, *, micro_batches: int, **more: object) -> Case:
+def case_of_layout(
+    name: str, priced: PricedLayout, orders: NamedOrders, *, micro_batches: int, **more: object
+) -> Case:
     """Return the case of a profile's layers in these orders.
 
     Raises:
         ScheduleError: the profile cannot price the layout; says why.
     """
     # Stages that no order makes fit are cases too: what they need is said, and what would make them fit.
-    figures = stage_figures(job.profile, job.layout, job.cluster, job.optimizer)
-    step = step_of_figures(job.layout, figures)
+    figures = stage_figures(priced.profile, priced.layout, priced.job)
+    step = step_of_figures(priced.layout, figures)
     return replace(
         Case(
             name=name,
@@ -146,7 +146,7 @@ def case_of_job(name: str, job: Job, orders: NamedOrders, *, micro_batches: int,
             limits=step.limits,
             step_us=step.step_us,
             static_bytes=step.figures.static_bytes,
-            job=job,
+            priced=priced,
             step=step,
         ),
         **more,  # type: ignore[arg-type]  # fields of Case, checked where it is made
@@ -157,14 +157,14 @@ def with_layout(case: Case, layout: Layout, orders: NamedOrders | None = None) -
     """Return the case of another layout of the same profile, in the same orders unless others are given.
 
     Raises:
-        ScheduleError: see `case_of_job`; or the case has no profile.
+        ScheduleError: see `case_of_layout`; or the case has no profile.
     """
-    if case.job is None:
+    if case.priced is None:
         raise ScheduleError(f"{case.name} has no profile, so that layers cannot be moved; give --profile")
-    job = replace(case.job, layout=layout)
-    return case_of_job(
+    priced = replace(case.priced, layout=layout)
+    return case_of_layout(
         case.name,
-        job,
+        priced,
         case.orders if orders is None else orders,
         micro_batches=layout.micro_batches,
         make_orders=case.make_orders,

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from tessel.checking.case import (
     Case,
-    Job,
     MakeOrders,
     NamedOrders,
-    case_of_job,
+    PricedLayout,
+    case_of_layout,
     named_orders,
 )
 from tessel.engine.actions import ActionKind, RankActions, orders_of_actions
@@ -26,7 +26,7 @@ from tessel.errors import ScheduleError
 from tessel.exports.megatron import MegatronLayout, group_sizes, megatron_orders
 from tessel.handwritten import HANDWRITTEN, StreamRule
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
-from tessel.planning.cluster import Cluster, Optimizer
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout, PlacementName
 from tessel.profiles.profile import Profile
 
@@ -43,16 +43,14 @@ class Pricing:
 
     Attributes:
         profile: layers and their costs.
-        cluster: devices and links.
-        optimizer: what a device holds beside the weights.
+        job: devices and links, optimizer and framework.
         micro_batch: samples of a micro-batch; the profile's smallest if None.
         data_parallel: replicas of the pipeline.
         tensor_parallel: devices over which each layer is split.
     """
 
     profile: Profile
-    cluster: Cluster
-    optimizer: Optimizer
+    job: Job
     micro_batch: int | None = None
     data_parallel: int = 1
     tensor_parallel: int = 1
@@ -99,10 +97,10 @@ def case_of_csv(
             f"{name} splits backwards, and the profile {pricing.profile.name} has no halves; give "
             "backward_input_ms and backward_weight_ms for every layer"
         )
-    job = _job(pricing, devices, micro_batches, cuts, is_split=is_split)
-    return case_of_job(
+    priced = _priced(pricing, devices, micro_batches, cuts, is_split=is_split)
+    return case_of_layout(
         name,
-        job,
+        priced,
         orders,
         micro_batches=micro_batches,
         make_orders=_same_rule(skeleton, orders, micro_batches),
@@ -151,10 +149,10 @@ def case_of_megatron(
             is_order_free=False,
             other_orders=tuple(others),
         )
-    job = _job(pricing, devices, micro_batches, cuts_of_layout(layout, pricing.profile), is_split=False)
-    return case_of_job(
+    priced = _priced(pricing, devices, micro_batches, cuts_of_layout(layout, pricing.profile), is_split=False)
+    return case_of_layout(
         name,
-        job,
+        priced,
         _names_of(actions),
         micro_batches=micro_batches,
         make_orders=orders_of,
@@ -218,14 +216,14 @@ def balanced_cuts(work: Sequence[float], num_stages: int) -> tuple[tuple[int, in
     return tuple(reversed(cuts))
 
 
-def _job(
+def _priced(
     pricing: Pricing,
     devices: tuple[int, ...],
     micro_batches: int,
     cuts: Sequence[tuple[int, int]] | None,
     *,
     is_split: bool,
-) -> Job:
+) -> PricedLayout:
     profile = pricing.profile
     size = profile.micro_batches[0] if pricing.micro_batch is None else pricing.micro_batch
     if cuts is None:
@@ -254,7 +252,7 @@ def _job(
         split_backward=is_split,
         stage_devices=devices if name == "custom" else (),
     )
-    return Job(profile=profile, layout=layout, cluster=pricing.cluster, optimizer=pricing.optimizer)
+    return PricedLayout(profile=profile, layout=layout, job=pricing.job)
 
 
 def _placement_name(devices: tuple[int, ...], pipeline: int) -> PlacementName:

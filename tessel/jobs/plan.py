@@ -121,18 +121,9 @@ class Plan:
         """What the step takes at both ends of its layers' intervals; None where layers were measured."""
         if self.found is None or self.planned is None:
             return None
-        from tessel.planning.cluster import OPTIMIZERS
-        from tessel.planning.runtime import RUNTIMES
         from tessel.planning.step_interval import step_interval_us
 
-        saved = self.planned
-        return step_interval_us(
-            self.found.best,
-            saved.profile,
-            saved.cluster,
-            OPTIMIZERS[saved.optimizer],
-            RUNTIMES[saved.runtime],
-        )
+        return step_interval_us(self.found.best, self.planned.profile, self.planned.job)
 
     def compare(self, schedules: Sequence[str] | None = None) -> Comparison:
         """Compare its order with the hand-written ones on its own stages and limits.

@@ -33,6 +33,7 @@ from tuner.tuning.search.options import PriceName
 if TYPE_CHECKING:
     from tessel.placement import Placement
     from tessel.planning.cluster import Cluster, Link
+    from tessel.planning.job import Job
     from tessel.planning.layout import Layout, PlacementName
     from tessel.planning.options import CustomPlacement
     from tessel.planning.options import PlanOptions as Choices
@@ -202,16 +203,25 @@ class PlanOptions:
         count = self.micro_batches or DEFAULT_MICRO_BATCHES_A_DEVICE * self.devices
         return count * min(profile.micro_batches)
 
-    def choices(self, by_hand: Layout | None = None) -> Choices:
-        """Return what the planner may choose from, and what it is compared with."""
+    def job(self, profile: Profile) -> Job:
+        """Return what is asked for."""
         from tessel.planning.cluster import OPTIMIZERS as OPTIMIZER_BY_NAME
-        from tessel.planning.options import NAMED_PLACEMENTS
-        from tessel.planning.options import PlanOptions as Choices
+        from tessel.planning.job import Job
         from tessel.planning.runtime import RUNTIMES as RUNTIME_BY_NAME
 
-        return Choices(
+        return Job(
+            cluster=self.cluster(),
+            global_batch=self.samples_of_step(profile),
             optimizer=OPTIMIZER_BY_NAME[self.optimizer],
             runtime=RUNTIME_BY_NAME[self.runtime],
+        )
+
+    def choices(self, by_hand: Layout | None = None) -> Choices:
+        """Return what the planner may choose from, and what it is compared with."""
+        from tessel.planning.options import NAMED_PLACEMENTS
+        from tessel.planning.options import PlanOptions as Choices
+
+        return Choices(
             placements=NAMED_PLACEMENTS if self.placement == "auto" else (self._placement(),),
             split_backward=False if self.joint_backward else None,
             recompute=not self.no_recompute,
@@ -282,13 +292,7 @@ def plan_with(source: ProfileSource, options: PlanOptions, example_inputs: Any =
     budget = options.budget()
     result, shortfall = _find(profile, options, budget)
     return Plan(
-        document=SavedPlan.of(
-            result,
-            profile=profile,
-            cluster=options.cluster(),
-            optimizer=options.optimizer,
-            runtime=options.runtime,
-        ),
+        document=SavedPlan.of(result, profile, options.job(profile)),
         found=result,
         stopped_by=result.stopped_by,
         fits=not shortfall,
@@ -301,8 +305,7 @@ def _find(profile: Profile, options: PlanOptions, budget: SearchBudget) -> tuple
     from tessel.planning.find_plan import find_plan
 
     by_hand = None if options.by_hand is None else layout_by_hand(options.by_hand, profile, options)
-    cluster, choices = options.cluster(), options.choices(by_hand)
-    global_batch = options.samples_of_step(profile)
+    job, choices = options.job(profile), options.choices(by_hand)
     texts = ["planning"]
 
     def tell(progress: PlanProgress) -> None:
@@ -314,13 +317,7 @@ def _find(profile: Profile, options: PlanOptions, budget: SearchBudget) -> tuple
         given = replace(choices, may_exceed_memory=may_exceed_memory)
         return search_thread.run_search(
             lambda: find_plan(
-                profile,
-                cluster,
-                global_batch=global_batch,
-                options=given,
-                budget=budget,
-                seed=options.seed,
-                on_progress=tell,
+                profile, job, options=given, budget=budget, seed=options.seed, on_progress=tell
             ),
             budget,
             description="planning",

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from tessel.planning.cluster import Cluster, Link
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import Baseline, Change, PlannedStep
@@ -112,12 +113,12 @@ def _memory(best: PlannedStep) -> str:
     )
 
 
-PlanAgain = Callable[[Cluster, PlanOptions, float], PlannedStep | None]
-"""From a cluster, options and a share of the budget to the best step then; None where there is none."""
+PlanAgain = Callable[[Job, PlanOptions, float], PlannedStep | None]
+"""From a job, options and a share of the budget to the best step then; None where there is none."""
 
 
 def plan_changed(
-    layout: Layout, cluster: Cluster, options: PlanOptions, sizes: Sequence[int], plan_again: PlanAgain
+    layout: Layout, job: Job, options: PlanOptions, sizes: Sequence[int], plan_again: PlanAgain
 ) -> dict[str, PlannedStep]:
     """Return what planning again finds if one thing were different, by what would be.
 
@@ -128,10 +129,10 @@ def plan_changed(
         sizes: micro-batch sizes of the profile.
         plan_again: plans for another cluster or other options.
     """
-    wanted = list(_changed_problems(layout, cluster, options, sizes))
+    wanted = list(_changed_problems(layout, job.cluster, options, sizes))
     found = {}
     for done, (text, changed, allowed) in enumerate(wanted):
-        again = plan_again(changed, allowed, 1 / (len(wanted) - done))
+        again = plan_again(replace(job, cluster=changed), allowed, 1 / (len(wanted) - done))
         if again is not None:
             found[text] = again
     return found

@@ -26,8 +26,8 @@ from collections.abc import Callable
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.planning.candidates.baselines import rules_on_stages, with_rules_on_stages
 from tessel.planning.candidates.problem import Problem
-from tessel.planning.cluster import Cluster
 from tessel.planning.explanation import changes_of, explain, plan_changed
+from tessel.planning.job import Job
 from tessel.planning.nothing_fits import nearest_to_fitting, why_nothing_fits
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
@@ -50,9 +50,8 @@ ALTERNATIVES = 5
 
 def find_plan(
     profile: Profile,
-    cluster: Cluster,
+    job: Job,
     *,
-    global_batch: int,
     options: PlanOptions | None = None,
     budget: SearchBudget | None = None,
     seed: int = 0,
@@ -65,8 +64,7 @@ def find_plan(
 
     Args:
         profile: layers and their costs.
-        cluster: devices and links.
-        global_batch: samples of a training step, over all replicas.
+        job: what is asked for: devices and links, the batch, the optimizer and the framework.
         options: what may be chosen from; everything if left out.
         budget: what may be spent; `DEFAULT_PLAN_WORK` units of work if left out.
         seed: seed of what is random.
@@ -77,6 +75,7 @@ def find_plan(
         KeyboardInterrupt: interrupted before there was any step.
         ScheduleError: no degrees use the devices for this batch; says what to change.
     """
+    global_batch = job.global_batch
     if global_batch < 1:
         raise ScheduleError(f"a global batch of {global_batch} is no batch; give at least 1")
     largest = max(profile.micro_batches)
@@ -87,7 +86,7 @@ def find_plan(
         )
     options = options or PlanOptions()
     budget = budget or SearchBudget(work_limit=DEFAULT_PLAN_WORK, time_limit_s=LONGEST_S)
-    problem = Problem(profile, cluster, global_batch, options)
+    problem = Problem(profile, job, options)
     search = PlanSearch.of(problem, budget, seed=seed, on_progress=on_progress)
     budget.answer = lambda: None if search.pool.best is None else _result(search, with_changes=False)
     try:
@@ -111,7 +110,7 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
     if with_changes and pool.problem.options.what_if:
         problem = pool.problem
         sizes = problem.profile.micro_batches
-        search.changed = plan_changed(best.layout, problem.cluster, problem.options, sizes, search.plan_again)
+        search.changed = plan_changed(best.layout, problem.job, problem.options, sizes, search.plan_again)
         assert pool.best is not None  # there was one already
         best = pool.best
     bounds = pool.problem.bounds

@@ -1,4 +1,4 @@
-"""What a plan may use: optimizer, placements, degrees; and what it is compared with."""
+"""What a plan may choose from: placements and degrees; and what it is compared with."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from tessel.errors import ScheduleError
-from tessel.planning.cluster import OPTIMIZERS, Optimizer
 from tessel.planning.layout import Layout, PlacementName
-from tessel.planning.runtime import OVERLAPPED, Runtime
 
 CustomPlacement = tuple[int, ...]
 """The device, within one pipeline, of each stage of a chain; see `tessel.planning.candidates.families`."""
@@ -26,8 +24,6 @@ class PlanOptions:
     """What `find_plan` may choose from, and what it prints beside its choice.
 
     Attributes:
-        optimizer: what training holds beside the weights.
-        runtime: the framework that runs the plan.
         placements: shapes to choose from, by name or as the device of each stage of a chain.
         split_backward: whether orders may run backwards in halves; None for wherever the profile has them.
         recompute: whether stages may run their forward again instead of keeping activations.
@@ -44,8 +40,6 @@ class PlanOptions:
             explanation.
     """
 
-    optimizer: Optimizer = OPTIMIZERS["adam"]
-    runtime: Runtime = OVERLAPPED
     placements: tuple[PlacementName | CustomPlacement, ...] = NAMED_PLACEMENTS
     split_backward: bool | None = None
     recompute: bool = True

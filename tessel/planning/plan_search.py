@@ -27,9 +27,9 @@ from tessel.planning.candidates.families import (
 from tessel.planning.candidates.pool import Pool, candidate_of
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.candidates.sweep import cut_operations, hill_climb, initial_cuts
-from tessel.planning.cluster import Cluster
 from tessel.planning.costs.training_step import estimate_step, step_of_figures
 from tessel.planning.cutting.cut import Cut, every_cut, neighbours, num_cuts
+from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.plan_result import Baseline, PlannedStep, PlanProgress, SearchCounts
@@ -149,7 +149,7 @@ class PlanSearch:
             families(
                 problem.grouped,
                 problem.cluster,
-                global_batch=problem.global_batch,
+                global_batch=problem.job.global_batch,
                 options=problem.options,
             )
         )
@@ -158,7 +158,7 @@ class PlanSearch:
                 explain_none(
                     problem.profile,
                     problem.cluster,
-                    global_batch=problem.global_batch,
+                    global_batch=problem.job.global_batch,
                     options=problem.options,
                 )
             )
@@ -201,8 +201,8 @@ class PlanSearch:
                 self._swap_devices()
         self._move_cuts()
 
-    def plan_again(self, cluster: Cluster, options: PlanOptions, share: float) -> PlannedStep | None:
-        """Return the best step for another cluster or other options, None where there is none.
+    def plan_again(self, job: Job, options: PlanOptions, share: float) -> PlannedStep | None:
+        """Return the best step for another job or other options, None where there is none.
 
         It begins from this plan's own layout and order, where these are allowed and still keep the limits, so
         that more memory or faster links never seem to cost anything. Its layout and order are offered to this
@@ -211,7 +211,7 @@ class PlanSearch:
         known, best = self.pool.problem, self.pool.best
         if self.budget.is_interrupted or best is None:
             return None
-        problem = Problem(known.profile, cluster, known.global_batch, options)
+        problem = Problem(known.profile, job, options)
         try:
             search = PlanSearch.of(problem, self.budget.part(share), seed=self.seed)
             if options.micro_batch in (None, best.layout.micro_batch):
@@ -272,8 +272,8 @@ class PlanSearch:
 
     def _bound_families(self) -> None:
         problem = self.pool.problem
-        self._family_bounds = FamilyBounds(problem.cluster, problem.options)
-        self._bounds_of_layers = FamilyBounds(problem.cluster, problem.options)
+        self._family_bounds = FamilyBounds(problem.job, problem.options)
+        self._bounds_of_layers = FamilyBounds(problem.job, problem.options)
         for family in self.families:
             self.bounds[family] = self._family_bounds.quick(
                 family, problem.sums(family), problem.prices(family)

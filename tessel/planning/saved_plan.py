@@ -19,6 +19,7 @@ from tessel.planning.cluster import OPTIMIZERS, Cluster
 from tessel.planning.costs.block_check import check_blocks
 from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.costs.training_step import end_of_step
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.plan_result import PROVEN_GAP, PlanResult
 from tessel.planning.runtime import OVERLAPPED, RUNTIMES
@@ -81,25 +82,21 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     schema_version: int = SCHEMA_VERSION
 
     @classmethod
-    def of(
-        cls, result: PlanResult, *, profile: Profile, cluster: Cluster, optimizer: str, runtime: str
-    ) -> SavedPlan:
+    def of(cls, result: PlanResult, profile: Profile, job: Job) -> SavedPlan:
         """Return the document of a plan.
 
         Args:
             result: of `find_plan`; its best step has a schedule.
             profile: that it was made from.
-            cluster: that it was made for.
-            optimizer: a key of `OPTIMIZERS`.
-            runtime: a key of `RUNTIMES`.
+            job: that it was made for.
         """
         best = result.best
         assert best.schedule is not None, "the best step of a plan has a schedule"
         return cls(
             profile=profile,
-            cluster=cluster,
-            optimizer=optimizer,
-            runtime=runtime,
+            cluster=job.cluster,
+            optimizer=job.optimizer.name,
+            runtime=job.runtime.name,
             layout=best.layout,
             schedule=best.schedule,
             order=best.order,
@@ -127,6 +124,16 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def device_names(self) -> tuple[str, ...]:
         """What the devices of each position of the pipeline are called: by their numbers in the cluster."""
         return self.layout.device_names
+
+    @property
+    def job(self) -> Job:
+        """What it was made for."""
+        return Job(
+            cluster=self.cluster,
+            global_batch=self.layout.global_batch,
+            optimizer=OPTIMIZERS[self.optimizer],
+            runtime=RUNTIMES[self.runtime],
+        )
 
     @property
     def proof(self) -> str:
@@ -234,8 +241,7 @@ def _check_figures(plan: SavedPlan, *, earlier: bool = False) -> None:
     Raises:
         ScheduleError: there is one.
     """
-    optimizer, runtime = OPTIMIZERS[plan.optimizer], RUNTIMES[plan.runtime]
-    figures = stage_figures(plan.profile, plan.layout, plan.cluster, optimizer, runtime)
+    figures = stage_figures(plan.profile, plan.layout, plan.job)
     check_blocks(plan.schedule.placement, figures, plan.step_us, counts_halves=not earlier)
     found = end_of_step(figures, plan.schedule, step_us=plan.step_us)
     peaks = plan.schedule.peak_memory

@@ -8,11 +8,10 @@ Checked in tests/tessel/planning/test_step_interval.py.
 from __future__ import annotations
 
 from tessel.orders import device_orders, earliest_starts
-from tessel.planning.cluster import Cluster, Optimizer
 from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.costs.training_step import estimate_step, step_of_figures
+from tessel.planning.job import Job
 from tessel.planning.plan_result import PlannedStep
-from tessel.planning.runtime import OVERLAPPED, Runtime
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
 
@@ -20,25 +19,18 @@ from tessel.schedule import Schedule
 def step_interval_us(
     planned: PlannedStep,
     profile: Profile,
-    cluster: Cluster,
-    optimizer: Optimizer,
-    runtime: Runtime = OVERLAPPED,
+    job: Job,
 ) -> tuple[float, float] | None:
     """Return the least and most microseconds of the step; None where all times were measured.
 
     Args:
         planned: has a schedule.
         profile: the one that it was planned from.
-        cluster: devices and links.
-        optimizer: what a device holds beside the weights.
-        runtime: the framework that runs the step.
+        job: that it was planned for.
     """
     if not profile.is_predicted or planned.schedule is None:
         return None
-    low, high = (
-        _step_us(planned, planned.schedule, profile.at_bound(index), cluster, optimizer, runtime)
-        for index in (0, 1)
-    )
+    low, high = (_step_us(planned, planned.schedule, profile.at_bound(index), job) for index in (0, 1))
     # Times are rounded up to whole steps of each schedule, which may turn by a step what hardly differs.
     return min(low, planned.estimate.step_us), max(high, planned.estimate.step_us)
 
@@ -47,11 +39,9 @@ def _step_us(
     planned: PlannedStep,
     schedule: Schedule,
     profile: Profile,
-    cluster: Cluster,
-    optimizer: Optimizer,
-    runtime: Runtime,
+    job: Job,
 ) -> float:
-    figures = stage_figures(profile, planned.layout, cluster, optimizer, runtime)
+    figures = stage_figures(profile, planned.layout, job)
     step = step_of_figures(planned.layout, figures)
     index = step.placement.index_by_name
     starts = {(index[start.block], start.micro_batch): start.start for start in schedule.starts}

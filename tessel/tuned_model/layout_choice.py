@@ -16,6 +16,7 @@ import msgspec
 from tessel.placement_comparison import PlannedRow
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlannedStep, PlanProgress, PlanResult
@@ -192,15 +193,17 @@ def plan_layers(
     """Return the whole plan of which `choose_layout` takes the layout; same arguments and errors."""
     return find_plan(
         profile_of_layers(layers, request.optimizer),
-        Cluster(
-            devices=request.devices,
-            hop=request.link,
-            collective=request.link,
-            memory_bytes=request.memory_limit_bytes,
-        ),
-        global_batch=request.micro_batches * layers.batch,
-        options=PlanOptions(
+        Job(
+            cluster=Cluster(
+                devices=request.devices,
+                hop=request.link,
+                collective=request.link,
+                memory_bytes=request.memory_limit_bytes,
+            ),
+            global_batch=request.micro_batches * layers.batch,
             optimizer=OPTIMIZERS[request.optimizer],
+        ),
+        options=PlanOptions(
             placements=RUN,
             recompute=request.recompute,
             max_chunks=MAX_CHUNKS,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tessel.handwritten import HANDWRITTEN
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.training_step import build_step, estimate_step
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.saved_plan import SavedPlan
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
@@ -67,7 +68,7 @@ def saved_plan(
         cuts=((0, 3), (4, len(found.layers) - 1)),
     )
     devices = cluster(layout.devices)
-    step = build_step(found, layout, devices, OPTIMIZERS["adam"])
+    step = build_step(found, layout, Job(cluster=devices, optimizer=OPTIMIZERS["adam"]))
     rule = next(rule for rule in HANDWRITTEN if rule.name == order)
     schedule = rule.build(step.placement, micro_batches=step.micro_batches)
     estimate = estimate_step(step, schedule)

@@ -14,6 +14,7 @@ from tessel.handwritten.gpipe import GPIPE
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.stage_figures import StageFigures, stage_figures
 from tessel.planning.costs.training_step import end_of_step, place_blocks
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.profiles.profile import Profile
 from tessel.profiles.tuned_plan import profile_of_stages
@@ -63,7 +64,9 @@ class Stages:
             split_backward=True,
         )
         cluster = Cluster(devices=count, hop=LINK, collective=LINK, memory_bytes=self.memory)
-        return stage_figures(self.profile(), layout, cluster, OPTIMIZERS[self.optimizer])
+        return stage_figures(
+            self.profile(), layout, Job(cluster=cluster, optimizer=OPTIMIZERS[self.optimizer])
+        )
 
     def profile(self) -> Profile:
         profile = profile_of_stages(

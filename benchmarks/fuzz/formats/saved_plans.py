@@ -37,6 +37,7 @@ def saved_plan_format() -> Format:
 def _saved_plans() -> list[Files]:
     from tessel.planning.cluster import Cluster, Link
     from tessel.planning.find_plan import find_plan
+    from tessel.planning.job import Job
     from tessel.planning.options import PlanOptions
     from tessel.planning.saved_plan import SavedPlan
     from tessel.profiles import load_profile
@@ -45,12 +46,12 @@ def _saved_plans() -> list[Files]:
     link = Link(bytes_per_s=1e11, latency_us=10.0)
     profile = load_profile(ROOT / "examples" / "profiles" / "eight_layers.csv")
     cluster = Cluster(devices=3, hop=link, collective=link, memory_bytes=2**34)
+    job = Job(cluster=cluster, global_batch=3)
     found = find_plan(
         profile,
-        cluster,
-        global_batch=3,
+        job,
         options=PlanOptions(pipeline=3, placements=("vshape",), what_if=False),
         budget=SearchBudget(work_limit=0.01, time_limit_s=None),
     )
-    plan = SavedPlan.of(found, profile=profile, cluster=cluster, optimizer="adam", runtime="overlapped")
+    plan = SavedPlan.of(found, profile, job)
     return [{"plan.json": plan.to_json()}]

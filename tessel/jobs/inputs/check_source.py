@@ -147,17 +147,16 @@ def case_of_plan(name: str, plan: Plan, options: CheckOptions) -> Case:
 def _saved_plan_case(name: str, plan: SavedPlan, options: CheckOptions) -> Case:
     import msgspec
 
-    from tessel.checking.case import Job, case_of_job, orders_of_schedule
-    from tessel.planning.cluster import OPTIMIZERS
+    from tessel.checking.case import PricedLayout, case_of_layout, orders_of_schedule
 
-    cluster = plan.cluster
+    job = plan.job
     if options.memory is not None:
-        cluster = msgspec.structs.replace(
-            cluster, memory_bytes=parse_bytes(str(options.memory)), device_memory_bytes=()
-        )
-    job = Job(profile=plan.profile, layout=plan.layout, cluster=cluster, optimizer=OPTIMIZERS[plan.optimizer])
-    return case_of_job(
-        name, job, orders_of_schedule(plan.schedule), micro_batches=plan.schedule.micro_batches
+        limit = parse_bytes(str(options.memory))
+        cluster = msgspec.structs.replace(job.cluster, memory_bytes=limit, device_memory_bytes=())
+        job = replace(job, cluster=cluster)
+    priced = PricedLayout(profile=plan.profile, layout=plan.layout, job=job)
+    return case_of_layout(
+        name, priced, orders_of_schedule(plan.schedule), micro_batches=plan.schedule.micro_batches
     )
 
 
@@ -174,6 +173,7 @@ def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
         return None
     from tessel.checking.sources import Pricing
     from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
+    from tessel.planning.job import Job
     from tessel.profiles import load_profile
     from tessel.profiles.profile import Profile
 
@@ -188,13 +188,15 @@ def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
         messages.note(note)
     return Pricing(
         profile=profile,
-        cluster=Cluster(
-            devices=pipeline * options.data_parallel * options.tensor_parallel,
-            hop=link,
-            collective=link,
-            memory_bytes=None if options.memory is None else parse_bytes(str(options.memory)),
+        job=Job(
+            cluster=Cluster(
+                devices=pipeline * options.data_parallel * options.tensor_parallel,
+                hop=link,
+                collective=link,
+                memory_bytes=None if options.memory is None else parse_bytes(str(options.memory)),
+            ),
+            optimizer=OPTIMIZERS[options.optimizer],
         ),
-        optimizer=OPTIMIZERS[options.optimizer],
         micro_batch=options.micro_batch,
         data_parallel=options.data_parallel,
         tensor_parallel=options.tensor_parallel,

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tessel.planning.candidates.families import Family
-from tessel.planning.cluster import Cluster
+from tessel.planning.cluster import Optimizer
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums
 from tessel.planning.costs.stage_figures import (
     StageFigures,
@@ -42,6 +42,7 @@ from tessel.planning.costs.stage_figures import (
 )
 from tessel.planning.cutting.cut import Section
 from tessel.planning.cutting.run_prices import RunPrices, layer_times
+from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 
 
@@ -64,6 +65,7 @@ class _Terms:
 
     Attributes:
         sums: of its table.
+        trained_ratio: bytes of gradients and optimizer state for each byte of trained weights.
         micro_batches: that each chain runs.
         copies: of the chain.
         speeds: by position.
@@ -77,6 +79,7 @@ class _Terms:
     """
 
     sums: LayerSums
+    trained_ratio: float
     micro_batches: int
     copies: int
     speeds: FloatArray
@@ -99,11 +102,11 @@ class FamilyBounds:
     """Bounds of the families of one plan; those of the same degrees share tables.
 
     Attributes:
-        cluster: devices and links.
-        options: optimizer, runtime, and whether stages may recompute.
+        job: what is asked for.
+        options: whether stages may recompute.
     """
 
-    cluster: Cluster
+    job: Job
     options: PlanOptions
     _terms: dict[object, _Terms] = field(default_factory=dict)
 
@@ -164,54 +167,53 @@ class FamilyBounds:
         )
         key = degrees, copies, family.table_key
         if key not in self._terms:
-            self._terms[key] = _terms(degrees, copies, sums, self.cluster, self.options)
+            self._terms[key] = _terms(degrees, copies, sums, self.job)
         return self._terms[key]
 
 
-def trained_ratio(sums: LayerSums, options: PlanOptions) -> float:
+def trained_ratio(sums: LayerSums, optimizer: Optimizer) -> float:
     """Return bytes of gradients and optimizer state for each byte of trained weights."""
-    optimizer = options.optimizer
     return optimizer.gradient_ratio + optimizer.state_ratio if sums.has_backward else 0.0
 
 
-def _terms(degrees: Family, copies: int, sums: LayerSums, cluster: Cluster, options: PlanOptions) -> _Terms:
+def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
     layout = degrees.any_layout(sums.num_layers)
-    figures = figures_of_sums(sums, layout, cluster, options.optimizer, options.runtime)
+    figures = figures_of_sums(sums, layout, job)
     splits = degrees.split_backward and sums.is_splittable
     gradients = sums.backward
     if splits:
         least = np.minimum(np.diff(sums.backward), np.diff(sums.backward_input))
         gradients = np.concatenate(([0.0], np.cumsum(least)))
-    speeds = position_speeds(layout, cluster)
+    speeds = position_speeds(layout, job.cluster)
     return _Terms(
         sums=sums,
+        trained_ratio=trained_ratio(sums, job.optimizer),
         micro_batches=degrees.micro_batches // copies,
         copies=copies,
         speeds=speeds,
         limits=figures.memory_bytes,
-        hop_us=_least_hop(sums, cluster, options, degrees.tensor_parallel),
+        hop_us=_least_hop(sums, job, degrees.tensor_parallel),
         times=layer_times(sums, splits=splits),
         gradients=gradients,
         ends_with_gradient=sums.has_backward and not splits,
-        synchronisation=_synchronisation(degrees, copies, sums, cluster, options),
+        synchronisation=_synchronisation(degrees, copies, sums, job),
         update_us=copies * sum(figures.update_us) if len(set(speeds.tolist())) == 1 else 0.0,
     )
 
 
-def _least_hop(sums: LayerSums, cluster: Cluster, options: PlanOptions, tensor_parallel: int) -> float:
+def _least_hop(sums: LayerSums, job: Job, tensor_parallel: int) -> float:
     """Return what any hop takes at least; nothing where hops are a part of the blocks."""
-    if options.runtime.has_blocking_hops or sums.num_layers == 1:
+    cluster, runtime = job.cluster, job.runtime
+    if runtime.has_blocking_hops or sums.num_layers == 1:
         return 0.0
     links = [cluster.hop, *([cluster.intra_node] if cluster.intra_node is not None else [])]
-    num_bytes = float(sums.boundary[:-1].min()) / (tensor_parallel if options.runtime.splits_hops else 1)
-    return options.runtime.hop_overhead_us + min(link.transfer_us(num_bytes) for link in links)
+    num_bytes = float(sums.boundary[:-1].min()) / (tensor_parallel if runtime.splits_hops else 1)
+    return runtime.hop_overhead_us + min(link.transfer_us(num_bytes) for link in links)
 
 
-def _synchronisation(
-    family: Family, copies: int, sums: LayerSums, cluster: Cluster, options: PlanOptions
-) -> tuple[float, float]:
+def _synchronisation(family: Family, copies: int, sums: LayerSums, job: Job) -> tuple[float, float]:
     """Return microseconds of latency and per byte of reduced weights of the fastest position's all-reduce."""
-    ratio = options.optimizer.gradient_ratio
+    cluster, ratio = job.cluster, job.optimizer.gradient_ratio
     if not sums.has_backward or family.data_parallel * copies == 1 or not ratio:
         return 0.0, 0.0
     layout = family.any_layout(sums.num_layers)
@@ -243,9 +245,7 @@ def _why_nothing_fits(terms: _Terms, prices: RunPrices, options: PlanOptions) ->
     shared = sum(tensor.num_bytes * (len(tensor.layers) - 1) for tensor in terms.sums.tied)
     trained_shared = sum(tensor.trained_bytes * (len(tensor.layers) - 1) for tensor in terms.sums.tied)
     needed = terms.copies * float(
-        terms.sums.weights[-1]
-        - shared
-        + trained_ratio(terms.sums, options) * (terms.sums.trained[-1] - trained_shared)
+        terms.sums.weights[-1] - shared + terms.trained_ratio * (terms.sums.trained[-1] - trained_shared)
     )
     if needed > sum(terms.limits):
         return (

@@ -11,6 +11,7 @@ from tessel.planning.cluster import Cluster
 from tessel.planning.costs.stage_costs import LayerSums, TableKey, layer_sums
 from tessel.planning.costs.stage_figures import StageFigures, figures_of_sums
 from tessel.planning.cutting.run_prices import RunPrices, run_prices
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.profiles.profile import Profile
@@ -22,16 +23,14 @@ class Problem:
 
     Attributes:
         profile: layers and their costs.
-        cluster: devices and links.
-        global_batch: samples of a training step.
+        job: what is asked for.
         options: what may be chosen from.
         bounds: where the groups of layers begin between which stages are cut, and the number of layers.
         grouped: the profile whose layers are these groups; the profile itself where each layer is one.
     """
 
     profile: Profile
-    cluster: Cluster
-    global_batch: int
+    job: Job
     options: PlanOptions
     bounds: tuple[int, ...] = field(init=False)
     grouped: Profile = field(init=False)
@@ -44,6 +43,11 @@ class Problem:
         grouped = grouped_profile(self.profile, bounds) if is_long else self.profile
         object.__setattr__(self, "bounds", bounds)
         object.__setattr__(self, "grouped", grouped)
+
+    @property
+    def cluster(self) -> Cluster:
+        """Devices and links."""
+        return self.job.cluster
 
     @property
     def num_layers(self) -> int:
@@ -78,12 +82,10 @@ class Problem:
         if key not in self._prices:
             sums = self.sums(family)
             self._prices[key] = run_prices(
-                sums, splits=family.split_backward, trained_ratio=trained_ratio(sums, self.options)
+                sums, splits=family.split_backward, trained_ratio=trained_ratio(sums, self.job.optimizer)
             )
         return self._prices[key]
 
     def figures(self, family: Family, layout: Layout) -> StageFigures:
         """Return times and bytes of a layout's stages."""
-        return figures_of_sums(
-            self.sums(family), layout, self.cluster, self.options.optimizer, self.options.runtime
-        )
+        return figures_of_sums(self.sums(family), layout, self.job)

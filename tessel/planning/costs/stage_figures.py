@@ -34,6 +34,7 @@ import numpy.typing as npt
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import Cluster, Link, Optimizer
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums, TableKey, largest, layer_sums
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import OVERLAPPED, Runtime
 from tessel.profiles.profile import Profile
@@ -151,18 +152,14 @@ def _sums(profile: Profile, key: TableKey) -> LayerSums:
 def stage_figures(
     profile: Profile,
     layout: Layout,
-    cluster: Cluster,
-    optimizer: Optimizer,
-    runtime: Runtime = OVERLAPPED,
+    job: Job,
 ) -> StageFigures:
     """Return times and bytes of a layout's stages; O(stages).
 
     Args:
         profile: layers and their costs.
         layout: its cuts cover all layers.
-        cluster: devices and links.
-        optimizer: what a device holds beside the weights.
-        runtime: the framework that runs the step.
+        job: devices and links, what a device holds beside the weights, and who runs the step.
 
     Raises:
         ScheduleError: the profile has no table for the layout's micro-batch and tensor-parallel degree, or no
@@ -174,7 +171,7 @@ def stage_figures(
             "where the model's begin and meet"
         )
     sums = _sums(profile, table_key(layout))
-    return figures_of_sums(sums, layout, cluster, optimizer, runtime)
+    return figures_of_sums(sums, layout, job)
 
 
 def halves_replace_joint(
@@ -188,14 +185,9 @@ def halves_replace_joint(
     return bool((input_us + weight_us <= joint_us * (1 + 1e-9)).all() and not recomputes.any())
 
 
-def figures_of_sums(
-    sums: LayerSums,
-    layout: Layout,
-    cluster: Cluster,
-    optimizer: Optimizer,
-    runtime: Runtime = OVERLAPPED,
-) -> StageFigures:
+def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
     """Return the same for the running sums of the layout's table."""
+    cluster, optimizer, runtime = job.cluster, job.optimizer, job.runtime
     run = _Run.of(sums, layout)
     by_position = position_speeds(layout, cluster)
     speed = np.array([min(by_position[device] for device in group) for group in run.groups])

@@ -26,11 +26,10 @@ import numpy as np
 
 from tessel.errors import InfeasibleError
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
-from tessel.planning.cluster import Cluster, Optimizer
 from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import StageFigures, stage_figures
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
-from tessel.planning.runtime import OVERLAPPED, Runtime
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
 
@@ -86,24 +85,20 @@ class StepEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 def build_step(
     profile: Profile,
     layout: Layout,
-    cluster: Cluster,
-    optimizer: Optimizer,
-    runtime: Runtime = OVERLAPPED,
+    job: Job,
 ) -> TrainingStep:
     """Return the placement of a layout's stages, in whole steps, and what follows the pipeline.
 
     Args:
         profile: layers and their costs.
         layout: its cuts cover all layers.
-        cluster: devices and links.
-        optimizer: what a device holds beside the weights.
-        runtime: the framework that runs the step.
+        job: devices and links, what a device holds beside the weights, and who runs the step.
 
     Raises:
         InfeasibleError: a device cannot hold its weights and one micro-batch; names it and what it needs.
         ScheduleError: the profile has no table for the layout's micro-batch and tensor-parallel degree.
     """
-    figures = stage_figures(profile, layout, cluster, optimizer, runtime)
+    figures = stage_figures(profile, layout, job)
     check_room(figures, layout.device_names)
     return step_of_figures(layout, figures)
 

@@ -9,7 +9,14 @@ import pytest
 from layer_plans import LINK, cluster, profile, saved_plan
 
 from tessel.checking.advice import Advice, find_advice
-from tessel.checking.case import Case, Job, case_of_job, case_of_schedule, orders_of_schedule, simulate
+from tessel.checking.case import (
+    Case,
+    PricedLayout,
+    case_of_layout,
+    case_of_schedule,
+    orders_of_schedule,
+    simulate,
+)
 from tessel.checking.opinion import Opinion, form_opinion
 from tessel.checking.sources import Pricing, case_of_csv, case_of_megatron
 from tessel.engine.actions import actions_of
@@ -19,6 +26,7 @@ from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.placement import Placement
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.training_step import build_step, estimate_step
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
 from tessel.schedule import Schedule
@@ -42,9 +50,11 @@ def case_of(
 ) -> Case:
     devices = Cluster(devices=2, hop=Link(bytes_per_s=1e12), collective=LINK, memory_bytes=memory)
     layout = Layout(data_parallel=1, pipeline=2, micro_batch=1, micro_batches=micro_batches, cuts=cuts)
-    job = Job(profile=model, layout=layout, cluster=devices, optimizer=OPTIMIZERS["none"])
+    priced = PricedLayout(
+        profile=model, layout=layout, job=Job(cluster=devices, optimizer=OPTIMIZERS["none"])
+    )
     orders = orders_of_schedule(ONE_F_ONE_B.build(vshape(2), micro_batches=micro_batches))
-    return case_of_job("x", job, orders, micro_batches=micro_batches)
+    return case_of_layout("x", priced, orders, micro_batches=micro_batches)
 
 
 def search(
@@ -97,7 +107,7 @@ def test_what_does_not_fit_is_told_how_it_would() -> None:
 
 
 def test_weights_alone_that_exceed_the_memory_are_a_case_too() -> None:
-    pricing = Pricing(profile=profile(), cluster=cluster(2, 1 << 20), optimizer=OPTIMIZERS["adam"])
+    pricing = Pricing(profile=profile(), job=Job(cluster=cluster(2, 1 << 20), optimizer=OPTIMIZERS["adam"]))
     opinion = form_opinion(case_of_megatron("x", read_layout("Et*3|t*3L", 2), pricing, micro_batches=4))
     assert not opinion.fits
     assert opinion.best is None
@@ -119,7 +129,9 @@ def test_every_promise_is_kept_by_a_new_estimate(halves: bool) -> None:
     """What a change saves is what the planner's estimate says of the changed layout and its schedule."""
     gpipe = actions_of(GPIPE.build(vshape(4), micro_batches=8))
     pricing = Pricing(
-        profile=profile(14, halves=halves), cluster=cluster(4), optimizer=OPTIMIZERS["adam"], micro_batch=1
+        profile=profile(14, halves=halves),
+        job=Job(cluster=cluster(4), optimizer=OPTIMIZERS["adam"]),
+        micro_batch=1,
     )
     case = case_of_csv("x", gpipe, pricing, cuts=((0, 3), (4, 7), (8, 11), (12, 15)))
     before = simulate(case)
@@ -127,9 +139,9 @@ def test_every_promise_is_kept_by_a_new_estimate(halves: bool) -> None:
     assert {"move"} <= {each.kind for each in found}
     assert ("split" in {each.kind for each in found}) == halves
     for advice in found:
-        job = advice.case.job
-        assert job is not None
-        step = build_step(job.profile, job.layout, job.cluster, job.optimizer)
+        priced = advice.case.priced
+        assert priced is not None
+        step = build_step(priced.profile, priced.layout, priced.job)
         schedule = Schedule.of(
             step.placement,
             {
@@ -147,11 +159,13 @@ def test_micro_batch_sizes_of_the_profile_are_tried() -> None:
     model = profile(6, sizes=(1, 2, 4))
     layout = Layout(data_parallel=1, pipeline=2, micro_batch=4, micro_batches=2, cuts=((0, 4), (5, 7)))
     plan = saved_plan(layout=layout, model=model)
-    job = Job(profile=model, layout=layout, cluster=plan.cluster, optimizer=OPTIMIZERS["adam"])
-    case = case_of_job("x", job, orders_of_schedule(plan.schedule), micro_batches=2)
+    priced = PricedLayout(
+        profile=model, layout=layout, job=Job(cluster=plan.cluster, optimizer=OPTIMIZERS["adam"])
+    )
+    case = case_of_layout("x", priced, orders_of_schedule(plan.schedule), micro_batches=2)
     found = {each.kind: each for each in find_advice(case, simulate(case), ())}
     assert found["micro-batch"].change.startswith("use 8 micro-batches of 1 in place of 2 of 4, in the")
-    changed = found["micro-batch"].case.job
+    changed = found["micro-batch"].case.priced
     assert changed is not None
     assert changed.layout.global_batch == 8
 
@@ -166,15 +180,19 @@ def test_recomputation_without_need_is_left_out() -> None:
         recompute=(True, True),
     )
     plan = saved_plan(layout=layout)
-    job = Job(profile=plan.profile, layout=layout, cluster=cluster(2), optimizer=OPTIMIZERS["adam"])
-    case = case_of_job("x", job, orders_of_schedule(plan.schedule), micro_batches=4)
+    priced = PricedLayout(
+        profile=plan.profile,
+        layout=layout,
+        job=Job(cluster=cluster(2), optimizer=OPTIMIZERS["adam"]),
+    )
+    case = case_of_layout("x", priced, orders_of_schedule(plan.schedule), micro_batches=4)
     found = {each.kind: each.change for each in find_advice(case, simulate(case), ())}
     assert found["keep"] == "keep all activations in place of recomputing them"
 
 
 def test_megatron_s_groups_are_tried_and_its_order_is_not() -> None:
     layout = read_layout("Et*2|t*3|t*3|t*3|t*3|t*3|t*3|t*2L", 4)
-    pricing = Pricing(profile=profile(22), cluster=cluster(4), optimizer=OPTIMIZERS["adam"])
+    pricing = Pricing(profile=profile(22), job=Job(cluster=cluster(4), optimizer=OPTIMIZERS["adam"]))
     opinion = form_opinion(case_of_megatron("x", layout, pricing, micro_batches=16))
     kinds = [each.kind for each in opinion.advice]
     assert kinds[0] == "move"

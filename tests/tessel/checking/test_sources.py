@@ -15,14 +15,14 @@ from tessel.engine.actions import actions_from_csv, actions_of, actions_to_csv
 from tessel.errors import ScheduleError
 from tessel.exports.megatron import read_layout
 from tessel.handwritten import HANDWRITTEN
-from tessel.planning.cluster import OPTIMIZERS
+from tessel.planning.job import Job
 from tessel.shapes import interleaved, vshape, zbv
 
 RULES = {rule.name: rule for rule in HANDWRITTEN}
 
 
 def pricing(**changes: object) -> Pricing:
-    values = {"profile": profile(), "cluster": cluster(2), "optimizer": OPTIMIZERS["adam"]}
+    values = {"profile": profile(), "job": Job(cluster=cluster(2))}
     return Pricing(**(values | changes))  # type: ignore[arg-type]  # fields of Pricing
 
 
@@ -72,8 +72,8 @@ def test_a_layout_takes_a_row_of_the_profile_a_letter() -> None:
     layout = read_layout("Et*3|t*3L", 2)
     assert cuts_of_layout(layout, profile()) == ((0, 3), (4, 7))
     case = case_of_megatron("x", layout, pricing(), micro_batches=4)
-    assert case.job is not None
-    assert case.job.layout.cuts == ((0, 3), (4, 7))
+    assert case.priced is not None
+    assert case.priced.layout.cuts == ((0, 3), (4, 7))
     with pytest.raises(ScheduleError, match="the layout has 7 layers"):
         cuts_of_layout(read_layout("Et*3|t*2L", 2), profile())
     with pytest.raises(ScheduleError, match="stage 1 has no layer"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.search import SearchBudget
 from tests.samples.plan_samples import MIB, random_profile, small_cluster
@@ -15,8 +16,7 @@ def test_easier_problems_never_cost_more() -> None:
     cluster = small_cluster(4, memory_bytes=190 * MIB)
     found = find_plan(
         profile,
-        cluster,
-        global_batch=8,
+        Job(cluster=cluster, global_batch=8),
         options=PlanOptions(max_chunks=2, pipeline=2),
         budget=SearchBudget(work_limit=1.5),
     )
@@ -36,7 +36,10 @@ def test_sentences_hold_the_figures_of_the_plan() -> None:
     profile = random_profile(np.random.default_rng(5), 8)
     options = PlanOptions(what_if=False)
     found = find_plan(
-        profile, small_cluster(4), global_batch=8, options=options, budget=SearchBudget(work_limit=0.3)
+        profile,
+        Job(cluster=small_cluster(4), global_batch=8),
+        options=options,
+        budget=SearchBudget(work_limit=0.3),
     )
     text = " ".join(found.explanation)
     assert f"{found.best.estimate.step_us / 1e3:.1f} ms" in text

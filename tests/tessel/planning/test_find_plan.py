@@ -15,6 +15,7 @@ from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
 from tessel.planning.cluster import OPTIMIZERS, Cluster
 from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
@@ -67,9 +68,8 @@ def plan(
 ) -> PlanResult:
     return find_plan(
         profile,
-        cluster,
-        global_batch=samples,
-        options=PlanOptions(**{"what_if": False, **options}),  # type: ignore[arg-type]
+        Job(cluster=cluster, global_batch=samples),
+        options=PlanOptions(**{"what_if": False, **options}),
         budget=SearchBudget(work_limit=work),
     )
 
@@ -247,7 +247,7 @@ def test_a_heavy_head_stands_alone_and_memory_makes_stages_recompute() -> None:
     without = PlanOptions(placements=("vshape",), pipeline=2, recompute=False, what_if=False)
     try:
         other = find_plan(
-            profile, tight, global_batch=4, options=without, budget=SearchBudget(work_limit=0.5)
+            profile, Job(cluster=tight, global_batch=4), options=without, budget=SearchBudget(work_limit=0.5)
         )
     except InfeasibleError:
         return
@@ -346,7 +346,7 @@ def test_an_interrupt_keeps_the_best_step_so_far() -> None:
         told.append(progress)
         budget.interrupt()
 
-    found = find_plan(profile, small_cluster(4), global_batch=8, budget=budget, on_progress=stop)
+    found = find_plan(profile, Job(cluster=small_cluster(4), global_batch=8), budget=budget, on_progress=stop)
     assert budget.has_answer
     assert found.stopped_by == "interrupt"
     assert found.best.estimate.step_us <= told[0].step_us
@@ -359,8 +359,7 @@ def test_progress_only_gets_better() -> None:
     told: list[PlanProgress] = []
     found = find_plan(
         profile,
-        small_cluster(4),
-        global_batch=8,
+        Job(cluster=small_cluster(4), global_batch=8),
         options=PlanOptions(what_if=False),
         budget=SearchBudget(work_limit=0.5),
         on_progress=told.append,
@@ -394,7 +393,7 @@ def test_a_layout_by_hand_is_reached_without_being_told() -> None:
         cuts=(*((first, first + 1) for first in range(0, 30, 2)), (30, 30)),
     )
     fast = small_cluster(8)
-    step = build_step(profile, by_hand, fast, QUIET)
+    step = build_step(profile, by_hand, Job(cluster=fast, optimizer=QUIET))
     known = estimate_step(step, INTERLEAVED_1F1B.build(step.placement, micro_batches=16))
     steps_us = [
         plan(

@@ -10,6 +10,7 @@ from tessel.comparison import compare_schedules
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanResult
@@ -33,9 +34,8 @@ def plan(
 ) -> PlanResult:
     return find_plan(
         profile,
-        cluster,
-        global_batch=micro_batches,
-        options=PlanOptions(**{"placements": ("vshape",), **options}),  # type: ignore[arg-type]  # by name
+        Job(cluster=cluster, global_batch=micro_batches),
+        options=PlanOptions(**{"placements": ("vshape",), **options}),
         budget=SearchBudget(work_limit=work, time_limit_s=None),
     )
 
@@ -126,7 +126,7 @@ def test_frozen_layers_hold_their_weights_and_nothing_else() -> None:
     profile = profile_of(tower, tower, adapted, adapted)
     cluster = Cluster(devices=4, hop=FAST, collective=FAST, memory_bytes=16 << 30)
     layout = Layout(data_parallel=2, pipeline=2, micro_batch=1, micro_batches=4, cuts=((0, 1), (2, 3)))
-    figures = stage_figures(profile, layout, cluster, OPTIMIZERS["adam"])
+    figures = stage_figures(profile, layout, Job(cluster=cluster, optimizer=OPTIMIZERS["adam"]))
     assert figures.frozen_bytes == (12 << 30, 792 * MIB)
     assert figures.trained_bytes == (0, 8 * MIB)
     # Adam: a gradient and two moments beside each trained weight.

@@ -12,6 +12,7 @@ from tessel.documents import DocumentKind, detect_kind, load_placement, load_sch
 from tessel.errors import DocumentError
 from tessel.planning.cluster import Cluster, Link
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.planning.saved_plan import SavedPlan, load_saved_plan
 from tessel.profiles import CostTable, Layer, LayerCost, Profile, load_profile
@@ -39,14 +40,14 @@ PROFILE = Profile(
 def plan() -> SavedPlan:
     link = Link(bytes_per_s=1e9, latency_us=1.0)
     cluster = Cluster(devices=2, hop=link, collective=link, memory_bytes=10**6)
+    job = Job(cluster=cluster, global_batch=4)
     result = find_plan(
         PROFILE,
-        cluster,
-        global_batch=4,
+        job,
         options=PlanOptions(pipeline=2, what_if=False),
         budget=SearchBudget(work_limit=0.02, time_limit_s=None),
     )
-    return SavedPlan.of(result, profile=PROFILE, cluster=cluster, optimizer="adam", runtime="overlapped")
+    return SavedPlan.of(result, PROFILE, job)
 
 
 def test_plans_come_back_as_they_were(plan: SavedPlan, tmp_path: Path) -> None:

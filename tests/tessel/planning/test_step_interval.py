@@ -6,6 +6,7 @@ import pytest
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.planning.step_interval import step_interval_us
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
@@ -13,9 +14,7 @@ from tessel.search.budget import SearchBudget
 
 NO_COST = Link(bytes_per_s=1e15, latency_us=0.0)
 CLUSTER = Cluster(devices=2, hop=NO_COST, collective=NO_COST)
-OPTIONS = PlanOptions(
-    optimizer=OPTIMIZERS["none"], placements=("vshape",), data_parallel=1, tensor_parallel=1
-)
+OPTIONS = PlanOptions(placements=("vshape",), data_parallel=1, tensor_parallel=1)
 
 
 def profile_of(*intervals: tuple[float, float]) -> Profile:
@@ -29,12 +28,15 @@ def profile_of(*intervals: tuple[float, float]) -> Profile:
 
 def planned(profile: Profile):
     return find_plan(
-        profile, CLUSTER, global_batch=4, options=OPTIONS, budget=SearchBudget(work_limit=1.0)
+        profile,
+        Job(cluster=CLUSTER, global_batch=4, optimizer=OPTIMIZERS["none"]),
+        options=OPTIONS,
+        budget=SearchBudget(work_limit=1.0),
     ).best
 
 
 def interval_of(profile: Profile) -> tuple[float, float] | None:
-    return step_interval_us(planned(profile), profile, CLUSTER, OPTIONS.optimizer)
+    return step_interval_us(planned(profile), profile, Job(cluster=CLUSTER, optimizer=OPTIMIZERS["none"]))
 
 
 def test_measured_layers_have_no_interval() -> None:

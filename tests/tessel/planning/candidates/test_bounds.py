@@ -12,8 +12,9 @@ from tessel.planning.candidates.pool import Pool
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.cutting.cut import every_cut
+from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
-from tessel.planning.runtime import Runtime
+from tessel.planning.runtime import OVERLAPPED, Runtime
 from tessel.profiles.profile import Branches
 from tessel.search import SearchBudget
 from tests.samples.plan_samples import MIB, branched, random_profile, small_cluster
@@ -47,13 +48,16 @@ def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
     )
     profile = branched(profile, Branches(2, 3) if seed % 8 == 3 else Branches(1, 3))
     cluster = cluster_of(seed, 4 if seed % 2 else 2)
-    options = PlanOptions(
+    options = PlanOptions()
+    job = Job(
+        cluster=cluster,
+        global_batch=4,
         optimizer=OPTIMIZERS["adam" if seed % 2 else "sgd"],
-        runtime=BLOCKING if seed % 6 == 5 else PlanOptions().runtime,
+        runtime=BLOCKING if seed % 6 == 5 else OVERLAPPED,
     )
-    problem = Problem(profile, cluster, 4, options)
+    problem = Problem(profile, job, options)
     pool = Pool(problem, SearchBudget(work_limit=None, time_limit_s=None))
-    bounds = FamilyBounds(cluster, options)
+    bounds = FamilyBounds(job, options)
     num_compared = 0
     for family in families(profile, cluster, global_batch=4, options=options):
         sums, prices = problem.sums(family), problem.prices(family)
@@ -76,9 +80,10 @@ def test_the_bound_by_cuts_knows_a_heavy_layer_and_memory() -> None:
     free, tight = small_cluster(4), small_cluster(4, memory_bytes=150 * MIB)
     found = []
     for cluster in (free, tight):
-        problem = Problem(profile, cluster, 16, options)
+        job = Job(cluster=cluster, global_batch=16)
+        problem = Problem(profile, job, options)
         (family,) = families(profile, cluster, global_batch=16, options=options)
-        bounds = FamilyBounds(cluster, options)
+        bounds = FamilyBounds(job, options)
         found.append(bounds.by_cuts(family, problem.sums(family), problem.prices(family)).step_us)
         assert found[-1] >= bounds.quick(family, problem.sums(family), problem.prices(family)).step_us * 0.9
     assert found[1] >= found[0]

@@ -23,6 +23,7 @@ from tessel.planning.cluster import Cluster
 from tessel.planning.costs.stage_costs import layer_sums
 from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import PlanOptions
 from tessel.profiles.profile import Branches, LayerCost, Profile
@@ -67,13 +68,15 @@ def test_a_placement_that_the_profile_cannot_have_is_refused_by_name(
 ) -> None:
     profile, options = random_profile(np.random.default_rng(0), 6), PlanOptions(placements=(placement,))
     with pytest.raises(ScheduleError, match=why):
-        find_plan(profile, small_cluster(2), global_batch=4, options=options)
+        find_plan(profile, Job(cluster=small_cluster(2), global_batch=4), options=options)
 
 
 def test_branches_without_a_device_each_are_refused() -> None:
     towers = branched(random_profile(np.random.default_rng(0), 6), Branches(2, 5))
     with pytest.raises(ScheduleError, match="no degrees use 3 devices"):
-        find_plan(towers, small_cluster(3), global_batch=4, options=PlanOptions(placements=("kshape",)))
+        find_plan(
+            towers, Job(cluster=small_cluster(3), global_batch=4), options=PlanOptions(placements=("kshape",))
+        )
 
 
 def test_branches_have_every_number_of_devices_that_their_layers_allow() -> None:
@@ -128,7 +131,7 @@ def test_layouts_and_profiles_have_branches_where_these_can_be() -> None:
     for known in (None, Branches(2, 3)):
         other = msgspec.structs.replace(profile, branches=known)
         with pytest.raises(ScheduleError, match="cut where the model's begin and meet"):
-            stage_figures(other, layout, small_cluster(2), QUIET)
+            stage_figures(other, layout, Job(cluster=small_cluster(2), optimizer=QUIET))
     with pytest.raises(ScheduleError, match="relayed_bytes is 2, more than the 1"):
         LayerCost(forward_us=1.0, boundary_bytes=1, relayed_bytes=2)
 

@@ -12,6 +12,7 @@ from tessel.planning.candidates import layer_groups
 from tessel.planning.costs.stage_costs import TableKey, layer_sums
 from tessel.planning.costs.training_step import build_step
 from tessel.planning.find_plan import find_plan
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.search import SearchBudget
@@ -48,7 +49,7 @@ def test_a_grouped_plan_counts_layers_and_its_bound_holds_for_all_cuts(
 
     def plan() -> object:
         budget = SearchBudget(work_limit=0.5, time_limit_s=None)
-        return find_plan(profile, cluster, global_batch=6, options=options, budget=budget)
+        return find_plan(profile, Job(cluster=cluster, global_batch=6), options=options, budget=budget)
 
     whole = plan()
     monkeypatch.setattr(layer_groups, "MAX_CUT_LAYERS", 7)
@@ -56,7 +57,7 @@ def test_a_grouped_plan_counts_layers_and_its_bound_holds_for_all_cuts(
     assert grouped.lower_bound_us <= whole.best.estimate.step_us * (1 + 1e-9)
     for planned in (grouped.best, *(row.planned for row in grouped.baselines if row.planned is not None)):
         assert planned.layout.cuts[-1][1] == 17
-        step = build_step(profile, planned.layout, cluster, options.optimizer)
+        step = build_step(profile, planned.layout, Job(cluster=cluster))
         assert step.figures.static_bytes == planned.step.figures.static_bytes
         assert step.placement == planned.step.placement
     assert any("of the 18 layers" in sentence for sentence in grouped.explanation)

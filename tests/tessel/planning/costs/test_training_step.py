@@ -16,6 +16,7 @@ from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link, Optimizer
 from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.costs.training_step import StepEstimate, build_step, estimate_step
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import DEEPSPEED, OVERLAPPED, RUNTIMES, Runtime
 from tessel.profiles.profile import Branches, CostTable, Layer, LayerCost, Profile
@@ -57,7 +58,7 @@ def estimate(
     optimizer: Optimizer = ADAM,
     runtime: Runtime = OVERLAPPED,
 ) -> StepEstimate:
-    step = build_step(profile, layout, cluster, optimizer, runtime)
+    step = build_step(profile, layout, Job(cluster=cluster, optimizer=optimizer, runtime=runtime))
     return estimate_step(step, ONE_F_ONE_B.build(step.placement, micro_batches=step.micro_batches))
 
 
@@ -291,7 +292,9 @@ def test_a_ring_through_several_devices_of_a_node_has_all_of_their_links(
         devices_per_node=4,
         intra_node=Link(bytes_per_s=1e12),
     )
-    figures = stage_figures(profile_of([cost], tensor_parallel=tensor_parallel), layout, cluster, ADAM)
+    figures = stage_figures(
+        profile_of([cost], tensor_parallel=tensor_parallel), layout, Job(cluster=cluster, optimizer=ADAM)
+    )
     replicas = layout.data_parallel
     assert [sync.us for sync in figures.synchronisations] == pytest.approx(
         [2 * (replicas - 1) / replicas * 10**6 / bytes_per_s * 1e6]
@@ -320,7 +323,7 @@ def test_a_table_that_a_branch_holds_whole_is_exchanged_whole_with_its_parts() -
         branch_devices=1,
     )
     cluster = Cluster(devices=2, hop=FAST, collective=Link(bytes_per_s=1e9))
-    figures = stage_figures(profile, layout, cluster, ADAM)
+    figures = stage_figures(profile, layout, Job(cluster=cluster, optimizer=ADAM))
     assert [tie.us for tie in figures.ties] == pytest.approx([2000.0])
     # The second device holds its part of the table once, though two of its stages do.
     copies = 1 + ADAM.gradient_ratio + ADAM.state_ratio
@@ -331,7 +334,7 @@ def test_a_slower_device_slows_its_stage_and_its_update() -> None:
     cost = LayerCost(forward_us=100.0, backward_us=200.0, update_us=10.0)
     layout = Layout(data_parallel=1, pipeline=2, micro_batch=1, micro_batches=1, cuts=((0, 0), (1, 1)))
     cluster = Cluster(devices=2, hop=FAST, collective=FAST, device_speed=(1.0, 0.5))
-    figures = stage_figures(profile_of([cost, cost]), layout, cluster, ADAM)
+    figures = stage_figures(profile_of([cost, cost]), layout, Job(cluster=cluster, optimizer=ADAM))
     assert figures.forward_us.tolist() == [100.0, 200.0]
     assert figures.update_us == (10.0, 20.0)
 
@@ -341,7 +344,7 @@ def test_what_cannot_fit_is_refused_with_what_it_needs() -> None:
     layout = Layout(data_parallel=1, pipeline=1, micro_batch=1, micro_batches=1, cuts=((0, 0),))
     cluster = Cluster(devices=1, hop=FAST, collective=FAST, memory_bytes=4 << 30)
     with pytest.raises(InfeasibleError, match=r"device 0 needs 5\.00 GiB .* the limit is 4\.00 GiB"):
-        build_step(profile_of([cost]), layout, cluster, ADAM)
+        build_step(profile_of([cost]), layout, Job(cluster=cluster, optimizer=ADAM))
 
 
 def test_runtimes_are_named_and_checked() -> None:

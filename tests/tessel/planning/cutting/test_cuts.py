@@ -15,7 +15,7 @@ from tessel.planning.cutting.chunked_cut import ChunkedDevices, chunked_cut
 from tessel.planning.cutting.cut import Cut, Section, every_cut, neighbours, transfers
 from tessel.planning.cutting.descent import EVENNESS
 from tessel.planning.cutting.run_prices import RunPrices, run_prices
-from tessel.planning.options import PlanOptions
+from tessel.planning.job import Job
 from tests.samples.plan_samples import MIB, random_profile, small_cluster
 
 RATIO = 4.0
@@ -193,7 +193,7 @@ def test_neighbours_differ_by_one_move_and_are_cuts() -> None:
     )
     cut = Cut((0, 2, 5, 7), (False, True, False))
     layout = family.layout(cut.bounds, cut.recompute)
-    figures = stage_figures(profile, layout, small_cluster(3), PlanOptions().optimizer)
+    figures = stage_figures(profile, layout, Job(cluster=small_cluster(3)))
     found = list(neighbours(cut, figures, may_recompute=True))
     assert len(found) == len(set(found)) + 0
     for other in found:

@@ -9,6 +9,7 @@ from tessel.handwritten import HANDWRITTEN
 from tessel.planning.cluster import OPTIMIZERS
 from tessel.planning.costs.stage_costs import cuts_at
 from tessel.planning.costs.training_step import build_step, estimate_step
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.orders.timed_order import in_flight_by_stage, schedule_in_order, time_rule
@@ -34,7 +35,7 @@ def test_orders_are_those_of_the_rules(placement: str, stages: int, split: bool)
         split_backward=split,
         recompute=tuple(stage % 3 == 0 for stage in range(stages)),
     )
-    step = build_step(profile, layout, small_cluster(8), OPTIMIZERS["adam"])
+    step = build_step(profile, layout, Job(cluster=small_cluster(8), optimizer=OPTIMIZERS["adam"]))
     names = rules_of(layout, has_backward=True, is_split=split, in_flight=(2, 1))
     assert names
     for name in names:
@@ -60,7 +61,7 @@ def test_a_limit_in_flight_is_kept(limit: int) -> None:
         cuts=cuts_at([0, 1, 3, 5, 6]),
         split_backward=True,
     )
-    step = build_step(profile, layout, small_cluster(4), OPTIMIZERS["adam"])
+    step = build_step(profile, layout, Job(cluster=small_cluster(4), optimizer=OPTIMIZERS["adam"]))
     for rule in (f"1f1b<{limit}", f"zb-h1<{limit}"):
         assert max(in_flight_by_stage(rule, layout, step.figures)) <= limit
         check_schedule(schedule_in_order(rule, step))
