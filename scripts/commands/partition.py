@@ -10,7 +10,7 @@ import typer
 
 from scripts.options import tuning_options
 from scripts.options.arguments import check_folder, check_model, parse_names
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.gpu_prediction import gpu_model, is_predicted_for_gpu, note_prediction
 from scripts.options.tuning_options import (
     BatchOption,
@@ -74,6 +74,7 @@ class PartitionOptions(TuningOptions):
     json: JsonOption = False
 
 
+@common_options("train shape target backends trials threads coalesce explain picture records json")
 @takes_options
 def partition(model: ModelArgument, options: PartitionOptions) -> None:
     """Choose, by measured latency, which backend runs which part of a model.

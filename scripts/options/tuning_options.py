@@ -42,8 +42,6 @@ _FEW_TRIALS = 32
 PRICES = ("measured", "active", "model")
 DEFAULT_RECORDS = "sqlite:///out/records.db"
 
-_TUNING = "Tuning options"
-
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=completion.models)
 ]
@@ -69,7 +67,6 @@ BackendsOption = Annotated[
     str | None,
     typer.Option(
         help="Backends to choose among, separated by commas; default: all available.",
-        rich_help_panel=_TUNING,
         autocompletion=completion.backends,
     ),
 ]
@@ -79,21 +76,17 @@ AssignOption = Annotated[
         "--assign",
         help="Let only these backends run some operators, by name or path of their layer: "
         "nn.softmax=tvm,torch or '*.attn.*=torch'; may be repeated.",
-        rich_help_panel=_TUNING,
     ),
 ]
 TrialsOption = Annotated[
     int,
-    typer.Option(
-        help="Trials of each kernel, MetaSchedule's and our own; 0 tunes none.", rich_help_panel=_TUNING
-    ),
+    typer.Option(help="Trials of each kernel, built-in and MetaSchedule's; 0 tunes none."),
 ]
 TrialBudgetOption = Annotated[
     int | None,
     typer.Option(
-        help="Trials of all kernels of the model together, our own and MetaSchedule's, dealt in rounds to "
-        "those that gain most end to end; proposed by --proposer, `draft` if left out.",
-        rich_help_panel=_TUNING,
+        help="Trials of all kernels of the model together, built-in and MetaSchedule's, allocated in rounds "
+        "to those that gain most end to end; proposed by --proposer, `draft` if left out.",
     ),
 ]
 ThreadsOption = Annotated[
@@ -101,45 +94,39 @@ ThreadsOption = Annotated[
     typer.Option(
         help="Threads of each measurement and of cost-model training; if left out, measurements use "
         "every core available to a device, and training every idle one.",
-        rich_help_panel=_TUNING,
     ),
 ]
 JobsOption = Annotated[
     int,
     typer.Option(
         help="Programs built, and placements searched, at once; one is measured at a time.",
-        rich_help_panel=_TUNING,
     ),
 ]
 PriceOption = Annotated[
     str,
     typer.Option(
         help="Latencies: `measured`; `active`, measured where decisions depend on them; `model`, predicted.",
-        rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*PRICES),
         callback=lambda text: check_choice("--price", text, PRICES),
     ),
 ]
 BudgetOption = Annotated[
     int | None,
-    typer.Option(help="Maximum number of candidates to measure.", rich_help_panel=_TUNING),
+    typer.Option(help="Maximum number of candidates to measure."),
 ]
 RegretOption = Annotated[
     float,
-    typer.Option(help="Optimality gap that `--price active` accepts.", rich_help_panel=_TUNING),
+    typer.Option(help="Optimality gap that `--price active` accepts."),
 ]
 CostModelOption = Annotated[
     Path | None,
-    typer.Option(
-        help="Folder of a trained cost model; trained from the records if left out.", rich_help_panel=_TUNING
-    ),
+    typer.Option(help="Folder of a trained cost model; trained from the records if left out."),
 ]
 PruneOption = Annotated[
     bool,
     typer.Option(
         "--prune",
         help="Price only the largest sub-graphs of each backend, and the remainders.",
-        rich_help_panel=_TUNING,
     ),
 ]
 MatchName = Literal["exact", "compatible", "any"]
@@ -148,14 +135,12 @@ MatchOption = Annotated[
     typer.Option(
         help="Which records to reuse: of the same versions and threads, of the same threads, or of the "
         "same device.",
-        rich_help_panel=_TUNING,
     ),
 ]
 GraphLevelSearchOption = Annotated[
     int,
     typer.Option(
         help="Whole programs that an evolutionary search may measure after the first answer.",
-        rich_help_panel=_TUNING,
     ),
 ]
 CoalesceOption = Annotated[
@@ -163,7 +148,6 @@ CoalesceOption = Annotated[
     typer.Option(
         "--coalesce",
         help="Try larger sub-graphs, and fewer backends; used if the model is measured faster end to end.",
-        rich_help_panel=_TUNING,
     ),
 ]
 DatabaseOption = Annotated[
@@ -171,7 +155,6 @@ DatabaseOption = Annotated[
     typer.Option(
         "--tvm-database",
         help="Folder of a MetaSchedule database in TVM's format; with --trials, new trials are added to it.",
-        rich_help_panel=_TUNING,
     ),
 ]
 ScheduleCostModelOption = Annotated[
@@ -180,7 +163,6 @@ ScheduleCostModelOption = Annotated[
         "--schedule-cost-model",
         help="Model that ranks MetaSchedule's candidates: TVM's own (`tvm`), or one trained on all trials in "
         "the records, by loops (`records`) or by decisions (`draft`).",
-        rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*SCHEDULE_COST_MODELS),
         callback=lambda text: check_choice("--schedule-cost-model", text, SCHEDULE_COST_MODELS),
     ),
@@ -189,7 +171,6 @@ FleetOption = Annotated[
     str | None,
     typer.Option(
         help="Address of a fleet's scheduler, whose machines measure instead of this one.",
-        rich_help_panel=_TUNING,
     ),
 ]
 ProposerOption = Annotated[
@@ -199,7 +180,6 @@ ProposerOption = Annotated[
         "by that (`language`), similar kernels in the records (`neighbour`), TVM's search (`evolutionary`), "
         "or random sampling (`random`); "
         "default: `draft`; on a GPU `evolutionary` from 32 trials on, else `random`.",
-        rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*PROPOSERS),
         callback=lambda text: None if text is None else check_choice("--proposer", text, PROPOSERS),
     ),
@@ -209,7 +189,6 @@ LanguageModelOption = Annotated[
     typer.Option(
         "--language-model",
         help="Folder of the language model that proposes; default: out/language.",
-        rich_help_panel=_TUNING,
     ),
 ]
 ShapeOption = Annotated[
@@ -293,9 +272,9 @@ _Options = TypeVar("_Options", bound=TuningOptions)
 def spend_trials(options: _Options, model: Model, budget: int | None) -> _Options:
     """Tune a model's kernels before anything is priced; return options that build with what was found.
 
-    Kernels of our own get `--trials` each, or most of the budget; MetaSchedule's, which nobody of ours runs,
-    get the rest of the budget here, or `--trials` each when they are priced. What the records hold of kernels
-    of our own counts without either option.
+    Built-in kernels get `--trials` each, or most of the budget; MetaSchedule's, which no built-in one runs,
+    get the rest of the budget here, or `--trials` each when they are priced. What the records hold of
+    built-in kernels counts without either option.
     """
     if budget is not None and budget < 1:
         raise typer.BadParameter(f"--trial-budget is {budget}; it is at least 1")
@@ -312,7 +291,7 @@ def spend_trials(options: _Options, model: Model, budget: int | None) -> _Option
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """What came of tuning kernels of our own.
+    """What came of tuning built-in kernels.
 
     Attributes:
         backends: what `--backends` is from then on.
@@ -328,7 +307,7 @@ class _Own:
 
 
 def _packed_network(options: _Options, target: Target) -> Network | None:
-    """Return the language model if it has learnt kernels of our own."""
+    """Return the language model if it has learnt built-in kernels."""
     from cost_model.language.model_files import load_network
     from tuner.backends.metaschedule.backend import DEFAULT_LANGUAGE_MODEL
 
@@ -355,14 +334,14 @@ def _tune_own_kernels(options: _Options, model: Model, budget: int | None) -> _O
         proposer=proposer,
         network=_packed_network(options, target) if proposer == LANGUAGE else None,
     )
-    with console.progress_bar("tuning our own kernels") as update, open_store(options.records) as store:
+    with console.progress_bar("tuning built-in kernels") as update, open_store(options.records) as store:
         found = tune_model(
             model,
             backends,
             trials if budget or options.trials else None,
             store,
             target,
-            on_batch=lambda num_trials: update("tuning our own kernels", num_trials, budget),
+            on_batch=lambda num_trials: update("tuning built-in kernels", num_trials, budget),
         )
     for each in found.kernels:
         if each.trials:
@@ -382,7 +361,7 @@ def _tune_own_kernels(options: _Options, model: Model, budget: int | None) -> _O
 
 
 def _spend_on_metaschedule(options: _Options, model: Model, budget: int, own: _Own | None) -> _Options:
-    """Tune what no kernel of our own runs; return options that read it from its database."""
+    """Tune what no built-in kernel runs; return options that read it from its database."""
     from tuner.backends.metaschedule.backend import DEFAULT_FOLDER, MetaSchedule
     from tuner.backends.metaschedule.proposers import DRAFT
     from tuner.graph.node_set import NodeSet

@@ -11,7 +11,7 @@ from scripts.commands.plan.options import PlanCommandOptions
 from scripts.commands.plan.report import plan_document, print_plan
 from scripts.commands.plan.source import load_source
 from scripts.options import completion, search_options
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.searching import jit_fallback, search_thread
 from scripts.terminal import console, interrupts
 
@@ -25,6 +25,10 @@ EXIT_DOES_NOT_FIT = 1
 """Of a plan that is printed though it exceeds the memory."""
 
 
+@common_options(
+    "devices memory global_batch micro_batches placement link hop_us optimizer",
+    "work time_limit save out json",
+)
 @takes_options
 def plan(
     model: Annotated[

@@ -13,7 +13,7 @@ from scripts.commands.tune.report import plan_document, print_other_shapes, prin
 from scripts.commands.tune.schedules import find_plan
 from scripts.options import tuning_options
 from scripts.options.arguments import check_model, describe_shapes, parse_shape_choices
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import ModelArgument
 from scripts.reports.pictures import write_picture
 from scripts.terminal import console
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from tuner.tuning.tune import TuningSettings
 
 
+@common_options(
+    "devices micro_batches memory placement train shape target",
+    "backends trials threads work records out json",
+)
 @takes_options
 def tune(model: ModelArgument, options: TuneOptions) -> None:
     """Find a fast way to run a model on several devices, and compare it with hand-written schedules.
