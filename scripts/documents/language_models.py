@@ -1,4 +1,4 @@
-"""What `tessel language` prints."""
+"""Documents of `tessel language`."""
 
 from __future__ import annotations
 

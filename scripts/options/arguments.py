@@ -1,4 +1,4 @@
-"""What users write on the command line, turned into values: bytes, durations, limits, shapes of tensors.
+"""Values of what users write on the command line: bytes, durations, limits, shapes of tensors.
 
 Each parser raises `typer.BadParameter` with what was found and what is expected.
 """

@@ -1,4 +1,4 @@
-"""What several commands ask about devices and links, each option declared once.
+"""Options of several commands about devices and links, each declared once.
 
 Each function returns the declaration of one option, for a panel of the command's help where it has its own.
 """

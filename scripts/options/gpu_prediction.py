@@ -1,4 +1,4 @@
-"""What commands share that price a GPU which is not here: when they do, and the model of its kernels."""
+"""Pricing of a GPU that is not here, as commands share it: when they do, and the model of its kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What limits a search: the options `--work` and `--time-limit`, and the budget that they make."""
+"""Limits of a search: the options `--work` and `--time-limit`, and the budget that they make."""
 
 from __future__ import annotations
 

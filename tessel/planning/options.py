@@ -1,4 +1,4 @@
-"""What a plan may use: optimizer, placements, degrees; and what it is compared with."""
+"""Options of a plan: optimizer, placements, degrees; and what it is compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tessel check` is given: a CSV of orders, a layout of Megatron, a schedule, or a plan."""
+"""Input of `tessel check`: a CSV of orders, a layout of Megatron, a schedule, or a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tessel plan` prints: a table for people, a document for programs."""
+"""Report of `tessel plan`: a table for people, a document for programs."""
 
 from __future__ import annotations
 

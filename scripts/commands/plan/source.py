@@ -1,4 +1,4 @@
-"""What `tessel plan` is given: a profile of any format, a plan, or a model whose layers are measured."""
+"""Input of `tessel plan`: a profile of any format, a plan, or a model whose layers are measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who builds the stages that `tessel run` runs, and what their results are compared with."""
+"""Build the stages that `tessel run` runs, and what their results are compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tessel run` runs: a plan or a schedule, its devices, and the overheads of their ranks."""
+"""Subject of `tessel run`: a plan or a schedule, its devices, and the overheads of their ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tessel tune` prints of a plan: tables for people, a document for programs."""
+"""Report of `tessel tune` on a plan: tables for people, a document for programs."""
 
 from __future__ import annotations
 
