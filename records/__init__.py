@@ -1,4 +1,4 @@
-"""What was measured, where, and with which versions; nothing else.
+"""Measurements: what was measured, where, and with which versions; nothing else.
 
 The package defines three types: a `Workload` (what was run, without any compiler's types), an `Environment`
 (on what it was run) and a `Measurement` (the outcome). A `RecordStore` keeps them as `Record`s; nothing here

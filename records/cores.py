@@ -1,4 +1,4 @@
-"""How many processor cores this process may use: the one answer for records, training, tuning and runs."""
+"""Number of processor cores this process may use: the one answer for records, training, tuning and runs."""
 
 from __future__ import annotations
 

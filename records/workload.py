@@ -1,4 +1,4 @@
-"""What was run: operators, shapes, data types, work and traffic, independent of any compiler.
+"""Workloads: operators, shapes, data types, work and traffic, independent of any compiler.
 
 A workload is a small data-flow program. Its values are numbered: first the inputs, then the outputs of each
 operator in order. Two programs that differ only in names or in the order of independent operators have the

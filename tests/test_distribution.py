@@ -58,6 +58,15 @@ def test_a_wheel_holds_what_the_repository_does(tmp_path: Path) -> None:
     assert modules <= held
 
 
+def test_the_version_is_the_newest_release_of_the_changelog() -> None:
+    headings = re.findall(r"^## (\S+) – (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    released = [(version, date) for version, date in headings if date != "unreleased"]
+    dates = [date for _, date in released]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", date) for date in dates)
+    assert dates == sorted(dates, reverse=True)
+    assert PROJECT["project"]["version"] == released[0][0]
+
+
 def test_versions_of_python_are_the_same_everywhere() -> None:
     wanted = SpecifierSet(PROJECT["project"]["requires-python"])
     versions = [f"3.{minor}" for minor in range(30) if wanted.contains(f"3.{minor}.1")]

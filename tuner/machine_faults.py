@@ -1,4 +1,4 @@
-"""Which errors tell of the machine: of memory, files, tools or libraries, and nothing of a program.
+"""Errors that tell of the machine: of memory, files, tools or libraries, and nothing of a program.
 
 TVM hands on what Python code raised as a text, without its type, so that texts decide too. An error that is
 not known here counts as the program's. Checked in tests/tuner/test_machine_faults.py.

@@ -6,7 +6,7 @@
     python -m benchmarks.architectures --train --run          trained in two and four stages; run on ranks too
     python -m benchmarks.architectures --results FILE.json    goes on where an interrupted run stopped
     python -m benchmarks.architectures --results FILE.json --again    and compares once more what is not equal
-    python -m benchmarks.architectures --results FILE.json --table docs/models.md
+    python -m benchmarks.architectures --results FILE.json --table benchmarks/reports/architectures_2026-11.md
     python -m benchmarks.architectures --packaged --partition models that torchvision and timm publish
 
 Each is built in a tiny configuration with random weights (nothing is downloaded), exported, imported, lowered

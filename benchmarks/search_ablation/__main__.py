@@ -7,7 +7,7 @@ on the machine or what else it does. Whole schedules: 26 problems, of which a va
 the problems, of how much longer its schedule is and how much lower its bound. Repetends: ten problems, and
 how much longer the period is, how many proofs are lost, and how much more work the same takes.
 
-`--write` puts the table into docs/schedules.md, between the two lines that say so; `--only` runs some of the
+`--write` puts the table into its report, between the two lines that say so; `--only` runs some of the
 variants.
 """
 
@@ -23,7 +23,7 @@ from benchmarks.search_ablation.losses import find_makespans, find_periods, make
 from benchmarks.search_ablation.variants import VARIANTS, Variant
 from tessel.search import MakespanParams, RepetendParams
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "schedules.md"
+DOCUMENT = Path(__file__).parents[1] / "reports" / "search_ablation_intel-xeon_2026-11.md"
 
 BEGIN = "<!-- The table below is written by `python -m benchmarks.search_ablation --write`. -->"
 
@@ -71,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=float, default=0.5, help="units of work of each search")
     parser.add_argument("--only", default="", help="run the variants whose phase contains this")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/schedules.md")
+    parser.add_argument("--write", action="store_true", help="put the table into its report")
     arguments = parser.parse_args()
     lines = []
     for line in table(arguments.work, arguments.only):

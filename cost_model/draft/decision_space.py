@@ -1,4 +1,4 @@
-"""What may be decided about a kernel that is tiled in levels, as plain data and tables of numbers.
+"""Decisions about a kernel that is tiled in levels, as plain data and tables of numbers.
 
 A kernel is a nest of loops that reads and writes tensors by linear indices. MetaSchedule tiles it as SSRSRS
 on a CPU: each spatial loop becomes four, each reduction two, in the order of the letters. On a GPU it is

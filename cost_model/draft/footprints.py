@@ -1,4 +1,4 @@
-"""Which part of a tensor a tile touches, from the extents of the tile's loops alone. Checked in
+"""Footprints of tiles: the part of a tensor that each touches, from its loops' extents alone. Checked in
 tests/cost_model/draft/test_decision_features.py, by counting elements."""
 
 from __future__ import annotations

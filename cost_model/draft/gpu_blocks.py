@@ -1,4 +1,4 @@
-"""What a block of a GPU's threads holds under each candidate, and which blocks can be launched at all.
+"""Blocks of a GPU's threads: what each candidate's hold, and which can be launched at all.
 
 Tiled as SSSRRSRS, the first spatial level becomes blocks, the second virtual threads (tiles that each thread
 takes in turn), the third threads; all threads of a block fetch a tile of each tensor that is read to shared

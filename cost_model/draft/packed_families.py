@@ -1,4 +1,4 @@
-"""What the decisions of each family of packed kernels mean: what is legal, how loops are cut, and features.
+"""Decisions of each family of packed kernels: what is legal, how loops are cut, and features.
 
 Values are numbers of rows, vectors, lanes and the like, by name; a tile need not divide its extent, since a
 last tile may repeat results of the one before. Checked in tests/cost_model/draft/test_packed_space.py.

@@ -1,4 +1,4 @@
-"""What may be decided about a kernel that reads packed weights, as plain data and tables of numbers.
+"""Decisions about a kernel that reads packed weights, as plain data and tables of numbers.
 
 Beside MetaSchedule's sketches of a product or convolution stand kernels of our own, whose weights are packed
 in panels (`tuner.backends.cpu`). A candidate is a row of whole numbers as in `DecisionSpace`: the sketch,

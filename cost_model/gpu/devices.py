@@ -1,4 +1,4 @@
-"""What data sheets say of GPUs: multiprocessors, clock, memory bandwidth, second-level cache.
+"""Data sheets of GPUs: multiprocessors, clock, memory bandwidth, second-level cache.
 
 A prediction for a device that is not here needs no more than this, and the targets of devices that TVM has no
 tag for are made from it (`tuner.targets.gpu_targets`). Clocks are boost clocks; devices with a

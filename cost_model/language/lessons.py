@@ -1,4 +1,4 @@
-"""What the language model learns: good schedules of many kernels, each with a prompt as it will have one.
+"""Training examples of the language model: good schedules of many kernels, each with its prompt.
 
 Of kernels that nobody measured, the draft model's diverse best are distilled. Of measured ones, whatever is
 within 10 % of the best. A prompt holds some of the nearest other kernels' best, and in most cases a worse

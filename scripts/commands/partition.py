@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import tuning_options
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import (
     BatchOption,
     CoalesceOption,
@@ -70,6 +70,7 @@ class PartitionOptions(TuningOptions):
     json: JsonOption = False
 
 
+@common_options("train shape target backends trials threads coalesce explain picture records json")
 @takes_options
 def partition(model: ModelArgument, options: PartitionOptions) -> None:
     """Choose, by measured latency, which backend runs which part of a model.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import tuning_options
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import (
     BatchOption,
     JsonOption,
@@ -52,6 +52,7 @@ class StagesOptions(TuningOptions):
     json: JsonOption = False
 
 
+@common_options("devices cut train shape target backends threads records save json")
 @takes_options
 def stages(model: ModelArgument, options: StagesOptions) -> None:
     """Cut a model into stages; show each one's inputs, outputs, relayed tensors, memory and costs.

@@ -1,4 +1,4 @@
-"""What the commands print with `--json`, as types: the JSON Schemas of docs/schemas/ are made from them.
+"""Types of what the commands print with `--json`: the JSON Schemas of docs/schemas/ are made from them.
 
 A document that a package has a type for is printed as it is (a schedule, counts of records); the rest stand
 here, in modules that import no more than the command has imported already. Keys may be added in later

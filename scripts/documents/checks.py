@@ -1,4 +1,4 @@
-"""What `tessel check` prints."""
+"""Documents of `tessel check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tessel cost-model` prints."""
+"""Documents of `tessel cost-model`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tessel doctor` prints."""
+"""Documents of `tessel doctor`."""
 
 from __future__ import annotations
 

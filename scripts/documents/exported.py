@@ -1,4 +1,4 @@
-"""What `tessel export` prints."""
+"""Documents of `tessel export`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tessel language` prints."""
+"""Documents of `tessel language`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SchedulesCollected(msgspec.Struct, frozen=True, kw_only=True):
         kernels: of the collection.
         trials: of them in the records now.
         new_trials: measured now.
-        new_own_trials: of our own kernels that compute the same, measured now.
+        new_own_trials: of built-in kernels that compute the same, measured now.
         mean_quality: by round, the mean over its trials of the kernel's best latency over theirs; the first
             is of random schedules; null where nothing was measured now.
         model: folder of the draft model; null where the trials are too few for one.

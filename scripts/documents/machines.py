@@ -1,4 +1,4 @@
-"""What `tessel targets` and `backends` print."""
+"""Documents of `tessel targets` and `backends`."""
 
 from __future__ import annotations
 

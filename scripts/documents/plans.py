@@ -1,4 +1,4 @@
-"""What `tessel plan` prints."""
+"""Documents of `tessel plan`."""
 
 from __future__ import annotations
 

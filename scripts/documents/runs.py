@@ -1,4 +1,4 @@
-"""What `tessel run` prints."""
+"""Documents of `tessel run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tessel compare` and `draw` print."""
+"""Documents of `tessel compare` and `draw`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tessel schedule` prints."""
+"""Documents of `tessel schedule`."""
 
 from __future__ import annotations
 

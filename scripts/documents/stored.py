@@ -1,4 +1,4 @@
-"""What `tessel records` prints beside the summaries that the package returns."""
+"""Documents of `tessel records` beside the summaries that the package returns."""
 
 from __future__ import annotations
 

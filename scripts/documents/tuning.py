@@ -1,4 +1,4 @@
-"""What `tessel tune`, `partition`, `stages` and `records collect` print."""
+"""Documents of `tessel tune`, `partition`, `stages` and `records collect`."""
 
 from __future__ import annotations
 

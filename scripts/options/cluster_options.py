@@ -1,6 +1,6 @@
-"""What several commands ask about devices and links, each option declared once.
+"""Options of several commands about devices and links, each declared once.
 
-Each function returns the declaration of one option for the panel of the command's help that it stands in.
+Each function returns the declaration of one option, for a panel of the command's help where it has its own.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from tessel.jobs.inputs.arguments import check_choice
 from tessel.jobs.planning import OPTIMIZERS
 
 
-def link_option(panel: str) -> Any:
+def link_option(panel: str | None = None) -> Any:
     """Return the declaration of `--link`."""
     return typer.Option(help="Bandwidth between devices, in one direction.", rich_help_panel=panel)
 
 
-def hop_us_option(panel: str) -> Any:
+def hop_us_option(panel: str | None = None) -> Any:
     """Return the declaration of `--hop-us`; the job refuses what is no latency."""
     return typer.Option(help="Latency of a message between devices in us.", rich_help_panel=panel)
 
 
-def optimizer_option(panel: str) -> Any:
+def optimizer_option(panel: str | None = None) -> Any:
     """Return the declaration of `--optimizer`, which refuses unknown names."""
     return typer.Option(
         help=f"Optimizer, whose state is kept in memory: {', '.join(OPTIMIZERS)}.",

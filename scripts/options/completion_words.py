@@ -1,4 +1,4 @@
-"""What completion needs beside names: whole words, where shells give parts of words or want parts back.
+"""Whole words for completion, where shells give parts of words or want parts back.
 
 Bash splits words at ":" and "=", so that of `gpt2:ti` it completes the part after the colon alone; the others
 give and want back whole words. Typer looks at one word and answers with whole names, but after `--option=`

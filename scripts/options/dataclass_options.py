@@ -7,10 +7,16 @@ value. Checked in tests/scripts/options/test_dataclass_options.py.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+from typer.models import OptionInfo
+
+ADVANCED = "Advanced"
+"""Panel of a command's help for what few of its users need."""
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -32,9 +38,47 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
         command(**values, **arguments)
 
     with_fields.__name__, with_fields.__doc__ = command.__name__, command.__doc__
-    with_fields.__annotations__ = {each.name: each.annotation for each in parameters}
-    vars(with_fields)["__signature__"] = inspect.Signature(parameters)
-    return with_fields
+    return _with_parameters(with_fields, parameters)
+
+
+def common_options(*lines: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that shows these options of a command first, and all others in the panel *Advanced*.
+
+    Args:
+        lines: names of parameters, separated by spaces, in the order of the help.
+
+    Raises:
+        ValueError: the command has no such parameter.
+    """
+    names = " ".join(lines).split()
+
+    def ordered(command: Callable[..., None]) -> Callable[..., None]:
+        parameters = inspect.signature(command).parameters
+        if unknown := set(names) - set(parameters):
+            raise ValueError(f"{command.__name__} has no option {', '.join(sorted(unknown))}")
+        common = [_in_panel(parameters[name], None) for name in names]
+        others = [_in_panel(each, ADVANCED) for name, each in parameters.items() if name not in names]
+        return _with_parameters(command, [*common, *others])
+
+    return ordered
+
+
+def _in_panel(parameter: inspect.Parameter, panel: str | None) -> inspect.Parameter:
+    """Return a parameter whose option stands in a panel of the help; arguments stay as they are."""
+    declared = getattr(parameter.annotation, "__metadata__", None)
+    if declared is None or not isinstance(declared[0], OptionInfo):
+        return parameter
+    option = copy.copy(declared[0])  # commands share it
+    option.rich_help_panel = panel
+    return parameter.replace(annotation=Annotated[parameter.annotation.__origin__, option])
+
+
+def _with_parameters(
+    command: Callable[..., None], parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    return command
 
 
 def _flattened(

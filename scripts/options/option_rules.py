@@ -1,4 +1,4 @@
-"""Which options go together: for every option of every command, when it has no effect.
+"""Rules of options: for every option of every command, when it has no effect.
 
 An option that is accepted and ignored misleads, so it is refused, in one line that says why and what to do.
 `OPTION_RULES` is the one table of this: `problem_of` checks a command line against it, `help_of` turns it

@@ -36,7 +36,6 @@ SCHEDULE_COST_MODELS = ("tvm", "records", "draft")
 PROPOSERS = ("language", "draft", "neighbour", "evolutionary", "random")
 PRICES = ("measured", "active", "model")
 
-_TUNING = "Tuning options"
 
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=completion.models)
@@ -63,7 +62,6 @@ BackendsOption = Annotated[
     str | None,
     typer.Option(
         help="Backends to choose among, separated by commas; default: all available.",
-        rich_help_panel=_TUNING,
         autocompletion=completion.backends,
     ),
 ]
@@ -73,21 +71,17 @@ AssignOption = Annotated[
         "--assign",
         help="Let only these backends run some operators, by name or path of their layer: "
         "nn.softmax=tvm,torch or '*.attn.*=torch'; may be repeated.",
-        rich_help_panel=_TUNING,
     ),
 ]
 TrialsOption = Annotated[
     int,
-    typer.Option(
-        help="Trials of each kernel, MetaSchedule's and our own; 0 tunes none.", rich_help_panel=_TUNING
-    ),
+    typer.Option(help="Trials of each kernel, built-in and MetaSchedule's; 0 tunes none."),
 ]
 TrialBudgetOption = Annotated[
     int | None,
     typer.Option(
-        help="Trials of all kernels of the model together, our own and MetaSchedule's, dealt in rounds to "
-        "those that gain most end to end; proposed by --proposer, `draft` if left out.",
-        rich_help_panel=_TUNING,
+        help="Trials of all kernels of the model together, built-in and MetaSchedule's, allocated in rounds "
+        "to those that gain most end to end; proposed by --proposer, `draft` if left out.",
     ),
 ]
 ThreadsOption = Annotated[
@@ -95,45 +89,39 @@ ThreadsOption = Annotated[
     typer.Option(
         help="Threads of each measurement and of cost-model training; if left out, measurements use "
         "every core available to a device, and training every idle one.",
-        rich_help_panel=_TUNING,
     ),
 ]
 JobsOption = Annotated[
     int,
     typer.Option(
         help="Programs built, and placements searched, at once; one is measured at a time.",
-        rich_help_panel=_TUNING,
     ),
 ]
 PriceOption = Annotated[
     str,
     typer.Option(
         help="Latencies: `measured`; `active`, measured where decisions depend on them; `model`, predicted.",
-        rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*PRICES),
         callback=lambda text: check_choice("--price", text, PRICES),
     ),
 ]
 BudgetOption = Annotated[
     int | None,
-    typer.Option(help="Maximum number of candidates to measure.", rich_help_panel=_TUNING),
+    typer.Option(help="Maximum number of candidates to measure."),
 ]
 RegretOption = Annotated[
     float,
-    typer.Option(help="Optimality gap that `--price active` accepts.", rich_help_panel=_TUNING),
+    typer.Option(help="Optimality gap that `--price active` accepts."),
 ]
 CostModelOption = Annotated[
     Path | None,
-    typer.Option(
-        help="Folder of a trained cost model; trained from the records if left out.", rich_help_panel=_TUNING
-    ),
+    typer.Option(help="Folder of a trained cost model; trained from the records if left out."),
 ]
 PruneOption = Annotated[
     bool,
     typer.Option(
         "--prune",
         help="Price only the largest sub-graphs of each backend, and the remainders.",
-        rich_help_panel=_TUNING,
     ),
 ]
 MatchOption = Annotated[
@@ -141,14 +129,12 @@ MatchOption = Annotated[
     typer.Option(
         help="Which records to reuse: of the same versions and threads, of the same threads, or of the "
         "same device.",
-        rich_help_panel=_TUNING,
     ),
 ]
 GraphLevelSearchOption = Annotated[
     int,
     typer.Option(
         help="Whole programs that an evolutionary search may measure after the first answer.",
-        rich_help_panel=_TUNING,
     ),
 ]
 CoalesceOption = Annotated[
@@ -156,7 +142,6 @@ CoalesceOption = Annotated[
     typer.Option(
         "--coalesce",
         help="Try larger sub-graphs, and fewer backends; used if the model is measured faster end to end.",
-        rich_help_panel=_TUNING,
     ),
 ]
 DatabaseOption = Annotated[
@@ -164,7 +149,6 @@ DatabaseOption = Annotated[
     typer.Option(
         "--tvm-database",
         help="Folder of a MetaSchedule database in TVM's format; with --trials, new trials are added to it.",
-        rich_help_panel=_TUNING,
     ),
 ]
 ScheduleCostModelOption = Annotated[
@@ -173,7 +157,6 @@ ScheduleCostModelOption = Annotated[
         "--schedule-cost-model",
         help="Model that ranks MetaSchedule's candidates: TVM's own (`tvm`), or one trained on all trials in "
         "the records, by loops (`records`) or by decisions (`draft`).",
-        rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*SCHEDULE_COST_MODELS),
         callback=lambda text: check_choice("--schedule-cost-model", text, SCHEDULE_COST_MODELS),
     ),
@@ -182,7 +165,6 @@ FleetOption = Annotated[
     str | None,
     typer.Option(
         help="Address of a fleet's scheduler, whose machines measure instead of this one.",
-        rich_help_panel=_TUNING,
     ),
 ]
 ProposerOption = Annotated[
@@ -192,7 +174,6 @@ ProposerOption = Annotated[
         "by that (`language`), similar kernels in the records (`neighbour`), TVM's search (`evolutionary`), "
         "or random sampling (`random`); "
         "default: `draft`; on a GPU `evolutionary` from 32 trials on, else `random`.",
-        rich_help_panel=_TUNING,
         autocompletion=completion.one_of(*PROPOSERS),
         callback=lambda text: None if text is None else check_choice("--proposer", text, PROPOSERS),
     ),
@@ -202,7 +183,6 @@ LanguageModelOption = Annotated[
     typer.Option(
         "--language-model",
         help="Folder of the language model that proposes; default: out/language.",
-        rich_help_panel=_TUNING,
     ),
 ]
 ShapeOption = Annotated[

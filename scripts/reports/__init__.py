@@ -1,1 +1,1 @@
-"""What several commands show: tables, comparisons, pictures and Markdown reports."""
+"""Reports that several commands show: tables, comparisons, pictures and Markdown."""

@@ -1,4 +1,4 @@
-"""What is checked: blocks on devices, the order of each device, and, with a profile, where the blocks come
+"""Case of a check: blocks on devices, the order of each device, and, with a profile, where the blocks come
 from.
 
 Orders name blocks (`f3`, `b3_input`), so that the same order runs on the placement of other cuts, of another

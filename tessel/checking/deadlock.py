@@ -1,4 +1,4 @@
-"""Who waits for whom in orders that never end, in words.
+"""Cycles of waits in orders that never end, in words.
 
 Each task of the cycle waits for the next one, because it takes its result or gradient, or because it stands
 behind it in the order of a device. Checked in tests/tessel/checking/test_deadlock.py.

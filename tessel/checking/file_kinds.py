@@ -1,4 +1,4 @@
-"""What a file is that may be checked: a layout of Megatron, a document of ours, or orders as a CSV.
+"""Kind of a file that may be checked: a layout of Megatron, a document of this project, or a CSV of orders.
 
 Checked in tests/scripts/commands/test_check.py.
 """

@@ -1,4 +1,4 @@
-"""What the ranks of a run are told and what they report: plain data, read and written without torch."""
+"""Job of the ranks of a run and their reports: plain data, read and written without torch."""
 
 from __future__ import annotations
 

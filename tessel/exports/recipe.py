@@ -1,4 +1,4 @@
-"""What an export is made from: the stages, who holds them, the order of each rank, and the numbers beside
+"""Recipe of an export: the stages, who holds them, the order of each rank, and the numbers beside
 them.
 
 Every framework is given the same `Recipe`, from a plan of `tessel plan`, a plan of `tessel tune` or a

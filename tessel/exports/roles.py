@@ -1,4 +1,4 @@
-"""What each row of a profile is in a language model: embedding, transformer layer, prediction, norm or head.
+"""Roles of a profile's rows in a language model: embedding, transformer layer, prediction, norm or head.
 
 A role comes from the name: what holds `mtp` predicts several tokens; `norm`, `lm_head`, `wte` and their like
 say what they are; what else has a number is a transformer layer, whatever its kind (`dense0`, `moe1`,

@@ -1,4 +1,4 @@
-"""How a picture looks where it is to look otherwise: a style, and the JSON file that holds one.
+"""Style of a picture that is to look otherwise, and the JSON file that holds one.
 
     {"schema_version": 1,
      "annotation_args": {"fontsize": 6},

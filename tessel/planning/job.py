@@ -1,4 +1,4 @@
-"""What is asked for: a step of so many samples, on these devices, with this optimizer and framework."""
+"""Job of a plan: a step of so many samples, on these devices, with this optimizer and framework."""
 
 from __future__ import annotations
 

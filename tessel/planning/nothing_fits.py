@@ -1,4 +1,4 @@
-"""What is said where no layout fits the devices, and the layout that is nearest to fitting.
+"""Answer where no layout fits the devices, and the layout that is nearest to fitting.
 
 Checked in tests/tessel/planning/test_find_plan.py.
 """

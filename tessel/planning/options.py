@@ -1,4 +1,4 @@
-"""What a plan may choose from: placements and degrees; and what it is compared with."""
+"""Choices of a plan: placements and degrees; and what it is compared with."""
 
 from __future__ import annotations
 

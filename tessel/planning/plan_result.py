@@ -1,4 +1,4 @@
-"""What a plan consists of: the best step found, what it is compared with, and what would change it."""
+"""Result of planning: the best step found, what it is compared with, and what would change it."""
 
 from __future__ import annotations
 

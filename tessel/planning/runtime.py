@@ -1,4 +1,4 @@
-"""What the framework that runs a plan adds to it: how it sends, what it keeps, what each message costs.
+"""Runtime overheads of the framework that runs a plan: how it sends, what it keeps, what each message costs.
 
 Two frameworks take different times for one schedule on the same devices. A `Runtime` states the differences
 that a training step's estimate uses; a plan for no framework in particular is made with `OVERLAPPED`, which

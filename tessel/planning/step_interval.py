@@ -1,4 +1,4 @@
-"""How long a planned step may take where the times of its layers are predictions.
+"""Interval of a planned step where the times of its layers are predictions.
 
 The plan stays as it is, layout and order of blocks; all layers take the low ends of their intervals, then all
 the high ends, for a prediction errs alike on one device. Hops and collectives, which the user gives, stay.

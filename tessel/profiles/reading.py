@@ -1,4 +1,4 @@
-"""What a reader of profiles returns."""
+"""Result of a reader of profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measured stage costs, in the terms of a profile.
+"""Cost of a measured stage, in the terms of a profile.
 
 Where stages were measured in halves, one without them is one whose inputs need no gradient, such as the
 first: it does all of its backward in its weight half. Checked in

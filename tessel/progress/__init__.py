@@ -1,1 +1,1 @@
-"""What a job says on stderr while it runs, and how Ctrl-C ends it: in commands, scripts and notebooks."""
+"""Progress of a job on stderr, and the end of it by Ctrl-C: in commands, scripts and notebooks."""

@@ -1,4 +1,4 @@
-"""What a terminal obeys instead of showing it, and texts in which it is written out.
+"""Control characters that a terminal obeys instead of showing, and texts in which they are written out.
 
 Checked in tests/scripts/terminal/test_console.py.
 """

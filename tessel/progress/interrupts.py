@@ -1,4 +1,4 @@
-"""How Ctrl-C is handled, from the program's first instruction to its last.
+"""Handling of Ctrl-C, from the program's first instruction to its last.
 
 A signal may come at any moment: while modules are imported, inside a library's callback, or while the answer
 is printed. Raised there, KeyboardInterrupt becomes a traceback or is lost. So one handler is installed before

@@ -1,4 +1,4 @@
-"""When every block of every micro-batch starts, and the figures that follow from it.
+"""Schedule: when every block of every micro-batch starts, and the figures that follow from it.
 
 `Schedule.of` derives every figure from the placement and the starts, so that a schedule cannot claim what its
 starts do not show; bounds and the search's own words are added beside. The document is DESIGN's schedule

@@ -1,4 +1,4 @@
-"""What a search may spend: elementary work, which is the same on every machine, and time, which is not.
+"""Budget of a search: elementary work, which is the same on every machine, and time, which is not.
 
 One `SearchBudget` is made where a search begins and goes through all of its phases. Every phase charges what
 it does (states expanded, moves tried, rows scheduled …) and decides by what is left, so that with a limit on

@@ -1,4 +1,4 @@
-"""What a running search reports each time its answer gets better."""
+"""Progress that a running search reports each time its answer gets better."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is chosen for a tuned model beside the order: its placements, and which stages recompute."""
+"""Choices for a tuned model beside the order: its placements, and which stages recompute."""

@@ -1,4 +1,4 @@
-"""What the measured stages of a model take and hold, in the terms in which every step is planned.
+"""Figures of the measured stages of a model, in the terms in which every step is planned.
 
 `tessel.planning.costs` makes blocks of these figures, adds up memory, and ends the step, for measured stages
 as for a table of timings. Stages run on the devices that they were cut for: in order, several on each, or, if

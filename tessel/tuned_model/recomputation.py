@@ -1,4 +1,4 @@
-"""Which stages run their forward again in their backward, to hold less between the two.
+"""Recomputation: the stages that run their forward again in their backward, to hold less between the two.
 
 A stage that recomputes keeps what it received from the stage before instead of what its backward reads, and
 its backward takes the time of its forward on top. That pays where the memory limit bounds the micro-batches

@@ -1,1 +1,1 @@
-"""What can run a sub-graph: TVM itself, tuned TVM, and libraries."""
+"""Backends, which run sub-graphs: TVM itself, tuned TVM, and libraries."""

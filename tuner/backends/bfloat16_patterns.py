@@ -1,4 +1,4 @@
-"""What patterns of operators of bfloat16 share.
+"""Parts that patterns of operators of bfloat16 share.
 
 The importer has each operator widen what it reads and round what it gives
 (`tuner.frontend.converters.bfloat16`). Checked by the tests of who uses them

@@ -1,4 +1,4 @@
-"""Where programs run: the device, its driver, the threads used, and the versions of what compiles and runs.
+"""Environment of programs: the device, its driver, the threads used, and versions of what compiles and runs.
 
 Every measurement carries its environment, so that none is taken for another machine's or another release's.
 Checked in tests/tuner/targets/test_resolution.py.

@@ -1,4 +1,4 @@
-"""What a machine of a fleet does when it is asked: say what it is, and measure, one program at a time.
+"""Tasks of a machine of a fleet: say what it is, and measure, one program at a time.
 
 These functions run in a Dask worker. Programs are built and timed in the measuring process that local tuning
 uses too, which survives candidates that crash or hang; it is kept between tasks. Checked in

@@ -1,4 +1,4 @@
-"""What travels between a tuner and the machines of a fleet: MessagePack documents inside Dask's messages.
+"""Documents between a tuner and the machines of a fleet: MessagePack inside Dask's messages.
 
 Tasks take bytes and return bytes, so that what they mean is typed here and decoded strictly, whatever version
 the other side has. Checked in tests/tuner/fleet/test_fleet.py.

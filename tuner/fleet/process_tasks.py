@@ -1,4 +1,4 @@
-"""What is done with one measuring process for one task: candidates, races, runs.
+"""Tasks of one measuring process: candidates, races, runs.
 
 A machine of a fleet does it when it is asked (`device_tasks`), and a tuner does it for a device behind TVM's
 tracker (`rpc_pool`). Checked in tests/tuner/fleet/test_fleet.py and tests/tuner/fleet/test_rpc_pool.py.

@@ -1,4 +1,4 @@
-"""What a fleet does at the moment, as `tessel fleet status` shows it.
+"""Present state of a fleet, as `tessel fleet status` shows it.
 
 Checked in tests/tuner/fleet/test_fleet.py.
 """

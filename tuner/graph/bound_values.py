@@ -1,4 +1,4 @@
-"""Which values of a model that is not trained are made of its weights alone, and so made once.
+"""Values made of weights alone, in a model that is not trained, and so made once.
 
 They are computed where weights are bound, before the program first runs (`tuner.lowering.weight_binding`), so
 a search must not pay for them by the run: a weight that a file stores transposed is transposed once. Checked

@@ -1,4 +1,4 @@
-"""What proposers know from this machine's records. Checked in tests/tuner/language/test_collecting.py."""
+"""Knowledge of proposers from this machine's records. Checked in tests/tuner/language/test_collecting.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kinds of programs were checked: one of each kind is, and a wrong one stands for all of its kind.
+"""Kinds of programs that were checked: one of each kind is, and a wrong one stands for all of its kind.
 
 Checked in tests/tuner/measuring/test_measurer.py.
 """

@@ -1,4 +1,4 @@
-"""How much memory processes here may have: the machine's, or less where a container or batch job is limited.
+"""Limit of memory of processes here: the machine's, or less where a container or batch job is limited.
 
 Checked in tests/tuner/measuring/test_memory_limit.py.
 """

@@ -1,4 +1,4 @@
-"""What a measurer measures through: worker processes of this machine, or machines of a fleet.
+"""Pool that a measurer measures through: worker processes of this machine, or machines of a fleet.
 
 `tuner.measuring.worker_pool` is the one, `tuner.fleet.fleet_pool` the other.
 """

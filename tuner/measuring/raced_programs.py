@@ -1,4 +1,4 @@
-"""Where a race's samples come from: programs that run in the worker, or records of a race that was run.
+"""Sources of a race's samples: programs that run in the worker, or records of a race that was run.
 
 Checked in tests/tuner/measuring/test_measurer.py.
 """

@@ -1,4 +1,4 @@
-"""What is asked of a measurer: a program, and when to give up on one."""
+"""Requests to a measurer: a program, and when to give up on one."""
 
 from __future__ import annotations
 

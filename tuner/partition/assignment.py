@@ -1,4 +1,4 @@
-"""Which backends may run an operator: constraints that a user puts on the partition search.
+"""Assignments of operators to backends: constraints that a user puts on the partition search.
 
 A constraint names operators by name (`nn.softmax`) or by the path of their layer, with wildcards
 (`*.attn.*`), and the backends that may run them. Whatever holds such an operator is refused for every other

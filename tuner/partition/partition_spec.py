@@ -1,4 +1,4 @@
-"""Where the candidates of one backend come from: its name, its rule, and what it refuses.
+"""Source of the candidates of one backend: its name, its rule, and what it refuses.
 
 Source: TVM RFC 62 ("PartitionSpec").
 """

@@ -1,1 +1,1 @@
-"""How candidates get their prices: measured, predicted, or measured only where the decision needs it."""
+"""Prices of candidates: measured, predicted, or measured only where the decision needs it."""

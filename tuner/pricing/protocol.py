@@ -1,4 +1,4 @@
-"""How candidates get their prices, and the models that prices are predicted with.
+"""Protocol of pricing candidates, and the models that prices are predicted with.
 
 `measured` measures every distinct candidate once. `model` measures nothing: what the records lack is
 predicted with an interval. `active` measures only what the decision needs (tuner/pricing/active.py). The cost

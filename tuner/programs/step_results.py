@@ -1,4 +1,4 @@
-"""What a stage adds up over a step, whichever engine computes it: losses, and gradients of weights.
+"""Sums of a stage over a step, whichever engine computes it: losses, and gradients of weights.
 
 Gradients are added up a stage at a time and not in `.grad`: a tied weight that two stages of one process
 share has a part from each. Checked in tests/tuner/programs/.

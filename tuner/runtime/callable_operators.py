@@ -1,4 +1,4 @@
-"""Which operators of ATen a torch call may name: those that compute tensors from tensors, and nothing else.
+"""Operators of ATen that a torch call may name: those that compute tensors from tensors, and nothing else.
 
 The list is torch's own schemas, read by these rules: no operator that writes its arguments, addresses their
 memory by strides, draws random numbers, reads or writes files, takes no tensor, or gives anything but

@@ -1,4 +1,4 @@
-"""Where the stages of a placement run and which follow which, and the cuts of a model that fit them.
+"""Devices and order of the stages of a placement, and the cuts of a model that fit them.
 
     m shape    devices *  0  1  *      a chain, whose first and last stage are divided over all devices
     k shape    0 ─ 1 ─┐                two branches, on devices of their own, that meet in a divided stage

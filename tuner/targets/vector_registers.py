@@ -1,4 +1,4 @@
-"""How many partial results the vector registers of a CPU hold: what the tiles of our kernels are cut by.
+"""Partial results that the vector registers of a CPU hold: what the tiles of kernels are cut by.
 
 Kernels are written for vectors of 16 elements of float32, which are one register of AVX-512, two of AVX2 and
 four of SSE or NEON. A tile with more partial results than registers is right but spends its time on moving

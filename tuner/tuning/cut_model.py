@@ -1,4 +1,4 @@
-"""Where a model is cut into stages: as it is asked for, or so that the slowest is as fast as can be.
+"""Cuts of a model into stages: as asked for, or so that the slowest is as fast as can be.
 
 Costs of single layers decide: each distinct layer is a stage of its own for that purpose, so that the twelve
 equal blocks of a transformer are measured once. What no cut can fit or hold is refused before anything is

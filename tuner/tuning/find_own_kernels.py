@@ -1,4 +1,4 @@
-"""Which kernels of our own a model has, before anything is priced or measured.
+"""Find the built-in kernels that a model has, before anything is priced or measured.
 
 They are those of a cover that leaves least work to others (`find_own_kernels`). A kernel finds its weights in
 the caches or in memory, as it would among the weights of its network (`among_weights`): one of ResNet-50's is

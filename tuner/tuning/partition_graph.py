@@ -1,4 +1,4 @@
-"""How the sub-graphs of functions hang together: one node an occurrence, inputs first.
+"""Graph of the sub-graphs of functions: one node an occurrence, inputs first.
 
 Parts that cost nothing (a reshape that moves no data) are not nodes; what reads through one reads what it
 reads. Checked in tests/tuner/tuning/test_tune.py.

@@ -1,4 +1,4 @@
-"""What `tessel check` prints: a few lines, the changes worth most, and the same as a document."""
+"""Report of `tessel check`: a few lines, the changes worth most, and the same as a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands of the cost model share: their options, and samples read from the records."""
+"""Options that the commands of the cost model share, and samples read from the records."""
 
 from __future__ import annotations
 

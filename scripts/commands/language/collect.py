@@ -47,13 +47,13 @@ class CollectOptions:
     random: Annotated[
         int,
         typer.Option(
-            help="Trials at random of each kernel; with 0, and 0 rounds, those of our own kernels alone."
+            help="Trials at random of each kernel; with 0, and 0 rounds, those of built-in kernels alone."
         ),
     ] = 16
     rounds: Annotated[int, typer.Option(help="Rounds guided by the draft model after that.")] = 4
     batch: Annotated[int, typer.Option(help="Trials of each kernel in a guided round.")] = 9
     own: Annotated[
-        int, typer.Option(help="Trials of each kernel of our own that computes the same; 0 for none.")
+        int, typer.Option(help="Trials of each built-in kernel that computes the same; 0 for none.")
     ] = 24
     seed: SeedOption = 0
     json: JsonOption = False
@@ -153,7 +153,7 @@ def _show(found: Collected, num_own: int, model: DraftModel | None, options: Col
         if quality is not None:
             label = "random schedules" if number == 0 else f"guided round {number}"
             console.print_line(f"{label}: {quality:.0%} of the best speed in the mean")
-    console.print_line(f"kernels of our own: {num_own} trials measured now")
+    console.print_line(f"built-in kernels: {num_own} trials measured now")
     if model is None and not (options.random or options.rounds):
         messages.note("no trial was asked for that a draft model of MetaSchedule's space learns from")
     elif model is None:

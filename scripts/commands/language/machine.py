@@ -1,4 +1,4 @@
-"""What the commands of the language model share: options, the machine, and kernels by their names."""
+"""Options that the commands of the language model share, the machine, and kernels by their names."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import typer
 
 from scripts.commands.plan.options import PlanCommandOptions
 from scripts.options import completion
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import job_options
 from scripts.terminal import console
 from tessel.jobs.planning import PlanOptions, plan_with
@@ -18,6 +18,10 @@ EXIT_DOES_NOT_FIT = 1
 """Of a plan that is printed though it exceeds the memory."""
 
 
+@common_options(
+    "devices memory global_batch micro_batches placement link hop_us optimizer",
+    "work time_limit save out json",
+)
 @takes_options
 def plan(
     model: Annotated[

@@ -10,7 +10,7 @@ import typer
 
 from scripts.options import completion
 from scripts.options.cluster_options import hop_us_option, link_option, optimizer_option
-from scripts.options.search_options import OUTPUT_PANEL, SEARCH_PANEL, JsonOption, work_option
+from scripts.options.search_options import JsonOption, work_option
 from scripts.options.tuning_options import (
     BatchOption,
     CostModelOption,
@@ -32,10 +32,6 @@ from tessel.jobs.planning import (
     RUNTIMES,
 )
 from tessel.jobs.shown.pictures import FORMATS as PICTURE_FORMATS
-
-_CLUSTER = "Devices and links"
-_STEP = "Training step"
-_PROFILE = "Reading the profile"
 
 FORMATS = (
     "csv",
@@ -65,66 +61,51 @@ def _check_format(text: str | None) -> str | None:
 class PlanCommandOptions(MeasuringOptions):
     """What a plan is made for and from, and where it goes."""
 
-    devices: Annotated[
-        int, typer.Option(help="Devices in all.", rich_help_panel=_CLUSTER, show_default=False)
-    ]
+    devices: Annotated[int, typer.Option(help="Devices in all.", show_default=False)]
     memory: Annotated[
         str | None,
-        typer.Option(
-            help="Memory of one device, such as 80GiB; unlimited if left out.", rich_help_panel=_CLUSTER
-        ),
+        typer.Option(help="Memory of one device, such as 80GiB; unlimited if left out."),
     ] = None
     device_memory: Annotated[
         str | None,
-        typer.Option(
-            help="Memory of each device where they differ: 80GiB,80GiB,40GiB,40GiB.", rich_help_panel=_CLUSTER
-        ),
+        typer.Option(help="Memory of each device where they differ: 80GiB,80GiB,40GiB,40GiB."),
     ] = None
     device_speed: Annotated[
         str | None,
-        typer.Option(
-            help="Speed of each device, relative to the profiled one: 1,1,0.5,0.5.", rich_help_panel=_CLUSTER
-        ),
+        typer.Option(help="Speed of each device, relative to the profiled one: 1,1,0.5,0.5."),
     ] = None
-    link: Annotated[str, link_option(_CLUSTER)] = DEFAULT_LINK
-    hop_us: Annotated[float, hop_us_option(_CLUSTER)] = DEFAULT_HOP_US
+    link: Annotated[str, link_option()] = DEFAULT_LINK
+    hop_us: Annotated[float, hop_us_option()] = DEFAULT_HOP_US
     collective_link: Annotated[
         str | None,
         typer.Option(
             help="Bandwidth of a device in an all-reduce of gradients.  [default: as --link]",
-            rich_help_panel=_CLUSTER,
             show_default=False,
         ),
     ] = None
     node_devices: Annotated[
         int | None,
-        typer.Option(help="Devices per node, connected by --node-link.", rich_help_panel=_CLUSTER),
+        typer.Option(help="Devices per node, connected by --node-link."),
     ] = None
     node_link: Annotated[
         str | None,
-        typer.Option(
-            help="Bandwidth between devices of one node, such as 450GB/s.", rich_help_panel=_CLUSTER
-        ),
+        typer.Option(help="Bandwidth between devices of one node, such as 450GB/s."),
     ] = None
-    optimizer: Annotated[str, optimizer_option(_CLUSTER)] = DEFAULT_OPTIMIZER
+    optimizer: Annotated[str, optimizer_option()] = DEFAULT_OPTIMIZER
     runtime: Annotated[
         str,
         typer.Option(
             help="Runtime: `overlapped`, transfers overlap computation; `deepspeed`, they block it.",
-            rich_help_panel=_CLUSTER,
             autocompletion=completion.one_of(*RUNTIMES),
             callback=_check_runtime,
         ),
     ] = "overlapped"
-    global_batch: Annotated[
-        int | None, typer.Option(help="Samples of a training step.", rich_help_panel=_STEP)
-    ] = None
+    global_batch: Annotated[int | None, typer.Option(help="Samples of a training step.")] = None
     micro_batches: Annotated[
         int | None,
         typer.Option(
             help="In place of --global-batch: micro-batches of a step over all replicas, of the profile's "
             f"smallest size.  [default: {DEFAULT_MICRO_BATCHES_A_DEVICE} a device]",
-            rich_help_panel=_STEP,
             show_default=False,
         ),
     ] = None
@@ -132,68 +113,55 @@ class PlanCommandOptions(MeasuringOptions):
         str,
         typer.Option(
             help=f"Which device runs which stage: {', '.join(PLACEMENTS)}, or a placement file.",
-            rich_help_panel=_STEP,
             autocompletion=completion.one_of(*PLACEMENTS),
         ),
     ] = "auto"
-    data_parallel: Annotated[
-        int | None, typer.Option(help="Replicas; found if left out.", rich_help_panel=_STEP)
-    ] = None
-    pipeline: Annotated[
-        int | None, typer.Option(help="Devices of a pipeline; found if left out.", rich_help_panel=_STEP)
-    ] = None
+    data_parallel: Annotated[int | None, typer.Option(help="Replicas; found if left out.")] = None
+    pipeline: Annotated[int | None, typer.Option(help="Devices of a pipeline; found if left out.")] = None
     tensor_parallel: Annotated[
         int | None,
-        typer.Option(
-            help="Tensor-parallel degree, of those in the profile; found if left out.", rich_help_panel=_STEP
-        ),
+        typer.Option(help="Tensor-parallel degree, of those in the profile; found if left out."),
     ] = None
     micro_batch: Annotated[
         int | None,
         typer.Option(
             help="Samples of a micro-batch: one of the profile's sizes, or what it was measured at where the "
             "file does not say.",
-            rich_help_panel=_STEP,
         ),
     ] = None
-    chunks: Annotated[
-        int | None, typer.Option(help="Stages per device; found if left out.", rich_help_panel=_STEP)
-    ] = None
+    chunks: Annotated[int | None, typer.Option(help="Stages per device; found if left out.")] = None
     by_hand: Annotated[
         str | None,
         typer.Option(
             help="Compare with a layout of yours: layers of each stage (0-5,6-11), a layout of Megatron "
             "(Et*5|t*6L), or a saved plan (.json).",
-            rich_help_panel=_STEP,
         ),
     ] = None
     no_recompute: Annotated[
         bool,
-        typer.Option("--no-recompute", help="Keep all activations; no recomputation.", rich_help_panel=_STEP),
+        typer.Option("--no-recompute", help="Keep all activations; no recomputation."),
     ] = False
     joint_backward: Annotated[
         bool,
-        typer.Option("--joint-backward", help="Do not split backwards into halves.", rich_help_panel=_STEP),
+        typer.Option("--joint-backward", help="Do not split backwards into halves."),
     ] = False
     format_name: Annotated[
         str | None,
         typer.Option(
             "--format",
             help=f"Format of the profile: {', '.join(FORMATS)}; detected if left out.",
-            rich_help_panel=_PROFILE,
             autocompletion=completion.one_of(*FORMATS),
             callback=_check_format,
         ),
     ] = None
     entry: Annotated[
         str | None,
-        typer.Option(help="Which profile of a file that holds several: MODEL/GPU.", rich_help_panel=_PROFILE),
+        typer.Option(help="Which profile of a file that holds several: MODEL/GPU."),
     ] = None
     num_layers: Annotated[
         int | None,
         typer.Option(
             help="Layers of the model, first and last included, where the profile repeats one block.",
-            rich_help_panel=_PROFILE,
         ),
     ] = None
     batch: BatchOption = 1
@@ -206,19 +174,15 @@ class PlanCommandOptions(MeasuringOptions):
         str | None,
         typer.Option(
             help=f"Time limit of the search, such as 10s.  [default: {DEFAULT_TIME_LIMIT_S:g}s]",
-            rich_help_panel=SEARCH_PANEL,
             show_default=False,
         ),
     ] = None
-    save: Annotated[
-        Path | None, typer.Option(help="Write the plan to this file (.json).", rich_help_panel=OUTPUT_PANEL)
-    ] = None
+    save: Annotated[Path | None, typer.Option(help="Write the plan to this file (.json).")] = None
     out: Annotated[
         Path | None,
         typer.Option(
             help="Draw the plan: .svg .png .pdf a picture, .html a page, .json a trace for Perfetto, .txt "
             "text, .md a report.",
-            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None
     json: JsonOption = False

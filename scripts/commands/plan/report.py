@@ -1,4 +1,4 @@
-"""What `tessel plan --json` prints."""
+"""The document of `tessel plan --json`."""
 
 from __future__ import annotations
 

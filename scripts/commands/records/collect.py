@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from scripts.options import tuning_options
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import JsonOption, MeasuringOptions
 from scripts.terminal import console
 from tessel.jobs.inputs.arguments import check_folder, parse_duration, parse_names
@@ -46,6 +46,7 @@ class CollectOptions(MeasuringOptions):
     json: JsonOption = False
 
 
+@common_options("networks batches lengths chains stages time_limit target backends threads records json")
 @takes_options
 def collect(options: CollectOptions) -> None:
     """Measure kernels of many networks, shapes and backends; can be interrupted and resumed.

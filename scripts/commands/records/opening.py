@@ -1,4 +1,4 @@
-"""What the commands about records share: their options, and how they open and name records."""
+"""Options that the commands about records share, and how they open and name records."""
 
 from __future__ import annotations
 

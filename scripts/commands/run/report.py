@@ -1,4 +1,4 @@
-"""What `tessel run` shows of a run: figures, checks, a trace and a picture of what the ranks did."""
+"""Report of `tessel run`: figures, checks, a trace and a picture of what the ranks did."""
 
 from __future__ import annotations
 

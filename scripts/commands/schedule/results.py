@@ -1,4 +1,4 @@
-"""What `tessel schedule` shows of a schedule or a repetend that was found."""
+"""Report of `tessel schedule`: a schedule or a repetend that was found."""
 
 from __future__ import annotations
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from scripts.commands.tune.options import TuneCommandOptions
 from scripts.commands.tune.report import plan_document
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import ModelArgument, check_writable_folder, job_options
 from scripts.terminal import console
 from tessel.jobs.inputs.arguments import check_model
 from tessel.jobs.tuning import TuneOptions, tune_with
 
 
+@common_options(
+    "devices micro_batches memory placement train shape target",
+    "backends trials threads work records out json",
+)
 @takes_options
 def tune(model: ModelArgument, options: TuneCommandOptions) -> None:
     """Find a fast way to run a model on several devices, and compare it with hand-written schedules.

@@ -20,8 +20,6 @@ from scripts.options.tuning_options import (
 )
 from tessel.jobs.tuning import OPTIMIZERS, TuneOptions
 
-_PIPELINE = "Pipeline options"
-
 
 def _check_placement(name: str) -> str:
     """Refuse a name that is no placement, before anything is loaded.
@@ -68,20 +66,18 @@ class TuneCommandOptions(TuningOptions):
         list[str] | None,
         typer.Option(
             help="Cut after this module; may be repeated. If left out: as the model marks them, else found.",
-            rich_help_panel=_PIPELINE,
         ),
     ] = None
     optimizer: Annotated[
         str,
         typer.Option(
             help=f"Optimizer, whose state each device keeps: {', '.join(OPTIMIZERS)}.",
-            rich_help_panel=_PIPELINE,
             autocompletion=completion.one_of(*OPTIMIZERS),
         ),
     ] = TuneOptions.optimizer
     hop_us: Annotated[
         float | None,
-        typer.Option(help="Latency of one hop in us; measured if left out.", rich_help_panel=_PIPELINE),
+        typer.Option(help="Latency of one hop in us; measured if left out."),
     ] = None
     placement: Annotated[
         str,
@@ -90,7 +86,6 @@ class TuneCommandOptions(TuningOptions):
             "copy in reverse; mshape, one, with vocabulary-parallel embedding and head over all devices; "
             "nnshape, the same for an encoder-decoder; kshape, two towers; a placement FILE; auto, as "
             "planned from measured layers.",
-            rich_help_panel=_PIPELINE,
             autocompletion=completion.model_placements,
             callback=_check_placement,
         ),
@@ -100,7 +95,6 @@ class TuneCommandOptions(TuningOptions):
         typer.Option(
             help="Bandwidth between devices, in one direction, such as 10GB/s; hops and collectives are "
             "measured between processes of this machine if left out.",
-            rich_help_panel=_PIPELINE,
         ),
     ] = None
     no_recompute: Annotated[
@@ -109,18 +103,16 @@ class TuneCommandOptions(TuningOptions):
             "--no-recompute",
             help="Keep all activations; under --memory, stages may else run their forward again in their "
             "backward.",
-            rich_help_panel=_PIPELINE,
         ),
     ] = False
     work: Annotated[
         float | None,
-        search_options.work_option("10, unless --time-limit is given", panel=_PIPELINE),
+        search_options.work_option("10, unless --time-limit is given"),
     ] = None
     time_limit: Annotated[
         str | None,
         typer.Option(
             help=f"For the schedule search. {search_options.TIME_HELP}",
-            rich_help_panel=_PIPELINE,
             show_default=False,
         ),
     ] = None

@@ -1,4 +1,4 @@
-"""What `tessel tune --json` prints."""
+"""The document of `tessel tune --json`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which options go together, a family of commands per module."""
+"""Rules of options that go together, a family of commands per module."""

@@ -1,4 +1,4 @@
-"""What a rule is made of: conditions on a command line, and why an option then has no effect."""
+"""Parts of a rule: conditions on a command line, and why an option then has no effect."""
 
 from __future__ import annotations
 

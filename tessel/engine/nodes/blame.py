@@ -1,4 +1,4 @@
-"""Which rank or node ended a run, judged from what all supervisors said.
+"""Name the rank or node that ended a run, judged from what all supervisors said.
 
 One rank's end makes others fail too, and a lost node says nothing at all. Every supervisor judges by itself
 from the same facts, so no rank is needed as a judge that could itself be lost:

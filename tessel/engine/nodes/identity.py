@@ -1,4 +1,4 @@
-"""What each rank must have in common with rank 0 before anything runs: the plan, the options, the versions.
+"""Identity that each rank must share with rank 0 before anything runs: the plan, the options, the versions.
 
 A plan that was copied to one node and changed on another would give wrong results, or a rank that waits for
 what is never sent. So every rank publishes digests of what it was told to run, and all of them refuse by the

@@ -1,4 +1,4 @@
-"""Which rank this process is, where `torchrun` started it, and over which network interface ranks talk.
+"""Rank of this process, where `torchrun` started it, and the network interface over which ranks talk.
 
 `torchrun` tells each process by its environment. Ranks talk over the interface from which the place where
 they meet is reached: loopback where that is this machine's own loopback, and only that. What the user gives

@@ -1,4 +1,4 @@
-"""What every rank's supervisor says of its rank twice a second, and hears of the others.
+"""Heartbeat: what every rank's supervisor says of its rank twice a second, and hears of the others.
 
 Each supervisor writes one small record to the store in which ranks meet, and reads those of all others. It is
 a process of its own, so a computation that holds Python's interpreter, or a rank that is stopped, does not

@@ -1,4 +1,4 @@
-"""What ranks on several machines hand to rank 0 at the end: files, and times on one clock.
+"""Gather at rank 0 what ranks on several machines have at the end: files, and times on one clock.
 
 Machines do not share a clock. Rank 0's counts: each other rank asks it for the time a few times and takes the
 answer that came back fastest; the time is then known to within half of that round trip. Clocks run apart by

@@ -1,4 +1,4 @@
-"""What a rank's process holds: its resident set in steps, beyond that of the imports.
+"""Memory that a rank's process holds: its resident set in steps, beyond that of the imports.
 
 The kernel counts the largest resident set (`VmHWM`), and starts to count anew when asked. What building the
 stages left behind (the compiler's heap, the whole model's weights, of which a rank keeps its own) is given

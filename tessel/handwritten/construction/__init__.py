@@ -1,1 +1,1 @@
-"""What hand-written schedules are built of: pipelines, rules, streams of instructions, building blocks."""
+"""Parts of hand-written schedules: pipelines, rules, streams of instructions, building blocks."""

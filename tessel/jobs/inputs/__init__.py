@@ -1,1 +1,1 @@
-"""What a job is given: values of options as people write them, tables, models, orders and plans."""
+"""Inputs of a job: values of options as people write them, tables, models, orders and plans."""

@@ -1,4 +1,4 @@
-"""What users write for an option, turned into values: bytes, durations, limits, shapes of tensors.
+"""Values of what users write for an option: bytes, durations, limits, shapes of tensors.
 
 Each parser raises `UsageError` with what was found and what is expected.
 """

@@ -1,4 +1,4 @@
-"""What is checked: a CSV of orders, a layout of Megatron, a schedule, or a plan."""
+"""Source of a check: a CSV of orders, a layout of Megatron, a schedule, or a plan."""
 
 from __future__ import annotations
 

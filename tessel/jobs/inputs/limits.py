@@ -1,4 +1,4 @@
-"""What limits a search: its work and its time, and the budget that they make."""
+"""Limits of a search: its work and its time, and the budget that they make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan is made from: a table in any form, a plan, or a model whose layers are measured or predicted.
+"""Sources of a plan: a table in any form, a plan, or a model whose layers are measured or predicted.
 
 Checked in tests/tessel/jobs/test_planning.py.
 """

@@ -1,4 +1,4 @@
-"""How a model is cut for each placement that is tried, and what its stages then cost."""
+"""Cut a model for each placement that is tried, and say what its stages then cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who builds the stages that are run, and what their results are compared with."""
+"""Builders of the stages that are run, and what their results are compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is run: a plan or a schedule, its devices, and the overheads of their ranks."""
+"""Subject of a run: a plan or a schedule, its devices, and the overheads of their ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is run: a plan, or a schedule alone, whose steps may have no length."""
+    """Subject of a run: a plan, or a schedule alone, whose steps may have no length."""
 
     name: str
     schedule: Schedule

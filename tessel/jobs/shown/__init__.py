@@ -1,1 +1,1 @@
-"""What a person is shown of a plan: tables, explanations, pictures, pages and reports."""
+"""Views of a plan: tables, explanations, pictures, pages and reports."""

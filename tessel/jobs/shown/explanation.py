@@ -1,4 +1,4 @@
-"""What a plan consists of and why, as sentences and tables: what `tessel plan` and `tessel tune` print.
+"""Parts and reasons of a plan, as sentences and tables: what `tessel plan` and `tessel tune` print.
 
 Checked in tests/tessel/jobs/test_plan.py.
 """

@@ -1,4 +1,4 @@
-"""What a job found, as lines and tables: a command prints them, a notebook shows them, `str` gives text.
+"""Findings of a job, as lines and tables: a command prints them, a notebook shows them, `str` gives text.
 
 Checked in tests/tessel/jobs/test_sections.py.
 """

@@ -1,4 +1,4 @@
-"""Which ways to use the devices there are, before any cut: degrees, micro-batch size, placement, halves.
+"""Families of ways to use the devices, before any cut: degrees, micro-batch size, placement, halves.
 
 A *family* is what a layout is without its cuts and recomputation: each family is bounded from below as a
 whole (`tessel.planning.candidates.bounds`), and only those that may hold something faster are cut. Devices

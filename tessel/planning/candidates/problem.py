@@ -1,4 +1,4 @@
-"""What a plan is made for, and the tables that are derived from it once."""
+"""Problem that a plan solves, and the tables that are derived from it once."""
 
 from __future__ import annotations
 

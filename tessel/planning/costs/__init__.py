@@ -1,1 +1,1 @@
-"""What stages, hops, collectives and whole steps of a layout take and hold."""
+"""Costs of stages, hops, collectives and whole steps of a layout: time and memory."""

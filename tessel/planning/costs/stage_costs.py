@@ -1,4 +1,4 @@
-"""What runs of consecutive layers cost, in constant time each: sums and maxima over a profile's tables.
+"""Costs of runs of consecutive layers, in constant time each: sums and maxima over a profile's tables.
 
 A plan tries many thousand cuts, and every stage is a run of layers. `LayerSums` holds the running sums of one
 table (micro-batch size and tensor-parallel degree), so that a stage's time and bytes are a difference of two.

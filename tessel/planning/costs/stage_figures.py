@@ -1,4 +1,4 @@
-"""What each stage, hop and collective of a layout takes and holds, before blocks are made of them.
+"""Figures of each stage, hop and collective of a layout: time and memory, before blocks are made of them.
 
 The times are a profile's, at the speed of the slowest device of a position. A hop's bytes go over the link
 between the two positions: beside the blocks, or, where the runtime's hops are blocking, as a part of the

@@ -1,1 +1,1 @@
-"""Where to cut a model into stages, and which of them recompute."""
+"""Cuts of a model into stages, and which of them recompute."""

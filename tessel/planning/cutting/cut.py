@@ -1,4 +1,4 @@
-"""Where stages begin, and which run their forward again; and the cuts near by."""
+"""Cuts: where stages begin, and which run their forward again; and the cuts near by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each run of consecutive layers takes and holds, as arrays that searches of cuts look up.
+"""Prices of each run of consecutive layers, time and memory, as arrays that searches of cuts look up.
 
 Arrays of all runs take O(layers²) numbers, and every cut of thousands is priced by a look at them. Checked in
 tests/tessel/planning/cutting/test_cuts.py against the figures of stages.

@@ -1,1 +1,1 @@
-"""What more memory buys: the least period or makespan at each memory limit."""
+"""Frontiers: the least period or makespan at each memory limit."""

@@ -1,4 +1,4 @@
-"""Which memory limits are worth searching: bisection of a curve that can only fall.
+"""Bisection of a curve that can only fall: the memory limits that are worth searching.
 
 The limit is the same on every device. From the least one that works at all up to the one that binds no
 more, what is found for one limit also holds for the memory it really needs; where both ends of a range have

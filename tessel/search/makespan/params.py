@@ -1,4 +1,4 @@
-"""How the search for whole schedules divides its work, with the reason for each default.
+"""Parameters of the search for whole schedules: how it divides its work, with the reason for each default.
 
 Any values give valid schedules: they decide only what a budget is spent on. None of them is a part of the
 whole budget: what comes next depends on the work done so far alone, so that a search with a higher limit

@@ -1,4 +1,4 @@
-"""What a memory limit must at least be, and the sentence that says so when it is not.
+"""Least memory limit that is possible, and the sentence that says so when one is below it.
 
 What one micro-batch holds alone, in its best order, is a lower bound on any limit: every order of the blocks
 that hold memory on the device, as far as edges leave one, is looked at (sets of blocks, 2^16 at most). With

@@ -1,4 +1,4 @@
-"""What must come before what in one micro-batch, and the longest paths that follow.
+"""Precedence among the blocks of one micro-batch, and the longest paths that follow.
 
 The distance from block a to block b is the fewest steps from the start of a to the start of b if both are
 run. Where a choice lies between them, the shortest of its options counts, so that the numbers are bounds for

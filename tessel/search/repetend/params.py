@@ -1,4 +1,4 @@
-"""How the search for repetends divides its work, with the reason for each default.
+"""Parameters of the search for repetends: how it divides its work, with the reason for each default.
 
 Any values give valid repetends with true bounds: they decide only what a budget is spent on.
 Checked in tests/tessel/search/test_params.py.

@@ -1,4 +1,4 @@
-"""What no repetend can beat: the busiest device, and the memory that one micro-batch needs for how long.
+"""Bounds of the period: the busiest device, and the memory that one micro-batch needs for how long.
 
 Work: a device runs a micro-batch's blocks one at a time. Memory: a unit is held from the start of the block
 that adds it to the *end* of the one that frees it, because while that one runs nothing else starts there.

@@ -1,4 +1,4 @@
-"""What a repetend search returns."""
+"""Result of a repetend search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a repetend holds in memory, step by step, once it repeats.
+"""Memory that a repetend holds, step by step, once it repeats.
 
 Block b with start t in iteration k = t // T has been started floor((now - t) / T) + 1 times; on a device
 where a micro-batch frees what it adds, the sum of memory over these counts is what is held, and it repeats

@@ -11,7 +11,7 @@ import typer
 
 from scripts.app import app
 from scripts.options.command_app import RENAMED_OPTIONS, CheckedCommand
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import ADVANCED, common_options, takes_options
 from scripts.options.tuning_options import JsonOption, MeasuringOptions, ModelArgument, TuningOptions
 
 MAX_PARAMETERS = 8
@@ -47,6 +47,32 @@ def test_several_groups_of_options_each_get_their_own_fields() -> None:
     own.command()(command)
     own(["--seed", "7", "mlp"], standalone_mode=False)
     assert got == [MeasuringOptions(seed=7), "mlp"]
+
+
+def test_common_options_stand_first_and_all_others_in_a_panel_of_their_own() -> None:
+    @common_options("jobs records")
+    @takes_options
+    def command(model: ModelArgument, options: MeasuringOptions) -> None: ...
+
+    own = typer.Typer()
+    own.command()(command)
+    params = typer.main.get_command(own).params
+    assert [each.name for each in params[:3]] == ["jobs", "records", "model"]
+    panels = {each.name: getattr(each, "rich_help_panel", None) for each in params}
+    assert {name for name, panel in panels.items() if panel == ADVANCED} == {
+        *("target", "backends", "trials", "threads", "seed"),
+    }
+    with pytest.raises(ValueError, match="command has no option speed"):
+        common_options("jobs speed")(command)
+
+
+@pytest.mark.parametrize("words", [("tune",), ("plan",), ("partition",), ("stages",), ("records", "collect")])
+def test_a_command_with_many_options_shows_about_a_dozen_first(words: tuple[str, ...]) -> None:
+    (command,) = [each for path, each in leaves(typer.main.get_command(app)) if path == words]
+    shown = [each for each in command.params if each.name != "help" and each.param_type_name == "option"]
+    common = [each for each in shown if each.rich_help_panel != ADVANCED]
+    assert shown[: len(common)] == common
+    assert len(common) <= 14 < len(shown)
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -1,4 +1,4 @@
-"""What proposers know of other kernels, kept for all kernels that one process tunes.
+"""Knowledge that proposers have of other kernels, kept for all kernels that one process tunes.
 
 Reading some thousand trials takes seconds, and so do training a draft model of them and loading the language
 model. A process that tunes many kernels does each once: before every kernel only the trials that came since

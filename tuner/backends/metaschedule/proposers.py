@@ -1,4 +1,4 @@
-"""Who proposes a kernel's schedules: chance, similar kernels, the draft model, or the language model.
+"""Proposers of a kernel's schedules: chance, similar kernels, the draft model, or the language model.
 
 All start from what the records hold of other kernels, and learn from each batch of the kernel at hand. A
 kernel without decisions that the draft model knows is proposed for at random. Checked in

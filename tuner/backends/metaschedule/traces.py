@@ -1,4 +1,4 @@
-"""What MetaSchedule's traces say, as plain data: a kernel tiled in levels, its sketches and its decisions.
+"""Plain data of MetaSchedule's traces: a kernel tiled in levels, its sketches and its decisions.
 
 Records keep traces as TVM's JSON. They are read here without replaying them, so that thousands take a second;
 only a kernel's tensors are asked of TVM, once. Traces that are tiled neither as SSRSRS nor, on a GPU, as

@@ -1,4 +1,4 @@
-"""How a block's loops read its operands, and the register tile that follows from that.
+"""Register tiles of a block, from how its loops read their operands.
 
 The choice of the tile is `cost_model.register_tile`, from extents and strides alone; here these are read off
 a block, and the tile names its loops and the operand to pack. Checked in

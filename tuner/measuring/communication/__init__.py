@@ -1,1 +1,1 @@
-"""What passing tensors between processes of this machine takes: to the next device, and reduced among all."""
+"""Time that tensors take between processes of this machine: to the next device, and reduced among all."""

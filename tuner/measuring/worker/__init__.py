@@ -1,1 +1,1 @@
-"""What the worker process does: build programs, draw inputs, compare results, and take samples."""
+"""Work of the worker process: build programs, draw inputs, compare results, and take samples."""

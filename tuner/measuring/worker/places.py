@@ -1,4 +1,4 @@
-"""Where a measuring worker's programs run: on this machine, or on a device behind TVM's RPC tracker.
+"""Runtimes of a measuring worker's programs: this machine, or a device behind TVM's RPC tracker.
 
 A program for such a device is built here, linked, sent, and loaded there; inputs are made here, and it is
 timed there, by the device's own clock, so that no latency contains the network. The device is others' while

@@ -1,4 +1,4 @@
-"""How many executions a latency needs: samples, how well they tell the median, and when to stop.
+"""Sampling of a latency: how many executions it needs, how well they tell the median, and when to stop.
 
 Nothing here runs a program; whoever samples passes what executes it. Checked in
 tests/tuner/measuring/test_worker.py.

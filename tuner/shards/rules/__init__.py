@@ -1,1 +1,1 @@
-"""How operators run over shards: one rule a module, found by the operator's name."""
+"""Rules of operators over shards: one a module, found by the operator's name."""

@@ -1,4 +1,4 @@
-"""What a rule is given and gives: a call of the whole function, its operands over the shards, and a writer.
+"""Interface of a rule: a call of the whole function, its operands over the shards, and a writer.
 
 A rule is asked only where some operand is split; none is partial when it arrives, except for those of
 `rules.addition`. It raises `UnsupportedOperatorError`, with the reason alone, where it cannot shard the call;

@@ -1,4 +1,4 @@
-"""Which of the programs that were measured apart race in turn, and who wins a tie.
+"""Finalists: the programs measured apart that race in turn, and who wins a tie.
 
 Two measurements of one program differ, the more the further they are apart, so the finalists race
 (`tuner.measuring.race`). Checked in tests/tuner/tuning/end_to_end/test_finalists.py.

@@ -1,4 +1,4 @@
-"""How a partitioned function is measured end to end, through the records.
+"""Measure a partitioned function end to end, through the records.
 
 Checked in tests/tuner/tuning/test_tune.py.
 """

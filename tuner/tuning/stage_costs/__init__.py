@@ -1,1 +1,1 @@
-"""What layers, stages and shards of a model cost: measured, predicted, or put together from sub-graphs."""
+"""Costs of layers, stages and shards of a model: measured, predicted, or put together from sub-graphs."""

@@ -1,4 +1,4 @@
-"""What an evolutionary search on end-to-end latency finds from the search's answer on."""
+"""Programs that an evolutionary search on end-to-end latency finds from the search's answer on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a strategy is given, and what it returns: whole programs that it measured.
+"""Input and result of a strategy: whole programs that it measured.
 
 The sum of parts leaves out what parts do to each other, so whole programs are compared, and every strategy is
 one more way to find them.

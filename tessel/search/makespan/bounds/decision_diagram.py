@@ -1,4 +1,4 @@
-"""How soon some devices could be done, when they must wait for the others no longer than paths say.
+"""Bound on when some devices are done, when they must wait for the others no longer than paths say.
 
 Keep only the blocks of one device, or of a few: one at a time on each, each at least the longest path after
 those before it, under the memory limits, the rest of the schedule before and after as heads and tails. What

@@ -1,4 +1,4 @@
-"""How long a device must idle at either end of a schedule, because its memory is full before it can free.
+"""Bound on idle time at either end of a schedule, where a device's memory is full before it can free.
 
 Before the first micro-batch has come back, a device can run only what has a short head, and of that only as
 much as its memory holds; behind the last one it can run only what has a short tail.

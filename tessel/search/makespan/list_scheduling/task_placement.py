@@ -1,4 +1,4 @@
-"""When a task can start after what it waits for, and what its start changes."""
+"""Placement of one task: when it can start after what it waits for, and what its start changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel does to results as they leave the registers: bounds, which ReLU and clips are.
+"""Bounds of a kernel's results as they leave the registers, which ReLU and clips are.
 
 Checked in tests/tuner/backends/cpu/test_nhwc.py and kernels/test_depthwise.py.
 """

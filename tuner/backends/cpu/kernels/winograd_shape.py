@@ -1,4 +1,4 @@
-"""How Winograd's method cuts a 3 x 3 convolution with stride 1: into tiles, blocks and panels of filters.
+"""Cuts of a 3 x 3 convolution with stride 1 by Winograd's method: tiles, blocks and panels of filters.
 
 The choice between tiles of 2 x 2 and 4 x 4 results and the block is made by a model of multiplications and of
 bytes of weights. Checked in

@@ -1,4 +1,4 @@
-"""What a backend builds its kernels with: decisions by kernel, as text that travels with its reference.
+"""Decisions that a backend builds its kernels with, by kernel, as text that travels with its reference.
 
 A backend that is told decisions passes every kernel that it writes through `ChosenTiles.applied`; who wants
 to know which kernels a program has passes a `KernelList` in its place, so that both see the same ones.

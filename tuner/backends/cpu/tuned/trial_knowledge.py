@@ -1,4 +1,4 @@
-"""What proposers of our own kernels know, kept for all kernels that one process tunes.
+"""Knowledge of proposers of built-in kernels, kept for all kernels that one process tunes.
 
 A kernel is proposed for after the trials of all families: on 90 kernels with 31 trials each, a draft model of
 all ranked those of a kernel that it had not seen as well as one of the kernel's family alone or better, and

@@ -1,4 +1,4 @@
-"""What the backends share whose kernels take decisions that trials found.
+"""Shared base of the backends whose kernels take decisions that trials found.
 
 The decisions are part of the backend's reference, so that a worker process builds the same kernels, and of
 its settings and versions, so that records of tuned kernels, and of whole programs with such, are never taken

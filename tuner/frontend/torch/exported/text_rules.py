@@ -1,4 +1,4 @@
-"""What each text of an exported program must be: a rule returns the text that stands for it, or refuses.
+"""Rules for each text of an exported program: one returns the text that stands for it, or refuses.
 
 Names of values become the text of a function, so they must be identifiers; a call's target must be an
 operator of tensors from a closed set. Checked in

@@ -1,4 +1,4 @@
-"""What a comparison with the user's module depends on, as one name: code, weights, examples, and the import.
+"""Fingerprint of a comparison with the user's module: code, weights, examples, and the import.
 
 Checked in tests/tuner/frontend/torch/test_reference.py.
 """

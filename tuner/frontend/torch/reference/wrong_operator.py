@@ -1,4 +1,4 @@
-"""Which operator an import has wrong: the exported graph, run by torch node by node beside the imported one.
+"""Search for an operator imported wrongly: the exported graph, run by torch node by node beside the import.
 
 Checked in tests/tuner/frontend/torch/test_reference.py.
 """

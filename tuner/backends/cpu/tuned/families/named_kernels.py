@@ -1,4 +1,4 @@
-"""What the name of one of our own kernels is enough for: the space of its decisions, and the kernel itself.
+"""Built-in kernels from their names alone: the space of decisions, and the kernel itself.
 
 A kernel that is made from its name has no bias, and reads from memory what a `joined` one makes itself.
 Checked in tests/tuner/backends/cpu/tuned/test_families.py.

@@ -1,4 +1,4 @@
-"""What all of our own kernels have in common: a name, decisions, and the code that they give.
+"""Common traits of all built-in kernels: a name, decisions, and the code that they give.
 
 Checked in tests/tuner/backends/cpu/tuned/test_families.py.
 """
