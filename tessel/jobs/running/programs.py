@@ -57,7 +57,25 @@ def find_programs(subject: Subject, options: RunOptions, devices: Devices) -> Pr
             f"--stages {chosen} needs a plan, and this document is a schedule without a model; give sleep or "
             "module:function"
         )
+    _require_named(subject.plan)
     return _stages_of_plan(subject.plan, chosen, options.seed, devices, trust_model=trust_model)
+
+
+def _require_named(plan: TunedPlan) -> None:
+    """Refuse a plan of a module that was handed over, which other processes cannot load by its name.
+
+    Raises:
+        UsageError: it is of such.
+    """
+    from tuner.frontend import is_code, names_file
+    from tuner.frontend.zoo import MODELS
+
+    model = plan.model
+    if not (names_file(model) or is_code(model) or model.startswith(tuple(MODELS))):
+        raise UsageError(
+            f"the plan is of a module {model}, which each rank would have to load by a name; tune the "
+            'module:function or file.py:function that returns it and its inputs, or run with stages="sleep"'
+        )
 
 
 def _is_trusted(subject: Subject, options: RunOptions) -> bool:
