@@ -7,6 +7,7 @@ names. Checked in tests/tuner/test_plan.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -34,6 +35,42 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def __post_init__(self) -> None:
         if not 0 <= self.latency_us < float("inf"):
             raise ValueError(f"latency {self.latency_us} us is not a finite number >= 0; measure it again")
+
+
+class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A way from device to device.
+
+    Attributes:
+        bytes_per_s: bandwidth in one direction, as seen by one device.
+        latency_us: microseconds until the first byte arrives.
+    """
+
+    bytes_per_s: float
+    latency_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bytes_per_s < float("inf") or not 0 <= self.latency_us < float("inf"):
+            raise ValueError(
+                f"a link of {self.bytes_per_s} bytes/s and {self.latency_us} us is impossible; give a "
+                "bandwidth above 0 and a latency of at least 0"
+            )
+
+    def transfer_us(self, num_bytes: float) -> float:
+        """Return microseconds until `num_bytes` have arrived; 0 for nothing."""
+        return self.latency_us + num_bytes / self.bytes_per_s * 1e6 if num_bytes else 0.0
+
+    def all_reduce_us(self, num_bytes: float, num_devices: int) -> float:
+        """Return how long a ring all-reduce takes: 2 (P - 1) steps, each of a P-th; 0 on one device.
+
+        Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms (2009).
+        """
+        return 2 * (num_devices - 1) * self.transfer_us(num_bytes / num_devices)
+
+    def all_reduces(self, sizes_bytes: Sequence[int], num_devices: int) -> Sequence[Figure]:
+        """Return the time of a ring all-reduce of each size."""
+        return [
+            Figure(latency_us=self.all_reduce_us(size, num_devices), source="given") for size in sizes_bytes
+        ]
 
 
 class PairedRatio(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

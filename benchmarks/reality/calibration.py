@@ -18,7 +18,6 @@ from benchmarks.reality.numbers import mean_of
 from benchmarks.reality.sailor_data import Collection, Run
 from benchmarks.reality.sailor_runs import HOP, Variant, estimate, layout_of, profile_of, sound_runs
 from tessel.planning.cluster import Link
-from tessel.planning.costs.stage_figures import ring_us
 from tessel.planning.runtime import DEEPSPEED, Runtime
 
 Choice = TypeVar("Choice")
@@ -95,7 +94,7 @@ def calibrate_collective(collection: Collection, runs: Sequence[Run]) -> Link:
         num_bytes = max(
             sum(cost.weight_bytes for cost in costs[first : last + 1]) for first, last in layout_of(run).cuts
         )
-        at_best_us = ring_us(HOP, run.data_parallel, num_bytes)
+        at_best_us = HOP.all_reduce_us(num_bytes, run.data_parallel)
         found.append(HOP.bytes_per_s * at_best_us / (run.reduce_s * 1e6))
     # Two digits: the reductions of one layout differ by half.
     return Link(bytes_per_s=float(f"{statistics.median(found):.2g}"), latency_us=HOP.latency_us)

@@ -47,7 +47,6 @@ from tessel.planning.cluster import Link
 from tuner.frontend import load_model
 from tuner.plan import LayersPlan
 from tuner.tuning.session import SessionSettings, start_session
-from tuner.tuning.stage_costs import measure_shards
 from tuner.tuning.stage_costs.measure_layers import measure_layers
 
 _Line = TypeVar("_Line")
@@ -115,10 +114,7 @@ def _link(text: str) -> Link:
 
 def _publish(options: argparse.Namespace) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
-    link = measure_shards.Link(
-        bytes_per_us=options.link.bytes_per_s / 1e6, latency_us=options.link.latency_us
-    )
-    for layers in published_models(link, training=not options.inference):
+    for layers in published_models(options.link, training=not options.inference):
         path = options.folder / f"{layers.model}.json"
         path.write_bytes(msgspec.json.format(msgspec.json.encode(layers), indent=1) + b"\n")
         gib = sum(layer.weight_bytes for layer in layers.layers) / 2**30
@@ -127,7 +123,6 @@ def _publish(options: argparse.Namespace) -> None:
 
 def _measure(options: argparse.Namespace) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
-    link = measure_shards.Link(bytes_per_us=LINK.bytes_per_s / 1e6, latency_us=LINK.latency_us)
     names = None if options.backends is None else tuple(options.backends)
     settings = SessionSettings(backend_names=names, num_threads=1, jobs=options.jobs)
     with start_session("cpu", settings, records_url=options.records) as session:
@@ -139,7 +134,7 @@ def _measure(options: argparse.Namespace) -> None:
                 session,
                 shard_counts=options.devices,
                 tensor_counts=options.devices,
-                collectives=link,
+                collectives=LINK,
             )
             stem = name.rpartition("/")[2].replace(":", "-").replace(".py", "")
             path = options.folder / f"{stem}.json"
@@ -155,7 +150,7 @@ def _plan(options: argparse.Namespace) -> list[Row]:
     rows = _read_rows(options.out, Row)
     for path in options.layers:
         layers = msgspec.json.decode(path.read_bytes(), type=LayersPlan)
-        for row in plan_cases(layers, options.devices, work=options.work, link=options.link, known=rows):
+        for row in plan_cases(layers, options.devices, work=options.work, link=options.LINK, known=rows):
             rows.append(row)
             line = msgspec.json.encode(row)
             print(line.decode(), file=sys.stderr, flush=True)

@@ -29,8 +29,7 @@ import msgspec
 
 from tessel.profiles.load import load_profile
 from tessel.profiles.profile import LayerCost
-from tuner.plan import Figure, LayersPlan, ShardsPlan, StagePlan, TensorInfo, TiedParameter
-from tuner.tuning.stage_costs.measure_shards import Link
+from tuner.plan import Figure, LayersPlan, Link, ShardsPlan, StagePlan, TensorInfo, TiedParameter
 
 PROFILE = Path(__file__).resolve().parents[1] / "data/profiles/gpt-3-2.7b_h100.csv"
 

@@ -5,29 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from tessel.errors import ScheduleError
+from tuner.plan import Link
 
-
-class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A way from device to device.
-
-    Attributes:
-        bytes_per_s: bandwidth in one direction, as seen by one device.
-        latency_us: microseconds until the first byte arrives.
-    """
-
-    bytes_per_s: float
-    latency_us: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.bytes_per_s < float("inf") or not 0 <= self.latency_us < float("inf"):
-            raise ScheduleError(
-                f"a link of {self.bytes_per_s} bytes/s and {self.latency_us} us is impossible; give a "
-                "bandwidth above 0 and a latency of at least 0"
-            )
-
-    def transfer_us(self, num_bytes: float) -> float:
-        """Return microseconds until `num_bytes` have arrived; 0 for nothing."""
-        return self.latency_us + num_bytes / self.bytes_per_s * 1e6 if num_bytes else 0.0
+__all__ = ["OPTIMIZERS", "Cluster", "Link", "Optimizer"]
 
 
 class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -28,7 +28,6 @@ from tessel.planning.costs.stage_figures import (
     HeldBytes,
     StageFigures,
     halves_replace_joint,
-    ring_us,
     static_bytes,
 )
 from tessel.profiles.profile import LayerCost
@@ -211,7 +210,7 @@ def _next_stages(tuned: ModelPlan) -> tuple[tuple[int, ...], ...]:
 def _synchronisations(tuned: ModelPlan, link: Link) -> tuple[Collective, ...]:
     return tuple(
         Collective(
-            stages=each.stages, us=ring_us(link, len(each.devices), each.num_bytes), devices=each.devices
+            stages=each.stages, us=link.all_reduce_us(each.num_bytes, len(each.devices)), devices=each.devices
         )
         for each in gradient_sums(tuned)
     )

@@ -31,7 +31,6 @@ from tessel.search import SearchBudget
 from tessel.tuned_model.layout_choice import LayoutRequest, choose_layout, profile_of_layers
 from tests.samples.measured_layers import heavy_head
 from tuner.plan import LayersPlan, StagePlan
-from tuner.tuning.stage_costs import measure_shards
 
 pytestmark = pytest.mark.tvm
 
@@ -70,7 +69,7 @@ def test_published_sizes_are_predicted_from_the_measured_profile_and_planned(tmp
 
 def flava(*, training: bool = True) -> LayersPlan:
     """Return the predicted layers of FLAVA."""
-    models = published_models(measure_shards.Link(bytes_per_us=1e5, latency_us=5.0), training=training)
+    models = published_models(Link(bytes_per_s=1e11, latency_us=5.0), training=training)
     return next(layers for layers in models if layers.model.startswith("flava"))
 
 

@@ -17,7 +17,7 @@ from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.measuring.communication.transfer import BACKEND as TRANSFER_BACKEND
 from tuner.measuring.communication.transfer import measure_transfers, transfer_workload
-from tuner.plan import ModelPlan, StagePlan
+from tuner.plan import Link, ModelPlan, StagePlan
 from tuner.stages import cut_between, layers_of, with_all_gradients
 from tuner.stages.placed_stages import PlacedStages
 from tuner.targets.remote import is_remote
@@ -27,7 +27,7 @@ from tuner.tuning.partition_graph import partition_graph
 from tuner.tuning.partition_model import PartitionedModel, partition_model
 from tuner.tuning.partitioned_function import partition_plans
 from tuner.tuning.session import Session, TuningProgress
-from tuner.tuning.stage_costs.measure_shards import Collectives, Link, MeasuredCollectives
+from tuner.tuning.stage_costs.measure_shards import Collectives, MeasuredCollectives
 from tuner.tuning.stage_costs.measure_stages import measure_stages
 
 
@@ -268,7 +268,7 @@ def _hop_latencies(
     ]
     sizes = [max(1, stage.boundary_bytes) for stage in stages[:-1]]
     if settings.hop_us is not None:
-        per_byte_us = 0.0 if settings.link is None else 1 / settings.link.bytes_per_us
+        per_byte_us = 0.0 if settings.link is None else 1e6 / settings.link.bytes_per_s
         given = [settings.hop_us + per_byte_us * size for size in sizes]
         return tuple(each if crossed else 0.0 for each, crossed in zip(given, crosses, strict=True)), "given"
     latency_us = hop_latencies(session, sizes)

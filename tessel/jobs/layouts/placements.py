@@ -96,13 +96,13 @@ def measure_placements(
 
 def _settings_of(placement: ModelPlacement, options: TuneOptions) -> TuningSettings:
     """Return how the model is to be cut for one placement."""
+    from tuner.plan import Link
     from tuner.stages.placed_stages import PlacedStages
-    from tuner.tuning.stage_costs.measure_shards import Link
     from tuner.tuning.tune import TuningSettings
 
     link = None
     if options.link is not None:
-        link = Link(bytes_per_us=parse_bandwidth(options.link) / 1e6, latency_us=options.hop_us or 0.0)
+        link = Link(bytes_per_s=parse_bandwidth(options.link), latency_us=options.hop_us or 0.0)
     return TuningSettings(
         num_stages=len(placement.chain),
         placed=PlacedStages(placement.stages, placement.before, placement.needs_words)
@@ -122,8 +122,8 @@ def _choose_layout(
     model: Model, session: Session, settings: TuningSettings, options: TuneOptions
 ) -> ChosenLayout:
     """Measure layers and divided ends, and plan with them."""
-    from tessel.planning.cluster import Link
     from tessel.tuned_model.layout_choice import LayoutRequest
+    from tuner.plan import Link
     from tuner.tuning.stage_costs.layer_parts import guess_parts
     from tuner.tuning.stage_costs.measure_layers import measure_layers
     from tuner.tuning.stage_costs.measure_shards import MeasuredCollectives
@@ -145,7 +145,7 @@ def _choose_layout(
 
     layers = measured(in_parts=False)
     if settings.link is not None:
-        link = Link(bytes_per_s=settings.link.bytes_per_us * 1e6, latency_us=settings.link.latency_us)
+        link = settings.link
     else:
         # Without a bandwidth a hop takes what the largest boundary takes.
         largest = max(1, *(layer.boundary_bytes for layer in layers.layers))

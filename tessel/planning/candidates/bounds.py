@@ -38,7 +38,6 @@ from tessel.planning.costs.stage_figures import (
     collective_link,
     figures_of_sums,
     position_speeds,
-    ring_us,
 )
 from tessel.planning.cutting.cut import Section
 from tessel.planning.cutting.run_prices import RunPrices, layer_times
@@ -216,13 +215,13 @@ def _synchronisation(family: Family, copies: int, sums: LayerSums, job: Job) -> 
     cluster, ratio = job.cluster, job.optimizer.gradient_ratio
     if not sums.has_backward or family.data_parallel * copies == 1 or not ratio:
         return 0.0, 0.0
-    layout = family.any_layout(sums.num_layers)
+    layout, devices = family.any_layout(sums.num_layers), family.data_parallel * copies
     large = 1e9
     found = []
     for position in range(family.pipeline if cluster.intra_node is not None else 1):
         positions = sorted({position, family.pipeline - 1 - position} if copies == 2 else {position})
         link = collective_link(layout, cluster, positions)
-        one, two = (ring_us(link, family.data_parallel * copies, factor * large * ratio) for factor in (1, 2))
+        one, two = (link.all_reduce_us(factor * large * ratio, devices) for factor in (1, 2))
         found.append((max(0.0, 2 * one - two), (two - one) / large))
     return min(latency for latency, _ in found), min(rate for _, rate in found)
 

@@ -412,16 +412,6 @@ def _held(sums: LayerSums, layout: Layout, run: _Run) -> list[HeldBytes]:
     return found
 
 
-def ring_us(link: Link, devices: int, num_bytes: float) -> float:
-    """Return microseconds of an all-reduce of `num_bytes` by a ring; 0 on one device or for nothing.
-
-    Source: Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms (2009): 2(n - 1) transfers of a part.
-    """
-    if devices < 2 or not num_bytes:
-        return 0.0
-    return 2 * (devices - 1) * link.transfer_us(num_bytes / devices)
-
-
 def collective_link(layout: Layout, cluster: Cluster, positions: Sequence[int]) -> Link:
     """Return the link over which the devices at some positions of the pipeline sum their gradients.
 
@@ -454,7 +444,7 @@ def _synchronisations(
         down = layout.device_of(stage)
         positions = sorted({down, layout.pipeline - 1 - down}) if copies == 2 else [down]
         link = collective_link(layout, cluster, positions)
-        us = ring_us(link, layout.data_parallel * copies, num_bytes)
+        us = link.all_reduce_us(num_bytes, layout.data_parallel * copies)
         if us:
             found.append(Collective(stages, us))
     return tuple(found)
@@ -476,7 +466,7 @@ def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimize
         # A part of a tensor that another stage holds whole is the smallest: all of it is exchanged.
         parts = max(map(len, held_by)) // min(map(len, held_by))
         num_bytes = tensor.trained_bytes * parts * optimizer.gradient_ratio
-        us = ring_us(link, len(positions), num_bytes)
+        us = link.all_reduce_us(num_bytes, len(positions))
         if us:
             copies = (0, num_stages) if layout.placement == "xshape" else (0,)
             found.append(Collective(tuple(sorted({s + c for s in stages for c in copies})), us))

@@ -45,41 +45,6 @@ class Collectives(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """What joins the devices, alike between any two: collectives by arithmetic.
-
-    Attributes:
-        bytes_per_us: bandwidth of one device to the next.
-        latency_us: time from sending to receiving nothing.
-    """
-
-    bytes_per_us: float
-    latency_us: float
-
-    def __post_init__(self) -> None:
-        if not self.bytes_per_us > 0 or not self.latency_us >= 0:
-            raise ValueError(
-                f"a link of {self.bytes_per_us} bytes/us and {self.latency_us} us is none; give a bandwidth "
-                "above 0 and a latency of at least 0"
-            )
-
-    def all_reduce_us(self, num_bytes: int, num_devices: int) -> float:
-        """Return how long a ring all-reduce takes: 2 (P - 1) steps, each of a P-th of the tensor.
-
-        Source: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
-        MPICH" (2005), section 4.5.
-        """
-        steps = 2 * (num_devices - 1)
-        return steps * (self.latency_us + num_bytes / num_devices / self.bytes_per_us)
-
-    def all_reduces(self, sizes_bytes: Sequence[int], num_devices: int) -> Sequence[Figure]:
-        """Return the time of a ring all-reduce of each size, given by the link."""
-        return [
-            Figure(latency_us=self.all_reduce_us(size, num_devices), source="given") for size in sizes_bytes
-        ]
-
-
 @dataclass(frozen=True, slots=True)
 class MeasuredCollectives:
     """Collectives among ranks of this machine, measured once and kept in the records.

@@ -14,13 +14,13 @@ from tuner.errors import TunerError
 from tuner.frontend import load_model
 from tuner.frontend.model import InputSpec, Model
 from tuner.measuring.launch_penalty import measure_launch_penalty
-from tuner.plan import Figure, ModelPlan
+from tuner.plan import Figure, Link, ModelPlan
 from tuner.shards import shard_stage, shard_stages, vocabulary_layouts
 from tuner.stages import build_stages, cut_between, draw_tensors, layers_of
 from tuner.stages.placed_stages import PlacedStages
 from tuner.tuning.session import SessionSettings, start_session
 from tuner.tuning.stage_costs.measure_layers import measure_layers
-from tuner.tuning.stage_costs.measure_shards import Link, MeasuredCollectives, MeasuredShards, ShardMeasurer
+from tuner.tuning.stage_costs.measure_shards import MeasuredCollectives, MeasuredShards, ShardMeasurer
 from tuner.tuning.stage_costs.measure_stages import measure_stages
 from tuner.tuning.tune import TuningSettings, tune_placements
 
@@ -48,15 +48,15 @@ def head(model):
 
 
 def test_a_ring_all_reduce_takes_two_rounds_of_a_share_each():
-    link = Link(bytes_per_us=1000.0, latency_us=5.0)
+    link = Link(bytes_per_s=1e09, latency_us=5.0)
     assert link.all_reduce_us(4000, 4) == pytest.approx(6 * (5 + 1))
     with pytest.raises(ValueError, match="give a bandwidth"):
-        Link(bytes_per_us=0.0, latency_us=1.0)
+        Link(bytes_per_s=0, latency_us=1.0)
 
 
 def test_distinct_segments_are_measured_once_and_equal_the_uncut_head(session, model, head):
     stage, sharded = head
-    measurer = ShardMeasurer(session, 1.0, Link(bytes_per_us=1000.0, latency_us=10.0))
+    measurer = ShardMeasurer(session, 1.0, Link(bytes_per_s=1e09, latency_us=10.0))
     figures = measurer.price(sharded.forward, "head.forward")
     assert len(figures.segments) == len(sharded.forward.segments)
     # 512 words are even over 2 shards, so both run the same programs.
@@ -90,7 +90,7 @@ def test_distinct_segments_are_measured_once_and_equal_the_uncut_head(session, m
 
 def test_what_was_not_priced_is_not_run(session, head):
     _, sharded = head
-    measurer = ShardMeasurer(session, 1.0, Link(bytes_per_us=1.0, latency_us=0.0))
+    measurer = ShardMeasurer(session, 1.0, Link(bytes_per_s=1e06, latency_us=0.0))
     arrays = [np.zeros(info.shape, info.dtype) for info in sharded.forward.inputs]
     with pytest.raises(TunerError, match="was not priced"):
         measurer.run_as_whole(sharded.forward, arrays)
@@ -129,7 +129,7 @@ def small_language_model():
 
 
 def test_the_ends_of_an_m_shape_are_divided_and_its_gradients_are_the_uncut_ones(session):
-    link = Link(bytes_per_us=1000.0, latency_us=10.0)
+    link = Link(bytes_per_s=1e09, latency_us=10.0)
     measured = measure_stages(small_language_model(), session, num_stages=2, collectives=link)
     embedding, *chain, head = measured.stages
     assert [stage.shards for stage in chain] == [None, None]
@@ -163,7 +163,7 @@ def test_all_reduces_are_measured_once_and_labelled(session):
 
 
 def test_layers_are_measured_by_themselves_and_divided(session):
-    link = Link(bytes_per_us=1000.0, latency_us=10.0)
+    link = Link(bytes_per_s=1e09, latency_us=10.0)
     found = measure_layers(small_language_model(), session, shard_counts=(2, 99), collectives=link, batch=3)
     first, *inner, last = found.layers
     assert (len(found.layers), found.batch, found.training) == (4, 3, True)
@@ -196,7 +196,7 @@ def test_layers_are_measured_by_themselves_and_divided(session):
 
 @pytest.mark.slow  # it measures the stages of two placements
 def test_each_placement_of_a_model_is_tuned_or_says_why_not(session):
-    chain = {"num_stages": 2, "hop_us": 3.0, "link": Link(bytes_per_us=1.0, latency_us=3.0)}
+    chain = {"num_stages": 2, "hop_us": 3.0, "link": Link(bytes_per_s=1e06, latency_us=3.0)}
     found = tune_placements(
         small_language_model(),
         session,
@@ -225,7 +225,7 @@ K_SHAPE = PlacedStages(((0,), (1,), (0, 1)), ((), (), (0, 1)))
 @pytest.mark.slow  # it measures stages and layers, whole and divided
 def test_branches_that_meet_in_a_divided_stage_are_tuned(session):
     model = load_model(TWO_TOWERS, training=True)
-    link = Link(bytes_per_us=1.0, latency_us=3.0)
+    link = Link(bytes_per_s=1e06, latency_us=3.0)
     chain = {"hop_us": 3.0, "link": link}
     found = tune_placements(model, session, {"kshape": TuningSettings(num_stages=3, placed=K_SHAPE, **chain)})
     plan = found["kshape"]
@@ -250,7 +250,7 @@ def test_branches_that_meet_in_a_divided_stage_are_tuned(session):
 @pytest.mark.slow  # it measures layers, and the stages of three placements
 def test_towers_are_found_in_measured_layers_and_cut_where_one_begins_within_a_layer(session):
     model = load_model(UNEVEN_TOWERS, training=True)
-    link = Link(bytes_per_us=1.0, latency_us=3.0)
+    link = Link(bytes_per_s=1e06, latency_us=3.0)
     layers = measure_layers(model, session, tensor_counts=(2,), collectives=link)
     assert len(layers.layers) > len(layers_of(model))
     branches = profile_of_layers(layers).branches
@@ -277,7 +277,7 @@ def test_towers_are_found_in_measured_layers_and_cut_where_one_begins_within_a_l
 
 
 def test_equal_layers_are_divided_once_and_have_equal_figures(session, model):
-    link = Link(bytes_per_us=1000.0, latency_us=5.0)
+    link = Link(bytes_per_s=1e09, latency_us=5.0)
     layers = measure_layers(model, session, tensor_counts=(2,), collectives=link)
     stages = build_stages(model, cut_between(layers_of(model), range(1, len(layers.layers))))
     measurer = ShardMeasurer(session, measure_launch_penalty(session.measurer).latency_us, link)
@@ -288,7 +288,7 @@ def test_equal_layers_are_divided_once_and_have_equal_figures(session, model):
 
 
 def test_layers_with_words_must_be_as_many_as_are_divided(session):
-    every, link = (0, 1), Link(bytes_per_us=1.0, latency_us=0.0)
+    every, link = (0, 1), Link(bytes_per_s=1e06, latency_us=0.0)
     placed = PlacedStages.chain([every, (0,), every, (1,), every])
     with pytest.raises(TunerError, match=r"the placement divides 3 layers that hold words .* has 2"):
         measure_stages(
@@ -302,13 +302,13 @@ def test_layers_with_words_must_be_as_many_as_are_divided(session):
 
 
 def test_a_model_without_words_takes_no_m_shape(session):
-    link = Link(bytes_per_us=1.0, latency_us=0.0)
+    link = Link(bytes_per_s=1e06, latency_us=0.0)
     with pytest.raises(TunerError, match=r"mlp:tiny takes no m shape: its first and last layer, .* no words"):
         measure_stages(load_model("mlp:tiny", training=True), session, num_stages=2, collectives=link)
 
 
 def test_a_model_too_short_for_an_m_shape_is_refused(session):
-    link = Link(bytes_per_us=1.0, latency_us=0.0)
+    link = Link(bytes_per_s=1e06, latency_us=0.0)
     with pytest.raises(TunerError, match="needs at least 2, and a layer for each between"):
         measure_stages(small_language_model(), session, num_stages=5, collectives=link)
     with pytest.raises(TunerError, match="leave out cuts"):
