@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from cost_model.gpu.devices import find_gpu
+from tessel.compiling.program import Program
 from tuner.errors import TunerError
 from tuner.frontend import Model, load_model
 from tuner.frontend.loading import for_training
 from tuner.targets.resolution import resolve_target
+from tuner.tuning.compile_mix import CompiledMix, ProgramFacts, compile_mix, require_compilable
 from tuner.tuning.partition_model import PartitionedModel, partition_model
 from tuner.tuning.predict_partition import predict_partition
 from tuner.tuning.search.gpu_prediction import describe_prediction, gpu_model, is_predicted_for_gpu
@@ -188,3 +191,68 @@ def _predicted(model: Model, options: PartitionOptions, report: Report) -> Parti
     )
     report.on_note(describe_prediction(device, kernel_model))
     return result
+
+
+def compile(
+    model: ModelSource,
+    example_inputs: ExampleInputs = None,
+    *,
+    on_progress: Callable[[str], None] | None = None,
+    **options: Unpack[PartitionKeywords],
+) -> Program:
+    """Return the best mix of backends for a model as a program, which is called as the model is.
+
+        >>> import tessel
+        >>> program = tessel.compile(module, (x,), backends=["tvm", "blas"])  # doctest: +SKIP
+        >>> y = program(x)  # doctest: +SKIP
+
+    Arguments and errors are those of `partition`. The program is for inference on this machine's CPU, for
+    the shapes of its example inputs, and holds the weights as they are now.
+
+    Raises:
+        TunerError: the model writes its buffers or inputs, or is to be trained.
+    """
+    report = words_report(on_progress)
+    settings = PartitionOptions(**options)
+    with unchanged_module(model):
+        compiled = compile_model(load_source(model, example_inputs, settings, report), settings, report)
+    return compiled.program
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """A program, and the partition that it was made of."""
+
+    program: Program
+    partition: PartitionedModel
+
+
+def compile_model(model: Model, options: PartitionOptions, report: Report) -> CompiledModel:
+    """Return the program of a model that was loaded."""
+    require_compilable(model, resolve_target(options.target, num_threads=options.threads))
+    spent = spend_trials(options, model, options.trial_budget, report)
+    with open_search(spent, report) as session:
+        mix = partition_model(
+            model, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
+        )
+        report.on_progress(TuningProgress(text=f"compiling {model.name}"))
+        compiled = compile_mix(
+            mix.source,
+            mix.function.module,
+            session.backends,
+            session.target,
+            facts=ProgramFacts.of(mix),
+            seed=options.seed,
+        )
+    return CompiledModel(program_of(compiled, mix.source), mix)
+
+
+def program_of(compiled: CompiledMix, model: Model) -> Program:
+    """Return what is called, which gives results in the module's own classes."""
+    exported = getattr(model.reference, "program", None)
+    results = None
+    if exported is not None:
+        from tuner.frontend.torch.call_structure import own_results  # noqa: PLC0415 - needs torch
+
+        results = own_results(exported, compiled.program.manifest.call.results)
+    return Program(compiled.program, own_results=results, write_library=compiled.write_library)
