@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from cost_model.gpu.devices import find_gpu
-from tessel.compiling.program import Program
+from tessel.compiling.program import Program, ProgramSource
 from tuner.errors import TunerError
 from tuner.frontend import Model, load_model
 from tuner.frontend.loading import for_training
@@ -215,8 +215,9 @@ def compile(
     report = words_report(on_progress)
     settings = PartitionOptions(**options)
     with unchanged_module(model):
-        compiled = compile_model(load_source(model, example_inputs, settings, report), settings, report)
-    return compiled.program
+        loaded = load_source(model, example_inputs, settings, report)
+        source = _source_of(model, example_inputs)
+        return compile_model(loaded, settings, report, source=source).program
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,9 @@ class CompiledModel:
     partition: PartitionedModel
 
 
-def compile_model(model: Model, options: PartitionOptions, report: Report) -> CompiledModel:
+def compile_model(
+    model: Model, options: PartitionOptions, report: Report, *, source: ProgramSource | None = None
+) -> CompiledModel:
     """Return the program of a model that was loaded."""
     require_compilable(model, resolve_target(options.target, num_threads=options.threads))
     spent = spend_trials(options, model, options.trial_budget, report)
@@ -244,10 +247,10 @@ def compile_model(model: Model, options: PartitionOptions, report: Report) -> Co
             facts=ProgramFacts.of(mix),
             seed=options.seed,
         )
-    return CompiledModel(program_of(compiled, mix.source), mix)
+    return CompiledModel(program_of(compiled, mix.source, source), mix)
 
 
-def program_of(compiled: CompiledMix, model: Model) -> Program:
+def program_of(compiled: CompiledMix, model: Model, source: ProgramSource | None = None) -> Program:
     """Return what is called, which gives results in the module's own classes."""
     exported = getattr(model.reference, "program", None)
     results = None
@@ -255,4 +258,16 @@ def program_of(compiled: CompiledMix, model: Model) -> Program:
         from tuner.frontend.torch.call_structure import own_results  # noqa: PLC0415 - needs torch
 
         results = own_results(exported, compiled.program.manifest.call.results)
-    return Program(compiled.program, own_results=results, write_library=compiled.write_library)
+    return Program(compiled.program, own_results=results, write_library=compiled.write_library, source=source)
+
+
+def _source_of(model: ModelSource, example_inputs: ExampleInputs) -> ProgramSource:
+    """Return what a program is raced against."""
+    if isinstance(model, str | Path):
+        return ProgramSource(onnx=str(model) if str(model).endswith(".onnx") else None)
+    if example_inputs is None:
+        return ProgramSource()
+    if isinstance(example_inputs, Mapping):
+        return ProgramSource(module=model, kwargs=example_inputs)
+    is_sequence = isinstance(example_inputs, tuple | list)
+    return ProgramSource(module=model, args=tuple(example_inputs) if is_sequence else (example_inputs,))

@@ -9,17 +9,51 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tuner.runtime.call_structure import rebuild
+from tessel.compiling.racing import (
+    ONNXRUNTIME,
+    PROGRAM,
+    Benchmark,
+    draw_inputs,
+    onnxruntime_run,
+    race,
+    torch_contenders,
+)
+from tuner.runtime.call_structure import rebuilder
 from tuner.runtime.compiled_program import CompiledProgram
 from tuner.runtime.manifest import Manifest, TensorSpec
-from tuner.runtime.native import ALIGNMENT, Tensor, array_of_tensor, tensor_of_array, tensor_of_dlpack
+from tuner.runtime.native import (
+    ALIGNMENT,
+    Tensor,
+    aligned_copy,
+    array_of_tensor,
+    tensor_of_array,
+    tensor_of_dlpack,
+)
 
 Rebuild = Callable[[Sequence[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSource:
+    """What a program was compiled of, for races against it.
+
+    Attributes:
+        module: of torch; None for files and names.
+        onnx: path of a file; None likewise.
+        args: example inputs of the module, and `kwargs` likewise.
+    """
+
+    module: Any = None
+    onnx: str | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Program:
@@ -32,6 +66,7 @@ class Program:
         compiled: what runs.
         own_results: rebuilds results in classes of the module's own; None where there are none.
         write_library: gives the program's code as a shared library.
+        source: what it was compiled of.
     """
 
     def __init__(
@@ -40,14 +75,16 @@ class Program:
         *,
         own_results: Rebuild | None = None,
         write_library: Callable[[], bytes],
+        source: ProgramSource | None = None,
     ) -> None:
         self._compiled = compiled
+        self._source = source or ProgramSource()
         self._write_library = write_library
         manifest = compiled.manifest
         self._call = manifest.call
         self._inputs = tuple(_Input(spec) for spec in manifest.inputs)
         self._is_flat = manifest.call.is_flat and len(manifest.call.arguments) == len(self._inputs)
-        self._results = own_results or self._plain_results
+        self._results = own_results or rebuilder(manifest.call.results)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns for the arguments.
@@ -90,6 +127,43 @@ class Program:
         whole = ", ".join(f"{name} {latency:.1f} us" for name, latency in manifest.latency_us.items())
         return "\n".join([f"{manifest.model}, {manifest.num_threads} threads: {whole}", *lines])
 
+    def benchmark(
+        self,
+        *args: Any,
+        module: Any = None,
+        onnx: str | os.PathLike[str] | None = None,
+        rounds: int = 30,
+        **kwargs: Any,
+    ) -> Benchmark:
+        """Race the program against torch eager, torch.compile and onnxruntime, in turn in this process.
+
+        Args:
+            args: of each call, and `kwargs` likewise; drawn at random where none are given.
+            module: what torch runs; the one that the program was compiled of, where it was.
+            onnx: the file that onnxruntime runs; the one that the program was compiled of, likewise.
+            rounds: how often each contender runs, at least 6.
+
+        Returns:
+            Medians, and ratios to the program with their 95 % intervals.
+        """
+        module, onnx = module or self._source.module, onnx or self._source.onnx
+        threads = self.manifest.num_threads
+        if not args and not kwargs:
+            args, kwargs = self._source.args, dict(self._source.kwargs)
+        with ExitStack() as stack:
+            runs: dict[str, Any] = {}
+            left_out: dict[str, str] = {}
+            if module is not None:
+                runs, left_out = stack.enter_context(torch_contenders(module, args, kwargs, threads))
+            elif onnx is not None:
+                arrays = draw_inputs(self.manifest.inputs)
+                args, kwargs = args or tuple(map(aligned_copy, arrays)), {}
+                runs[ONNXRUNTIME] = onnxruntime_run(os.fspath(onnx), args, threads)
+            elif not args and not kwargs:
+                args = tuple(map(aligned_copy, draw_inputs(self.manifest.inputs)))
+            found = race({PROGRAM: lambda: self(*args, **kwargs), **runs}, rounds=rounds)
+        return Benchmark(contenders=found, left_out=left_out, rounds=rounds, num_threads=threads)
+
     def save(self, path: str | os.PathLike[str]) -> int:
         """Write the program to one file, which `tessel.load` reads, and return its bytes.
 
@@ -106,9 +180,6 @@ class Program:
         inputs = ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in self.manifest.inputs)
         return f"<tessel program {self.manifest.model}({inputs})>"
 
-    def _plain_results(self, tensors: Sequence[Any]) -> Any:
-        return rebuild(self._call.results, tensors)
-
 
 class _Input:
     """One input: what it must be, and how it becomes what the program reads."""
@@ -116,6 +187,7 @@ class _Input:
     def __init__(self, spec: TensorSpec) -> None:
         self.name, self.shape, self.dtype = spec.name, spec.shape, spec.dtype
         self._torch_dtype: Any = None
+        self._numpy_dtype = None if spec.dtype == "bfloat16" else np.dtype(spec.dtype)
 
     def tensor(self, value: Any) -> Tensor:
         """Return the value as the program reads it, of the same memory where that lies as kernels want it."""
@@ -123,7 +195,8 @@ class _Input:
         if torch is not None and isinstance(value, torch.Tensor):
             return self._of_torch(torch, value)
         if isinstance(value, np.ndarray):
-            self._check(value.shape, str(value.dtype))
+            if value.shape != self.shape or value.dtype != self._numpy_dtype:
+                self._check(value.shape, str(value.dtype))
             return tensor_of_array(value)
         if not hasattr(value, "__dlpack__"):
             raise TypeError(

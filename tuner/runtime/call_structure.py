@@ -6,7 +6,8 @@ constants, and nothing that a file could name. Checked in tests/tessel/compiling
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union
 
 import msgspec
@@ -93,18 +94,21 @@ class CallStructure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return all(plain) and not self.keywords
 
 
-def rebuild(tree: Tree, tensors: Sequence[Any]) -> Any:
-    """Return the tree with tensors in the places of its leaves."""
+def rebuilder(tree: Tree) -> Callable[[Sequence[Any]], Any]:
+    """Return what puts tensors into the places of a tree's leaves; as quick as a call of a program asks."""
     match tree:
         case TensorLeaf():
-            return tensors[tree.position]
+            return operator.itemgetter(tree.position)
         case ConstantLeaf():
-            return tree.value
+            value = tree.value
+            return lambda tensors: value
         case SequenceNode():
-            items = [rebuild(item, tensors) for item in tree.items]
-            return tuple(items) if tree.kind == "tuple" else items
+            items = [rebuilder(item) for item in tree.items]
+            make = tuple if tree.kind == "tuple" else list
+            return lambda tensors: make([item(tensors) for item in items])
         case MappingNode():
-            return {key: rebuild(item, tensors) for key, item in zip(tree.keys, tree.items, strict=True)}
+            pairs = [(key, rebuilder(item)) for key, item in zip(tree.keys, tree.items, strict=True)]
+            return lambda tensors: {key: item(tensors) for key, item in pairs}
 
 
 def flat_structure(names: Sequence[str], num_results: int) -> CallStructure:

@@ -13,13 +13,13 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.runtime.native import Library, Tensor, configure_threads
+from tuner.runtime.native import Library, Tensor, use_threads
 
 _CPU, _FIRST, _POOLED = 1, 0, 2
 """Kind and number of the device, and the kind of allocator, as TVM numbers them."""
 
-_SMALL_CORES_LAST = 1
-"""Mode of TVM's thread pool."""
+_here = threading.local()
+"""Of each thread, how many threads TVM uses for its calls."""
 
 
 class Machines:
@@ -39,13 +39,12 @@ class Machines:
         self._most = max(1, _num_cores() // num_threads)
         self._made = 0
         self._lock = threading.Lock()
-        self._here = threading.local()
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
         """Return what `main` gives for inputs: a tensor, or a sequence of them."""
-        if getattr(self._here, "threads", None) is None:
-            configure_threads(_SMALL_CORES_LAST, self._num_threads)
-            self._here.threads = self._num_threads
+        if getattr(_here, "threads", None) != self._num_threads:
+            use_threads(self._num_threads)
+            _here.threads = self._num_threads
         try:
             machine = self._free.get_nowait()
         except queue.Empty:

@@ -36,22 +36,33 @@ Tensor: TypeAlias = Any
 """A `tvm_ffi.Tensor`."""
 
 
-def _load_native_libraries() -> None:
-    if "tvm" in sys.modules:
-        return
+def _load_native_libraries() -> ctypes.CDLL:
     found = importlib.util.find_spec("tvm")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("a compiled program needs apache-tvm, which is not installed", name="tvm")
     folder = Path(found.origin).parent / "lib"
-    for name in ("tvm_runtime", "tvm_runtime_extra"):  # as TVM's own package loads them
-        for path in sorted(folder.glob(f"*{name}.*")):
-            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL if name == "tvm_runtime" else ctypes.RTLD_LOCAL)
+    # As TVM's own package loads them; what is loaded already is found again.
+    (runtime,) = [
+        ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in sorted(folder.glob("*tvm_runtime.*"))
+    ]
+    for path in sorted(folder.glob("*tvm_runtime_extra.*")):
+        ctypes.CDLL(str(path), ctypes.RTLD_LOCAL)
+    return runtime
 
 
-_load_native_libraries()
+_runtime = _load_native_libraries()
+_BFLOAT16 = tvm_ffi.dtype("bfloat16")
 _create_view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
-configure_threads = tvm_ffi.get_global_func("runtime.config_threadpool")
-"""Sets the threads of TVM's pool for the thread that calls: mode, number."""
+_SET_MAX_CONCURRENCY = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"
+"""`tvm::runtime::threading::SetMaxConcurrency(int)`, unknown to TVM's registry; the function that is
+registered would also bind the calling thread to one core."""
+
+
+def use_threads(number: int) -> None:
+    """Let TVM use so many threads for the calls of this thread, from now on."""
+    set_number = getattr(_runtime, _SET_MAX_CONCURRENCY, None)
+    if set_number is not None:
+        set_number(ctypes.c_int(number))
 
 
 def load_library(code: bytes) -> Library:
@@ -94,9 +105,12 @@ def tensor_of_bytes(data: np.ndarray, shape: tuple[int, ...], dtype: str) -> Ten
 
 def tensor_of_array(array: np.ndarray) -> Tensor:
     """Return a tensor over the memory of an array, or over a copy where kernels cannot read that."""
-    if not array.flags.c_contiguous or array.ctypes.data % ALIGNMENT or not array.flags.writeable:
+    flags = array.flags
+    if not (flags.c_contiguous and flags.writeable) or array.__array_interface__["data"][0] % ALIGNMENT:
         array = aligned_copy(array)
-    return tensor_of_bytes(array.reshape(-1).view(np.uint8), array.shape, str(array.dtype))
+    if array.dtype.kind == "V":  # a type that NumPy lacks, such as bfloat16
+        return tensor_of_bytes(array.reshape(-1).view(np.uint8), array.shape, str(array.dtype))
+    return tvm_ffi.from_dlpack(array)
 
 
 def tensor_of_dlpack(value: Any) -> Tensor:
@@ -109,8 +123,7 @@ def tensor_of_dlpack(value: Any) -> Tensor:
 
 def array_of_tensor(tensor: Tensor) -> np.ndarray:
     """Return an array over the memory of a tensor; NumPy has bfloat16 from `ml_dtypes` alone."""
-    name = str(tensor.dtype)
-    if name != "bfloat16":
+    if tensor.dtype != _BFLOAT16:
         return np.from_dlpack(tensor)
     import ml_dtypes  # noqa: PLC0415 - where it is met
 
