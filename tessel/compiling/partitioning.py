@@ -258,6 +258,8 @@ def program_of(compiled: CompiledMix, model: Model, source: ProgramSource | None
         from tuner.frontend.torch.call_structure import own_results  # noqa: PLC0415 - needs torch
 
         results = own_results(exported, compiled.program.manifest.call.results)
+        reference: Any = model.reference
+        source = source or ProgramSource(module=reference.module, args=reference.examples)
     return Program(compiled.program, own_results=results, write_library=compiled.write_library, source=source)
 
 

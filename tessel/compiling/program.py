@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from tessel.compiling.racing import (
+    COMPILED,
+    EAGER,
     ONNXRUNTIME,
     PROGRAM,
     Benchmark,
@@ -132,6 +134,7 @@ class Program:
         *args: Any,
         module: Any = None,
         onnx: str | os.PathLike[str] | None = None,
+        against: Collection[str] = (EAGER, COMPILED, ONNXRUNTIME),
         rounds: int = 30,
         **kwargs: Any,
     ) -> Benchmark:
@@ -141,6 +144,7 @@ class Program:
             args: of each call, and `kwargs` likewise; drawn at random where none are given.
             module: what torch runs; the one that the program was compiled of, where it was.
             onnx: the file that onnxruntime runs; the one that the program was compiled of, likewise.
+            against: who else runs, of `torch eager`, `torch.compile` and `onnxruntime`.
             rounds: how often each contender runs, at least 6.
 
         Returns:
@@ -154,8 +158,10 @@ class Program:
             runs: dict[str, Any] = {}
             left_out: dict[str, str] = {}
             if module is not None:
-                runs, left_out = stack.enter_context(torch_contenders(module, args, kwargs, threads))
-            elif onnx is not None:
+                runs, left_out = stack.enter_context(
+                    torch_contenders(module, args, kwargs, num_threads=threads, against=against)
+                )
+            elif onnx is not None and ONNXRUNTIME in against:
                 arrays = draw_inputs(self.manifest.inputs)
                 args, kwargs = args or tuple(map(aligned_copy, arrays)), {}
                 runs[ONNXRUNTIME] = onnxruntime_run(os.fspath(onnx), args, threads)

@@ -8,12 +8,14 @@ are timed as a user makes them. Checked in tests/tessel/compiling/test_racing.py
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +72,8 @@ class Benchmark:
     def __str__(self) -> str:
         lines = [f"{self.rounds} rounds in turn, {self.num_threads} threads"]
         lines += [
-            f"{each.name:14} {each.latency_us:12.1f} us  {each.ratio:5.2f} x  ({each.low:.2f} to {each.high:.2f})"
+            f"{each.name:14} {each.latency_us:12.1f} us  {each.ratio:5.2f} x  "
+            f"({each.low:.2f} to {each.high:.2f})"
             for each in self.contenders
         ]
         return "\n".join([*lines, *(f"{name:14} left out: {why}" for name, why in self.left_out.items())])
@@ -94,7 +97,7 @@ def race(contenders: Mapping[str, Run], *, rounds: int) -> tuple[Contender, ...]
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return an interval that holds the median with probability 0.95 at least, of values that are independent.
+    """Return an interval that holds the median of independent values with probability 0.95 at least.
 
     Source: the sign test's (David and Nagaraja, Order Statistics, section 7.1).
     """
@@ -121,7 +124,12 @@ def draw_inputs(specs: Sequence[TensorSpec]) -> list[np.ndarray]:
 
 @contextmanager
 def torch_contenders(
-    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], num_threads: int
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    num_threads: int,
+    against: Collection[str],
 ) -> Iterator[tuple[dict[str, Run], dict[str, str]]]:
     """Give what runs a torch module, with so many threads meanwhile, and why others do not."""
     import torch  # noqa: PLC0415 - an optional extra
@@ -133,17 +141,20 @@ def torch_contenders(
     module.eval()
     try:
         with torch.inference_mode():
-            runs[EAGER] = lambda: module(*args, **kwargs)
-            compiled = torch.compile(module)
-            _try(COMPILED, lambda: compiled(*args, **kwargs), runs, left_out)
-            try:
-                model = io.BytesIO()
-                torch.onnx.export(module, tuple(args), model, kwargs=dict(kwargs), dynamo=True, verbose=False)
+            if EAGER in against:
+                _try(EAGER, lambda: lambda: module(*args, **kwargs), runs, left_out)
+            if COMPILED in against:
+                compiled = torch.compile(module)
+                _try(COMPILED, lambda: lambda: compiled(*args, **kwargs), runs, left_out)
+            if ONNXRUNTIME in against:
                 leaves = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
                 arrays = [leaf.detach().numpy() for leaf in leaves]
-                _try(ONNXRUNTIME, onnxruntime_run(model.getvalue(), arrays, num_threads), runs, left_out)
-            except Exception as error:  # foreign code exports and runs
-                left_out[ONNXRUNTIME] = _sentence(error)
+                _try(
+                    ONNXRUNTIME,
+                    lambda: onnxruntime_run(_exported(module, args, kwargs), arrays, num_threads),
+                    runs,
+                    left_out,
+                )
             yield runs, left_out
     finally:
         torch.set_num_threads(threads)
@@ -162,8 +173,21 @@ def onnxruntime_run(model: bytes | str, arrays: Sequence[np.ndarray], num_thread
     return lambda: session.run(None, feeds)
 
 
-def _try(name: str, run: Run, runs: dict[str, Run], left_out: dict[str, str]) -> None:
+def _exported(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """Return a torch module as an ONNX model, by the exporter that is installed."""
+    import torch  # noqa: PLC0415 - an optional extra
+
+    model = io.BytesIO()
+    has_new = importlib.util.find_spec("onnxscript") is not None
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, tuple(args), model, kwargs=dict(kwargs), dynamo=has_new)
+    return model.getvalue()
+
+
+def _try(name: str, make: Callable[[], Run], runs: dict[str, Run], left_out: dict[str, str]) -> None:
     try:
+        run = make()
         run()
     except Exception as error:  # foreign code compiles and runs
         left_out[name] = _sentence(error)
