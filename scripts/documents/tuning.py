@@ -194,7 +194,7 @@ class CompiledProgram(msgspec.Struct, frozen=True, kw_only=True):
         bytes: of the file.
         partitions: as `tessel partition` prints them.
         max_relative_error: against the model's own program; null where nothing was run.
-        latency_us: of one call in this process: `program`, and `eager`, null where torch does not run the model.
+        latency_us: of one call in this process: `program`, and `eager`, null where torch runs nothing.
         libraries: that the program calls beside TVM's.
         features: instruction sets that its code uses, as LLVM calls them.
         versions: of the packages that must be the same where it is loaded.

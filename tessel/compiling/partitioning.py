@@ -6,9 +6,12 @@ tests/tessel/compiling/test_partitioning.py.
 
 from __future__ import annotations
 
+import logging
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -19,13 +22,19 @@ from tuner.frontend import Model, load_model
 from tuner.frontend.loading import for_training
 from tuner.targets.resolution import resolve_target
 from tuner.tuning.compile_mix import CompiledMix, ProgramFacts, compile_mix, require_compilable
-from tuner.tuning.partition_model import PartitionedModel, partition_model
+from tuner.tuning.partition_model import PartitionedModel, partition_model, prepared_module
+from tuner.tuning.partitioned_function import choose_partition, partition_plans, price_function
 from tuner.tuning.predict_partition import predict_partition
 from tuner.tuning.search.gpu_prediction import describe_prediction, gpu_model, is_predicted_for_gpu
 from tuner.tuning.search.kernel_budget import spend_trials
 from tuner.tuning.search.opening import assignments_of, open_search
-from tuner.tuning.search.options import MatchName, PartitionOptions, PriceName
+from tuner.tuning.search.options import DEFAULT_RECORDS, MatchName, PartitionOptions, PriceName
 from tuner.tuning.session import Report, TuningProgress
+
+logger = logging.getLogger(__name__)
+
+_LAUNCH_PENALTY_US = 0.3
+"""What one more partition costs, where it is not measured."""
 
 ModelSource = Any
 """A torch module, an exported program, the path of a file `.onnx` or `.pt2`, or a name as in `gpt2:tiny`."""
@@ -153,7 +162,7 @@ def _load_torch(source: ModelSource, example_inputs: ExampleInputs, options: Par
         )
     if example_inputs is None:
         raise TypeError(f"{name} is a torch module, which is traced on inputs; give example_inputs")
-    inputs = program.by_position(source, example_inputs, name)
+    inputs = program.with_defaults(source, program.by_position(source, example_inputs, name))
     return program.import_module(source, inputs, name, shapes=options.shape)
 
 
@@ -248,6 +257,70 @@ def compile_model(
             seed=options.seed,
         )
     return CompiledModel(program_of(compiled, mix.source, source), mix)
+
+
+class _TimeUpError(Exception):
+    """Say that a search was given no more time."""
+
+
+def compile_within(
+    module: ModelSource,
+    example_inputs: ExampleInputs,
+    *,
+    seconds: float,
+    **options: Unpack[PartitionKeywords],
+) -> Program:
+    """Return a program for which no more is measured than so many seconds allow; see `compile`.
+
+    Without time nothing is measured: rules and what the records know choose. What is measured until time is
+    up is in the records, and the choice is made by them then.
+    """
+    settings = PartitionOptions(**options)
+    with unchanged_module(module):
+        model = load_source(module, example_inputs, settings, Report())
+        require_compilable(model, resolve_target(settings.target, num_threads=settings.threads))
+        if seconds > 0:
+            ends = time.monotonic() + seconds
+
+            def check_time(_: TuningProgress) -> None:
+                if time.monotonic() > ends:
+                    raise _TimeUpError
+
+            try:
+                return compile_model(model, settings, Report(on_progress=check_time)).program
+            except _TimeUpError:
+                logger.info("time is up: rules choose with what was measured")
+        return _compile_by_rules(model, settings)
+
+
+def _compile_by_rules(model: Model, options: PartitionOptions) -> Program:
+    """Return the program of a model for which nothing is measured now."""
+    with ExitStack() as stack:
+        if (
+            options.records == DEFAULT_RECORDS
+            and not Path(DEFAULT_RECORDS.removeprefix("sqlite:///")).exists()
+        ):
+            # Nothing is known, and nothing will be: no file is left behind.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tessel-rules-"))
+            options = replace(options, records=str(Path(folder) / "records.db"))
+        session = stack.enter_context(open_search(replace(options, price="rules"), Report()))
+        priced = price_function(
+            session,
+            prepared_module(model),
+            name="model",
+            launch_penalty_us=_LAUNCH_PENALTY_US,
+            layers=model.layers_by_variable(),
+        )
+        function = choose_partition(priced)
+        compiled = compile_mix(
+            model,
+            function.module,
+            session.backends,
+            session.target,
+            facts=ProgramFacts(parts=partition_plans([function])),
+            seed=options.seed,
+        )
+    return program_of(compiled, model)
 
 
 def program_of(compiled: CompiledMix, model: Model, source: ProgramSource | None = None) -> Program:

@@ -61,7 +61,7 @@ def write_program(compiled: CompiledProgram, library: bytes, path: str | os.Path
         OSError: the file cannot be written.
     """
     provide_calls(compiled.manifest.calls)
-    contents: list[bytes | np.ndarray] = [library, *compiled.weights]
+    contents: list[bytes | memoryview] = [library, *(weight.data for weight in compiled.weights)]
     names = [_LIBRARY, *(f"weight {position}" for position in range(len(compiled.weights)))]
     sections = tuple(
         _Section(name=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
@@ -112,9 +112,9 @@ class _HashedOutput:
         self.digest = hashlib.sha256()
         self.size = 0
 
-    def write(self, content: bytes | np.ndarray) -> None:
+    def write(self, content: bytes | memoryview) -> None:
         """Append bytes."""
-        self._file.write(content)  # type: ignore[arg-type]  # arrays of bytes have a buffer, too
+        self._file.write(content)
         self.digest.update(content)
         self.size += len(content)
 
@@ -140,7 +140,7 @@ class _OpenedFile:
                 f"{self._where} is no program that `tessel compile` saved; check the path"
             )
         end = start + int.from_bytes(self._bytes[len(_MAGIC) : start].tobytes(), "little")
-        digest = hashlib.sha256(self._bytes[:-_DIGEST_BYTES]).digest()
+        digest = hashlib.sha256(self._bytes[:-_DIGEST_BYTES].data).digest()
         is_whole = self._bytes[-_DIGEST_BYTES:].tobytes() == digest
         self.header = self._read_header(start, end, is_whole=is_whole)
         self.contents = tuple(self._cut(end))
@@ -178,7 +178,7 @@ class _OpenedFile:
     def _changed(self) -> str:
         """Return what is not as it was saved."""
         for section, content in zip(self.header.sections, self.contents, strict=True):
-            if hashlib.sha256(content).hexdigest() != section.sha256:
+            if hashlib.sha256(content.data).hexdigest() != section.sha256:
                 return section.name
         return "its header or digest"
 

@@ -144,7 +144,7 @@ def torch_contenders(
             if EAGER in against:
                 _try(EAGER, lambda: lambda: module(*args, **kwargs), runs, left_out)
             if COMPILED in against:
-                compiled = torch.compile(module)
+                compiled: Any = torch.compile(module)
                 _try(COMPILED, lambda: lambda: compiled(*args, **kwargs), runs, left_out)
             if ONNXRUNTIME in against:
                 leaves = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -181,7 +181,8 @@ def _exported(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> by
     has_new = importlib.util.find_spec("onnxscript") is not None
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        torch.onnx.export(module, tuple(args), model, kwargs=dict(kwargs), dynamo=has_new)
+        export: Any = torch.onnx.export  # which writes to memory, too, though its types do not say so
+        export(module, tuple(args), model, kwargs=dict(kwargs), dynamo=has_new)
     return model.getvalue()
 
 

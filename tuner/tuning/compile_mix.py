@@ -122,7 +122,7 @@ def compile_mix(
         model=model.name,
         fingerprint=facts.fingerprint,
         call=model.call or flat_structure(names, len(results)),
-        inputs=tuple(TensorSpec(name=s.name, shape=s.shape, dtype=s.dtype) for s in model.inputs),
+        inputs=tuple(TensorSpec(name=str(s.name), shape=s.shape, dtype=str(s.dtype)) for s in model.inputs),
         outputs=tuple(
             TensorSpec(name=f"output {at}", shape=shape, dtype=dtype)
             for at, (shape, dtype) in enumerate(results)
