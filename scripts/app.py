@@ -10,7 +10,7 @@ import logging
 
 import typer
 
-from scripts.commands import backends, compare, doctor, draw, export, partition, stages, targets
+from scripts.commands import backends, compare, compile, doctor, draw, export, partition, stages, targets
 from scripts.commands.check import command as check
 from scripts.commands.cost_model import evaluate as cost_model_evaluate
 from scripts.commands.cost_model import predict as cost_model_predict
@@ -41,6 +41,7 @@ app = CommandApp(
 )
 app.command("tune")(tune.tune)
 app.command("partition")(partition.partition)
+app.command("compile")(compile.compile)
 app.command("stages")(stages.stages)
 app.command("schedule")(schedule.schedule)
 app.command("plan")(plan.plan)

@@ -172,6 +172,7 @@ _STATUS_BY_ERROR = {
     ("tuner.errors", "UnknownNameError"): EXIT_USAGE,
     ("tuner.errors", "ModelFileError"): EXIT_USAGE,
     ("tuner.errors", "TunerError"): EXIT_FAILED,
+    ("tuner.runtime.manifest", "UnfitProgramError"): EXIT_FAILED,
     ("records.errors", "RecordFileError"): EXIT_USAGE,
     ("records.errors", "RecordError"): EXIT_FAILED,
     ("cost_model.errors", "CostModelFileError"): EXIT_USAGE,

@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tessel import shapes
     from tessel.comparison import Comparison, compare_schedules
-    from tessel.compiling.partitioning import partition
+    from tessel.compiling.partitioning import compile, partition
+    from tessel.compiling.program import Program
+    from tessel.compiling.program_file import load
     from tessel.documents import load_placement, load_schedule, save
     from tessel.errors import ScheduleError
     from tessel.jobs.checking import check
@@ -42,16 +44,19 @@ __all__ = [
     "Edge",
     "Placement",
     "Plan",
+    "Program",
     "Schedule",
     "ScheduleError",
     "SearchBudget",
     "check",
     "check_schedule",
     "compare_schedules",
+    "compile",
     "draw",
     "find_frontier",
     "find_repetend",
     "find_schedule",
+    "load",
     "load_placement",
     "load_plan",
     "load_schedule",
@@ -68,16 +73,19 @@ _MODULE_BY_NAME = {
     "Edge": "tessel.placement",
     "Placement": "tessel.placement",
     "Plan": "tessel.jobs.plan",
+    "Program": "tessel.compiling.program",
     "Schedule": "tessel.schedule",
     "ScheduleError": "tessel.errors",
     "SearchBudget": "tessel.search",
     "check": "tessel.jobs.checking",
     "check_schedule": "tessel.validation",
     "compare_schedules": "tessel.comparison",
+    "compile": "tessel.compiling.partitioning",
     "draw": "tessel.picture.files",
     "find_frontier": "tessel.search",
     "find_repetend": "tessel.search",
     "find_schedule": "tessel.search",
+    "load": "tessel.compiling.program_file",
     "load_placement": "tessel.documents",
     "load_plan": "tessel.jobs.plan",
     "load_schedule": "tessel.documents",

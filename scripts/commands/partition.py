@@ -22,6 +22,7 @@ from scripts.options.tuning_options import (
     TuningOptions,
     ValueOption,
 )
+from scripts.reports.parts import printed_parts, printed_tensors
 from scripts.reports.picture_options import style_option, width_option
 from scripts.reports.tables import print_end_to_end, print_partitions
 from scripts.terminal import console
@@ -33,12 +34,9 @@ from tessel.progress import messages
 from tuner.tuning.search.options import PartitionOptions as Defaults
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scripts.documents.tuning import Partitioned, PrintedExplanation, PrintedRace, PrintedTensor
+    from scripts.documents.tuning import Partitioned, PrintedExplanation, PrintedRace
     from tessel.picture import GraphNode
     from tuner.partition.explanation import Explanation
-    from tuner.plan import TensorType
     from tuner.tuning.partition_model import PartitionedModel
 
 
@@ -142,27 +140,10 @@ def _nodes(result: PartitionedModel) -> list[GraphNode]:
 def _document(result: PartitionedModel) -> Partitioned:
     from msgspec import UNSET
 
-    from scripts.documents.tuning import NextBest, Partitioned, PrintedPart
+    from scripts.documents.tuning import Partitioned
 
     return Partitioned(
-        partitions=tuple(
-            PrintedPart(
-                operators=part.operators,
-                backend=part.backend,
-                latency_us=part.figure.latency_us,
-                measured=part.figure.source == "measured",
-                source=part.figure.source,
-                occurrences=part.occurrences,
-                runner_up=None
-                if part.runner_up is None
-                else NextBest(backend=part.runner_up[0], latency_us=part.runner_up[1]),
-                record_ids=part.figure.record_ids,
-                layers=part.layers,
-                inputs=_tensors(part.inputs),
-                outputs=_tensors(part.outputs),
-            )
-            for part in result.partition
-        ),
+        partitions=printed_parts(result.partition),
         explanations=tuple(_explanation_document(each) for each in result.explanations),
         refused=result.num_refused_by_reason,
         end_to_end_us={name: figure.latency_us for name, figure in result.end_to_end.items()},
@@ -291,12 +272,6 @@ def _explanation_document(explanation: Explanation) -> PrintedExplanation:
         cannot=dict(explanation.reasons),
         record_ids=explanation.figure.record_ids,
         layers=() if part is None else part.layers,
-        inputs=() if part is None else _tensors(part.inputs),
-        outputs=() if part is None else _tensors(part.outputs),
+        inputs=() if part is None else printed_tensors(part.inputs),
+        outputs=() if part is None else printed_tensors(part.outputs),
     )
-
-
-def _tensors(types: Sequence[TensorType]) -> tuple[PrintedTensor, ...]:
-    from scripts.documents.tuning import PrintedTensor
-
-    return tuple(PrintedTensor(shape=each.shape, dtype=each.dtype) for each in types)

@@ -37,6 +37,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "tune": (f"{_OWN}.tuning:Tuned",),
         "partition": (f"{_OWN}.tuning:Partitioned",),
+        "compile": (f"{_OWN}.tuning:CompiledProgram",),
         "stages": (f"{_OWN}.tuning:Staged",),
         "schedule": (
             f"{_OWN}.searches:PrintedSchedule",

@@ -186,6 +186,30 @@ class PrintedRace(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float
 
 
+class CompiledProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel compile` wrote.
+
+    Attributes:
+        file: path of the program.
+        bytes: of the file.
+        partitions: as `tessel partition` prints them.
+        max_relative_error: against the model's own program; null where nothing was run.
+        latency_us: of one call in this process: `program`, and `eager`, null where torch runs nothing.
+        libraries: that the program calls beside TVM's.
+        features: instruction sets that its code uses, as LLVM calls them.
+        versions: of the packages that must be the same where it is loaded.
+    """
+
+    file: str
+    bytes: int
+    partitions: tuple[PrintedPart, ...]
+    max_relative_error: float | None
+    latency_us: dict[str, float | None]
+    libraries: tuple[str, ...]
+    features: tuple[str, ...]
+    versions: dict[str, str]
+
+
 class Partitioned(msgspec.Struct, frozen=True, kw_only=True):
     """What `tessel partition` found.
 

@@ -26,11 +26,12 @@ from scripts.options.rules.plan import PLAN
 from scripts.options.rules.records import BEST, COLLECT, EXPORT
 from scripts.options.rules.rule import CommandLine, Rule, either, free
 from scripts.options.rules.schedule import SCHEDULE
-from scripts.options.rules.tuning import PARTITION, STAGES, TUNE
+from scripts.options.rules.tuning import COMPILE, PARTITION, STAGES, TUNE
 
 OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "tune": TUNE,
     "partition": PARTITION,
+    "compile": COMPILE,
     "stages": STAGES,
     "schedule": SCHEDULE,
     "check": CHECK,

@@ -6,23 +6,35 @@ tests/tessel/compiling/test_partitioning.py.
 
 from __future__ import annotations
 
+import logging
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from cost_model.gpu.devices import find_gpu
+from tessel.compiling.program import Program, ProgramSource
 from tuner.errors import TunerError
 from tuner.frontend import Model, load_model
 from tuner.frontend.loading import for_training
 from tuner.targets.resolution import resolve_target
-from tuner.tuning.partition_model import PartitionedModel, partition_model
+from tuner.tuning.compile_mix import CompiledMix, ProgramFacts, compile_mix, require_compilable
+from tuner.tuning.partition_model import PartitionedModel, partition_model, prepared_module
+from tuner.tuning.partitioned_function import choose_partition, partition_plans, price_function
 from tuner.tuning.predict_partition import predict_partition
 from tuner.tuning.search.gpu_prediction import describe_prediction, gpu_model, is_predicted_for_gpu
 from tuner.tuning.search.kernel_budget import spend_trials
 from tuner.tuning.search.opening import assignments_of, open_search
-from tuner.tuning.search.options import MatchName, PartitionOptions, PriceName
+from tuner.tuning.search.options import DEFAULT_RECORDS, MatchName, PartitionOptions, PriceName
 from tuner.tuning.session import Report, TuningProgress
+
+logger = logging.getLogger(__name__)
+
+_LAUNCH_PENALTY_US = 0.3
+"""What one more partition costs, where it is not measured."""
 
 ModelSource = Any
 """A torch module, an exported program, the path of a file `.onnx` or `.pt2`, or a name as in `gpt2:tiny`."""
@@ -150,7 +162,7 @@ def _load_torch(source: ModelSource, example_inputs: ExampleInputs, options: Par
         )
     if example_inputs is None:
         raise TypeError(f"{name} is a torch module, which is traced on inputs; give example_inputs")
-    inputs = program.by_position(source, example_inputs, name)
+    inputs = program.with_defaults(source, program.by_position(source, example_inputs, name))
     return program.import_module(source, inputs, name, shapes=options.shape)
 
 
@@ -188,3 +200,149 @@ def _predicted(model: Model, options: PartitionOptions, report: Report) -> Parti
     )
     report.on_note(describe_prediction(device, kernel_model))
     return result
+
+
+def compile(
+    model: ModelSource,
+    example_inputs: ExampleInputs = None,
+    *,
+    on_progress: Callable[[str], None] | None = None,
+    **options: Unpack[PartitionKeywords],
+) -> Program:
+    """Return the best mix of backends for a model as a program, which is called as the model is.
+
+        >>> import tessel
+        >>> program = tessel.compile(module, (x,), backends=["tvm", "blas"])  # doctest: +SKIP
+        >>> y = program(x)  # doctest: +SKIP
+
+    Arguments and errors are those of `partition`. The program is for inference on this machine's CPU, for
+    the shapes of its example inputs, and holds the weights as they are now.
+
+    Raises:
+        TunerError: the model writes its buffers or inputs, or is to be trained.
+    """
+    report = words_report(on_progress)
+    settings = PartitionOptions(**options)
+    with unchanged_module(model):
+        loaded = load_source(model, example_inputs, settings, report)
+        source = _source_of(model, example_inputs)
+        return compile_model(loaded, settings, report, source=source).program
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """A program, and the partition that it was made of."""
+
+    program: Program
+    partition: PartitionedModel
+
+
+def compile_model(
+    model: Model, options: PartitionOptions, report: Report, *, source: ProgramSource | None = None
+) -> CompiledModel:
+    """Return the program of a model that was loaded."""
+    require_compilable(model, resolve_target(options.target, num_threads=options.threads))
+    spent = spend_trials(options, model, options.trial_budget, report)
+    with open_search(spent, report) as session:
+        mix = partition_model(
+            model, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
+        )
+        report.on_progress(TuningProgress(text=f"compiling {model.name}"))
+        compiled = compile_mix(
+            mix.source,
+            mix.function.module,
+            session.backends,
+            session.target,
+            facts=ProgramFacts.of(mix),
+            seed=options.seed,
+        )
+    return CompiledModel(program_of(compiled, mix.source, source), mix)
+
+
+class _TimeUpError(Exception):
+    """Say that a search was given no more time."""
+
+
+def compile_within(
+    module: ModelSource,
+    example_inputs: ExampleInputs,
+    *,
+    seconds: float,
+    **options: Unpack[PartitionKeywords],
+) -> Program:
+    """Return a program for which no more is measured than so many seconds allow; see `compile`.
+
+    Without time nothing is measured: rules and what the records know choose. What is measured until time is
+    up is in the records, and the choice is made by them then.
+    """
+    settings = PartitionOptions(**options)
+    with unchanged_module(module):
+        model = load_source(module, example_inputs, settings, Report())
+        require_compilable(model, resolve_target(settings.target, num_threads=settings.threads))
+        if seconds > 0:
+            ends = time.monotonic() + seconds
+
+            def check_time(_: TuningProgress) -> None:
+                if time.monotonic() > ends:
+                    raise _TimeUpError
+
+            try:
+                return compile_model(model, settings, Report(on_progress=check_time)).program
+            except _TimeUpError:
+                logger.info("time is up: rules choose with what was measured")
+        return _compile_by_rules(model, settings)
+
+
+def _compile_by_rules(model: Model, options: PartitionOptions) -> Program:
+    """Return the program of a model for which nothing is measured now."""
+    with ExitStack() as stack:
+        if (
+            options.records == DEFAULT_RECORDS
+            and not Path(DEFAULT_RECORDS.removeprefix("sqlite:///")).exists()
+        ):
+            # Nothing is known, and nothing will be: no file is left behind.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tessel-rules-"))
+            options = replace(options, records=str(Path(folder) / "records.db"))
+        session = stack.enter_context(open_search(replace(options, price="rules"), Report()))
+        priced = price_function(
+            session,
+            prepared_module(model),
+            name="model",
+            launch_penalty_us=_LAUNCH_PENALTY_US,
+            layers=model.layers_by_variable(),
+        )
+        function = choose_partition(priced)
+        compiled = compile_mix(
+            model,
+            function.module,
+            session.backends,
+            session.target,
+            facts=ProgramFacts(parts=partition_plans([function])),
+            seed=options.seed,
+        )
+    return program_of(compiled, model)
+
+
+def program_of(compiled: CompiledMix, model: Model, source: ProgramSource | None = None) -> Program:
+    """Return what is called, which gives results in the module's own classes."""
+    exported = getattr(model.reference, "program", None)
+    results = None
+    if exported is not None:
+        from tuner.frontend.torch.call_structure import own_results  # noqa: PLC0415 - needs torch
+
+        results = own_results(exported, compiled.program.manifest.call.results)
+        reference: Any = model.reference
+        source = source or ProgramSource(module=reference.module, args=reference.examples)
+    return Program(compiled.program, own_results=results, write_library=compiled.write_library, source=source)
+
+
+def _source_of(model: ModelSource, example_inputs: ExampleInputs) -> ProgramSource:
+    """Return what a program is raced against."""
+    if isinstance(model, str | Path):
+        return ProgramSource(onnx=str(model) if str(model).endswith(".onnx") else None)
+    if example_inputs is None:
+        return ProgramSource()
+    if isinstance(example_inputs, Mapping):
+        return ProgramSource(module=model, kwargs=example_inputs)
+    is_sequence = isinstance(example_inputs, tuple | list)
+    return ProgramSource(module=model, args=tuple(example_inputs) if is_sequence else (example_inputs,))

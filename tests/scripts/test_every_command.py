@@ -65,6 +65,7 @@ SMALL = "mlp:tiny --infer --threads 1 --backends tvm --records {folder}/measured
 SLOW = {
     "cost-model evaluate": "--records {folder}/records.db --min-latency-us 0",
     "partition": SMALL,
+    "compile": "mlp:tiny --threads 1 --backends tvm --records {folder}/measured.db --out {folder}/mlp.tessel",
     "stages": f"{SMALL} --devices 2",
     "tune": f"{SMALL} --devices 2 --micro-batches 2 --time-limit 1s --out {{folder}}/tuned",
     "records best": "mlp:tiny --threads 1 --records {folder}/measured.db",

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from tuner.numerical_error import Deviation
+from tuner.runtime.call_structure import CallStructure
 
 IRModule: TypeAlias = Any
 """A `tvm.IRModule`; TVM ships no types."""
@@ -257,6 +258,8 @@ class Model:
         called: operators of the reference's program, by name, that are calls of torch because what their
             converter made of them gave other values, or has no gradient.
         state: names of the inputs that the program writes; their new values are its last results, in order.
+        call: how the user's own program is called; None where it takes its inputs in order and gives its
+            results so.
     """
 
     name: str
@@ -276,6 +279,7 @@ class Model:
     notes: tuple[str, ...] = ()
     called: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
+    call: CallStructure | None = None
 
     def layers_by_variable(self) -> dict[str, str]:
         """Return the path of its layer by the name of each variable that `main` binds.

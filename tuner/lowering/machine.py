@@ -16,7 +16,12 @@ _EMPTY_SOURCE = ";"
 
 
 def load_machine(executable: Executable, device: Any) -> relax.VirtualMachine:
-    """Return the virtual machine that runs a program on a device of this process.
+    """Return the virtual machine that runs a program on a device of this process; see `library_of`."""
+    return relax.VirtualMachine(library_of(executable), device)
+
+
+def library_of(executable: Executable) -> Any:
+    """Return a program's code as a library in this process.
 
     A program of nothing but packed calls comes with an empty C file, so that it can be exported. TVM would
     have a C compiler translate that, in a process of its own, and load the program from the library: here it
@@ -25,10 +30,5 @@ def load_machine(executable: Executable, device: Any) -> relax.VirtualMachine:
     module = executable.mod
     imports = list(module.imports)
     if not imports or any(each.kind != "c" or each.inspect_source() != _EMPTY_SOURCE for each in imports):
-        return relax.VirtualMachine(executable, device)
-    module.clear_imports()
-    try:
-        return relax.VirtualMachine(executable, device)
-    finally:
-        for each in imports:
-            module.import_module(each)
+        return executable.jit()
+    return module

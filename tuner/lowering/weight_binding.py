@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import relax
 
+from tuner.graph.relax_source import replace_variables
 from tuner.graph.relax_types import IRModule, RelaxFunction, num_inputs_of
+from tuner.runtime.bound_arguments import BoundArgument, Constant, MadeObject, StoredTensor
 
 BIND_NAME = "bind_weights"
 """The function of a built program that turns the arguments as the model has them into those of `main`."""
@@ -37,13 +40,11 @@ def lift_weights(module: IRModule) -> IRModule:
     Args:
         module: lowered and inlined: kernels, packed calls and operators left to TVM.
     """
+    lifted = _lifted(module)
+    if lifted is None:
+        return module
     main = module["main"]
     num_inputs = num_inputs_of(main)
-    if num_inputs is None or num_inputs == len(main.params) or _returns_constant(main, num_inputs):
-        return module
-    marked = module.clone()
-    marked.update_func(marked.get_global_var("main"), main.with_attr(_TVM_ATTRIBUTE, num_inputs))
-    lifted = relax.transform.LiftTransformParams()(marked)
     builder = relax.BlockBuilder(lifted)
     parameters = [relax.Var(parameter.name, parameter.ty) for parameter in main.params]
     inputs, weights = parameters[:num_inputs], parameters[num_inputs:]
@@ -54,6 +55,123 @@ def lift_weights(module: IRModule) -> IRModule:
             result = builder.emit_output(relax.Tuple([*inputs, *bound]))
         builder.emit_func_output(result)
     return builder.get()
+
+
+def _lifted(module: IRModule) -> IRModule | None:
+    """Return the module as TVM's pass cuts it, or None where it stays as it is."""
+    main = module["main"]
+    num_inputs = num_inputs_of(main)
+    if num_inputs is None or num_inputs == len(main.params) or _returns_constant(main, num_inputs):
+        return None
+    marked = module.clone()
+    marked.update_func(marked.get_global_var("main"), main.with_attr(_TVM_ATTRIBUTE, num_inputs))
+    return relax.transform.LiftTransformParams()(marked)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitProgram:
+    """A program apart from what makes its weights.
+
+    Attributes:
+        module: `main` takes the inputs and the bound arguments.
+        maker: `main` takes the weights and returns a tuple of tensors; None where those are the weights.
+        bound: what `main` takes after its inputs, by position among those tensors.
+    """
+
+    module: IRModule
+    maker: IRModule | None
+    bound: tuple[BoundArgument, ...]
+
+
+def split_program(module: IRModule, num_inputs: int) -> SplitProgram:
+    """Return a lowered module as a program to be kept, and one to run once.
+
+    What a library makes of weights is made again wherever the program is loaded: only the tensors that it is
+    made of are kept.
+
+    Args:
+        module: what `lower_module` returned.
+        num_inputs: parameters of `main` that are no weights.
+    """
+    if BIND_NAME not in {name.name_hint for name, _ in module.functions_items()}:
+        count = len(module["main"].params) - num_inputs
+        return SplitProgram(module, None, tuple(map(StoredTensor, range(count))))
+    lifted = module[_LIFTED_NAME]
+    main = _only(module, "main")
+    kernels = tvm.IRModule(
+        {name: each for name, each in module.functions_items() if isinstance(each, tvm.tirx.PrimFunc)}
+    )
+    return _with_maker(main, kernels, lifted)
+
+
+def _with_maker(main: IRModule, kernels: IRModule, lifted: RelaxFunction) -> SplitProgram:
+    (weights,) = lifted.params
+    parameters = [relax.Var(f"weight{index}", ty) for index, ty in enumerate(weights.ty.fields)]
+    builder = relax.BlockBuilder(kernels)
+    values: dict[Any, Any] = {}
+    objects: dict[Any, Any] = {}
+    tensors: dict[Any, int] = {}
+
+    def stored(variable: Any) -> int:
+        return tensors.setdefault(values[variable], len(tensors))
+
+    def bound(variable: Any) -> BoundArgument:
+        if variable not in objects:
+            return StoredTensor(stored(variable))
+        name, *arguments = objects[variable].args
+        constants = tuple(_constant(each) for each in arguments if not isinstance(each, relax.Var))
+        operands = tuple(stored(each) for each in arguments if isinstance(each, relax.Var))
+        return MadeObject(str(name.global_symbol), constants, operands)
+
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            for block in lifted.body.blocks:
+                for binding in block.bindings:
+                    variable, value = binding.var, binding.value
+                    if isinstance(value, relax.Var):
+                        kept = objects if value in objects else values
+                        if value is not weights:
+                            kept[variable] = kept[value]
+                    elif isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(weights):
+                        values[variable] = parameters[value.index]
+                    elif isinstance(value, relax.Tuple):
+                        values[variable] = value
+                    elif isinstance(variable.ty, relax.ObjectType):
+                        objects[variable] = value
+                    else:
+                        values[variable] = builder.emit(
+                            replace_variables(value, lambda each: values.get(each, each))
+                        )
+            result = values.get(lifted.body.body, lifted.body.body)
+            # Where nothing is made, the weights are handed on as the tuple that they came in.
+            if isinstance(result, relax.Tuple):
+                arguments = tuple(bound(field) for field in result.fields)
+            else:
+                tensors.update({each: index for index, each in enumerate(parameters)})
+                arguments = tuple(map(StoredTensor, range(len(parameters))))
+            made = builder.emit_output(relax.Tuple(list(tensors)))
+        builder.emit_func_output(made)
+    maker = relax.transform.DeadCodeElimination(["main"])(builder.get())
+    return SplitProgram(main, maker, arguments)
+
+
+def _only(module: IRModule, name: str) -> IRModule:
+    """Return the module with one function and what that calls."""
+    functions = {
+        each: function
+        for each, function in module.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc) or each.name_hint == name
+    }
+    return relax.transform.DeadCodeElimination([name])(tvm.IRModule(functions, attrs=module.attrs))
+
+
+def _constant(expression: Any) -> Constant:
+    """Return an argument of a maker that is no tensor."""
+    if isinstance(expression, relax.ShapeExpr):
+        return tuple(int(extent) for extent in expression.values)
+    value = getattr(expression, "value", expression)
+    value = getattr(value, "value", value)
+    return int(value) if isinstance(value, int) else str(value)
 
 
 def _returns_constant(main: RelaxFunction, num_inputs: int) -> bool:

@@ -45,6 +45,7 @@ from tuner.partition.price import Invalid, Price
 from tuner.plan import Figure
 from tuner.pricing.measured import MeasuredPricer, price_of, workload_of_candidate
 from tuner.pricing.protocol import Pricing, is_predicted, is_spent
+from tuner.pricing.rules import price_by_rules
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,8 @@ def price_candidates(
     pricer = MeasuredPricer(graph, measurer)
     if pricing.mode == "measured":
         return pricer.price(candidates)
+    if pricing.mode == "rules":
+        return price_by_rules(graph, candidates, measurer)
     model = pricing.current_model(measurer, seed)
     if model is None:
         if pricing.mode == "model":

@@ -1,7 +1,8 @@
 """Protocol of pricing candidates, and the models that prices are predicted with.
 
 `measured` measures every distinct candidate once. `model` measures nothing: what the records lack is
-predicted with an interval. `active` measures only what the decision needs (tuner/pricing/active.py). The cost
+predicted with an interval; `rules` estimates it by rules of thumb, without records to learn from
+(tuner/pricing/rules.py). `active` measures only what the decision needs (tuner/pricing/active.py). The cost
 models are trained from the records when first needed, and again when those have grown. Checked in
 tests/tuner/pricing/test_active.py and tests/tuner/tuning/stage_costs/test_stage_pricing.py.
 """
@@ -21,7 +22,7 @@ from tuner.targets.device_probe import known_speed
 
 logger = logging.getLogger(__name__)
 
-PriceMode = Literal["measured", "active", "model"]
+PriceMode = Literal["measured", "active", "model", "rules"]
 
 _RETRAIN_GROWTH = 1.2
 """The model is trained again when there are this many times the records it was trained on."""

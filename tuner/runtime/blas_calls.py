@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tvm_ffi
 
 PACKED_NAME = "tessel.blas.matmul"
+
+_ORDERS: tuple[Literal["C", "F"], ...] = ("C", "F")
+"""Ways to lay out a bound matrix: row by row, or column by column."""
 
 _NUM_TRIALS = 3
 """Runs of each way when a matrix is bound; the least counts."""
@@ -44,17 +47,25 @@ class _BoundMatrix:
     It is a copy: what it is made from may lie in memory that the program that binds it uses again.
     """
 
-    def __init__(self, matrix: np.ndarray, num_rows: int) -> None:
-        rows = np.ones((num_rows, matrix.shape[0]), matrix.dtype)
-        result = np.empty((num_rows, matrix.shape[1]), matrix.dtype)
-        ways = (np.array(matrix, order="C"), np.array(matrix, order="F"))
-        self.matrix = min(ways, key=lambda way: _least_s(lambda: np.matmul(rows, way, out=result)))
+    def __init__(self, matrix: np.ndarray, num_rows: int, way: int | None = None) -> None:
+        if way is None:
+            rows = np.ones((num_rows, matrix.shape[0]), matrix.dtype)
+            result = np.empty((num_rows, matrix.shape[1]), matrix.dtype)
+            both = [np.array(matrix, order=order) for order in _ORDERS]
+            way = min((0, 1), key=lambda each: _least_s(lambda: np.matmul(rows, both[each], out=result)))
+            self.matrix = both[way]
+        else:
+            self.matrix = np.array(matrix, order=_ORDERS[way])
+        self.way = way
 
 
-@tvm_ffi.register_global_func(f"{PACKED_NAME}.bind", override=True)
-def _bind(transposed: Any, num_rows: Any, matrix: Any) -> _BoundMatrix:
+def bind(transposed: Any, num_rows: Any, matrix: Any, way: int | None = None) -> _BoundMatrix:
+    """Return a matrix for products with so many rows, in the given order or in the faster one."""
     array = np.from_dlpack(matrix)
-    return _BoundMatrix(array.T if int(transposed) else array, int(num_rows))
+    return _BoundMatrix(array.T if int(transposed) else array, int(num_rows), way)
+
+
+tvm_ffi.register_global_func(f"{PACKED_NAME}.bind", bind, override=True)
 
 
 @tvm_ffi.register_global_func(f"{PACKED_NAME}.bound", override=True)

@@ -8,10 +8,11 @@ tests/tuner/backends/test_contract.py.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -63,8 +64,12 @@ class _Place:
         self.address = address
 
 
+_Binding: TypeAlias = tuple[Any, tuple[_Place, ...]]
+"""onnxruntime's binding, and what is bound in it."""
+
+
 class _Session:
-    """A loaded graph with copies of the weights that it was made with.
+    """A loaded graph with copies of the weights that it was made with; each thread binds memory of its own.
 
     A program that binds weights may use the memory again in which it made them.
     """
@@ -82,22 +87,24 @@ class _Session:
         if values:
             options.add_external_initializers([input_name(position) for position in call.weights], values)
         self.session = onnxruntime.InferenceSession(call.model, options, providers=["CPUExecutionProvider"])
-        self.binding = self.session.io_binding()
         self.call = call
         self.kept = (*copies, *values)  # onnxruntime refers to both
-        self.places: tuple[_Place, ...] = ()
+        self._here = threading.local()
 
     def run(self, tensors: Sequence[Any]) -> None:
         """Run on inputs that are no weights; the last tensors receive the results."""
-        if not self.places:
-            self.places = tuple(self._places(tensors))
-        for place, tensor in zip(self.places, tensors, strict=True):
+        bound: _Binding | None = getattr(self._here, "bound", None)
+        if bound is None:
+            binding = self.session.io_binding()
+            bound = self._here.bound = binding, tuple(self._places(binding, tensors))
+        binding, places = bound
+        for place, tensor in zip(places, tensors, strict=True):
             address = tensor.data_ptr()
             if address != place.address:
                 place.bind(address)
-        self.session.run_with_iobinding(self.binding)
+        self.session.run_with_iobinding(binding)
 
-    def _places(self, tensors: Sequence[Any]) -> Iterator[_Place]:
+    def _places(self, binding: Any, tensors: Sequence[Any]) -> Iterator[_Place]:
         """Yield what is bound to memory: inputs that are no weights, and outputs."""
         inputs = [index for index in range(self.call.num_inputs) if index not in self.call.weights]
         for position, tensor in enumerate(tensors):
@@ -108,14 +115,13 @@ class _Session:
                 name=name,
                 dtype=array.dtype,
                 shape=array.shape,
-                bind_to=self.binding.bind_input if is_input else self.binding.bind_output,
+                bind_to=binding.bind_input if is_input else binding.bind_output,
             )
 
 
 _sessions: OrderedDict[str, _Session] = OrderedDict()
 
 
-@tvm_ffi.register_global_func(LOAD_NAME, override=True)
 def load(digest: Any, text: Any, *weights: Any) -> _Session:
     """Return a session of the graph whose text has the digest, with its weights packed.
 
@@ -130,6 +136,9 @@ def load(digest: Any, text: Any, *weights: Any) -> _Session:
             if len(_sessions) > _MAX_SESSIONS:
                 _sessions.popitem(last=False)
     return found
+
+
+tvm_ffi.register_global_func(LOAD_NAME, load, override=True)
 
 
 @tvm_ffi.register_global_func(CALL_NAME, override=True)

@@ -64,7 +64,11 @@ class PackedCall:
     """A call whose weights are bound: the fastest of the ways there are, on data of the shape it is for."""
 
     def __init__(
-        self, call: Linear | Convolution, shape: Sequence[int], weights: Sequence[torch.Tensor]
+        self,
+        call: Linear | Convolution,
+        shape: Sequence[int],
+        weights: Sequence[torch.Tensor],
+        way: int | None = None,
     ) -> None:
         with torch.inference_mode():
             data = torch.rand(tuple(shape)).to(weights[0].dtype)
@@ -74,12 +78,14 @@ class PackedCall:
                 if isinstance(call, Linear)
                 else _convolution_ways(call, data, *weights)
             )
-            self.run: _Way = ways[_fastest([functools.partial(way, data, result) for way in ways])]
+            if way is None:
+                way = _fastest([functools.partial(each, data, result) for each in ways])
+            self.way = way
+            self.run: _Way = ways[way]
 
 
-@tvm_ffi.register_global_func("tessel.torch.pack", override=True)
-def pack_weights(text: Any, shape: Any, *weights: Any) -> PackedCall:
-    """Return a call with its weights bound, for data of a shape.
+def pack_weights(text: Any, shape: Any, *weights: Any, way: int | None = None) -> PackedCall:
+    """Return a call with its weights bound, for data of a shape, made in one way or in the fastest.
 
     It keeps copies: the weights may lie in memory that the program that binds them uses again.
     """
@@ -87,7 +93,10 @@ def pack_weights(text: Any, shape: Any, *weights: Any) -> PackedCall:
     if not isinstance(call, Linear | Convolution):
         raise TypeError(f"{type(call).__name__} has no weights to pack")
     tensors = [view_of(weight).clone() for weight in weights]
-    return PackedCall(call, [int(extent) for extent in shape], tensors)
+    return PackedCall(call, [int(extent) for extent in shape], tensors, way)
+
+
+tvm_ffi.register_global_func("tessel.torch.pack", pack_weights, override=True)
 
 
 @tvm_ffi.register_global_func("tessel.torch.call_packed", override=True)

@@ -132,6 +132,13 @@ def code_options(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {"cl-opt": ["-enable-if-conversion:bool=0"]} if has_wrong_branches else {}
 
 
+def code_features(target: Target) -> tuple[str, ...]:
+    """Return the instruction sets that kernels for a CPU may compute with, as LLVM calls them."""
+    return tuple(
+        sorted(each for each in _features(json.loads(target.tvm_json)) if each.startswith(_COMPUTING))
+    )
+
+
 def tvm_device(target: Target) -> Any:
     """Return TVM's handle of the device that a target names on this machine."""
     return tvm.cuda(0) if target.kind == "cuda" else tvm.cpu()

@@ -46,6 +46,7 @@ class PartitionedModel:
 
     Attributes:
         model: the model's name.
+        source: the model as it was partitioned: operators that were imported wrongly are calls of torch.
         fingerprint: names its structure and shapes.
         function: the model's function with its chosen partition.
         chosen_by: whose answer it is: `searched`, `coarser`, `coalesced`, `without` and the backends left
@@ -74,6 +75,7 @@ class PartitionedModel:
     """
 
     model: str
+    source: Model
     fingerprint: str
     function: PartitionedFunction
     chosen_by: str
@@ -145,6 +147,7 @@ def partition_model(
     partition = partition_plans([mix])
     return PartitionedModel(
         model=model.name,
+        source=model,
         fingerprint=workload_of(model.module["main"], "model", module=model.module).fingerprint,
         function=mix,
         chosen_by=choice.chosen_by,

@@ -144,6 +144,7 @@ def _partitioned(model: Model, priced: PricedFunction, backends: Sequence[str]) 
     refused = refusals([priced])
     return PartitionedModel(
         model=model.name,
+        source=model,
         fingerprint=workload_of(model.module["main"], "model", module=model.module).fingerprint,
         function=mix,
         chosen_by="searched",

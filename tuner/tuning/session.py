@@ -181,7 +181,8 @@ def start_session(
             on_progress=report,
         ) as measurer,
     ):
-        if place.is_probed:
+        is_probed = place.is_probed and (pricing is None or pricing.mode != "rules")
+        if is_probed:
             on_progress(TuningProgress(text="probing the device"))
             # No backend takes part in a probe, so that none's versions decide whether it is known.
             measurer.new_measurements += ensure_probed(
@@ -197,7 +198,7 @@ def start_session(
             on_progress=on_progress,
             assignments=settings.assignments,
         )
-        if place.is_probed and measurer.new_measurements:
+        if is_probed and measurer.new_measurements:
             _settle_probes(store, target, place)
 
 

@@ -1,4 +1,4 @@
-"""Rules of `tune`, `partition` and `stages`."""
+"""Rules of `tune`, `partition`, `compile` and `stages`."""
 
 from __future__ import annotations
 
@@ -106,6 +106,14 @@ PARTITION: Mapping[str, tuple[Rule, ...]] = {
     **_MODEL,
     "--width": (_OF_GRAPH_PICTURES,),
     "--style": (_OF_GRAPH_PICTURES,),
+    "--graph-level-search": (MEASURED,),
+    "--coalesce": (MEASURED,),
+    "--trial-budget": _TRIAL_BUDGET,
+}
+COMPILE: Mapping[str, tuple[Rule, ...]] = {
+    **free("--out", "--shape", "--value"),
+    **_TUNING,
+    "--batch": BATCH,
     "--graph-level-search": (MEASURED,),
     "--coalesce": (MEASURED,),
     "--trial-budget": _TRIAL_BUDGET,

@@ -51,7 +51,7 @@ class PlainResults:
 
     def __call__(self, module: torch.nn.Module, arguments: Any, results: Any) -> Any:
         """Return the results that an export takes; None where it takes them as they are."""
-        if all(isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(results)):
+        if all(leaf is None or isinstance(leaf, _PLAIN) for leaf in pytree.tree_leaves(results)):
             return None
         return self._plain(results)
 
@@ -59,7 +59,9 @@ class PlainResults:
         if isinstance(value, _PLAIN):
             return value
         if isinstance(value, list | tuple):
-            return tuple(plain for item in value if (plain := self._plain(item)) is not None)
+            pairs = [(item, self._plain(item)) for item in value]
+            kept = [plain for item, plain in pairs if plain is not None or item is None]
+            return kept if isinstance(value, list) else tuple(kept)
         if isinstance(value, Mapping) or dataclasses.is_dataclass(value):
             fields = value if isinstance(value, Mapping) else fields_of(value)
             found = {str(key): self._plain(item) for key, item in fields.items()}

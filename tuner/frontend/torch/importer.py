@@ -32,6 +32,7 @@ from tuner.frontend.imported import finish_imported
 from tuner.frontend.model import IRModule, Model
 from tuner.frontend.torch.arrays import as_array
 from tuner.frontend.torch.blocked_gradients import blocked_nodes
+from tuner.frontend.torch.call_structure import call_structure
 from tuner.frontend.torch.decomposition import has_converter
 from tuner.frontend.torch.source import layer_of, place_of
 from tuner.frontend.torch.torch_calls import emit_torch_call
@@ -113,6 +114,7 @@ def import_program(
     return replace(
         model,
         state=state,
+        call=call_structure(program),
         notes=(*model.notes, *((describe_state(state),) if state else ())),
         untrained=frozenset(model.parameter_names) - importer.trained,
         padding_rows={importer.env[table].name: row for table, row in importer.padding_rows.items()},

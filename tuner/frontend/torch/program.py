@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -214,6 +215,16 @@ def by_position(module: torch.nn.Module, given: Any, name: str) -> tuple[Any, ..
             f"{name} returned example inputs by name without {missing[0]!r}, which the module needs; add it"
         )
     return tuple(given.get(each, known[each]) for each in names)
+
+
+def with_defaults(module: torch.nn.Module, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Return inputs by position, completed by the defaults of the forward, so that a call may name them."""
+    accepted = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(module.forward).parameters.values()
+    defaults = [each.default for each in parameters if each.kind in accepted][len(inputs) :]
+    plain = (bool, int, float, str)
+    known = itertools.takewhile(lambda value: value is None or isinstance(value, plain), defaults)
+    return (*inputs, *known)
 
 
 def import_module(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-PriceName = Literal["measured", "active", "model"]
+PriceName = Literal["measured", "active", "model", "rules"]
 MatchName = Literal["exact", "compatible", "any"]
 
 DEFAULT_RECORDS = "sqlite:///out/records.db"

@@ -1,0 +1,255 @@
+"""A compiled program that is called like the module it was made of.
+
+It takes and gives torch tensors, NumPy arrays, or whatever else speaks DLPack: results are of the kind of the
+inputs, and neither is copied unless its layout asks for it. Programs are for inference: no gradient flows
+through one. Checked in tests/tessel/compiling/test_program.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tessel.compiling.racing import (
+    COMPILED,
+    EAGER,
+    ONNXRUNTIME,
+    PROGRAM,
+    Benchmark,
+    draw_inputs,
+    onnxruntime_run,
+    race,
+    torch_contenders,
+)
+from tuner.runtime.call_structure import rebuilder
+from tuner.runtime.compiled_program import CompiledProgram
+from tuner.runtime.manifest import Manifest, TensorSpec
+from tuner.runtime.native import (
+    ALIGNMENT,
+    Tensor,
+    aligned_copy,
+    array_of_tensor,
+    tensor_of_array,
+    tensor_of_dlpack,
+)
+
+Rebuild = Callable[[Sequence[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSource:
+    """What a program was compiled of, for races against it.
+
+    Attributes:
+        module: of torch; None for files and names.
+        onnx: path of a file; None likewise.
+        args: example inputs of the module, and `kwargs` likewise.
+    """
+
+    module: Any = None
+    onnx: str | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Program:
+    """A compiled program; call it as its module is called.
+
+    Calls from several threads run at once, as many as the machine has cores for; each has as many threads as
+    the program was compiled for. Parts that torch runs use torch's threads.
+
+    Args:
+        compiled: what runs.
+        own_results: rebuilds results in classes of the module's own; None where there are none.
+        write_library: gives the program's code as a shared library.
+        source: what it was compiled of.
+    """
+
+    def __init__(
+        self,
+        compiled: CompiledProgram,
+        *,
+        own_results: Rebuild | None = None,
+        write_library: Callable[[], bytes],
+        source: ProgramSource | None = None,
+    ) -> None:
+        self._compiled = compiled
+        self._source = source or ProgramSource()
+        self._write_library = write_library
+        manifest = compiled.manifest
+        self._call = manifest.call
+        self._inputs = tuple(_Input(spec) for spec in manifest.inputs)
+        self._is_flat = manifest.call.is_flat and len(manifest.call.arguments) == len(self._inputs)
+        self._results = own_results or rebuilder(manifest.call.results)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the module returns for the arguments.
+
+        Raises:
+            TypeError: an argument is missing, unknown, no tensor, or of another data type; names it.
+            ValueError: an input has another shape than the program was compiled for; names it.
+        """
+        leaves: Sequence[Any] = args
+        if kwargs or not self._is_flat or len(args) != len(self._inputs):
+            leaves = self._call.flatten(args, kwargs, len(self._inputs))
+        given = [each.tensor(leaf) for each, leaf in zip(self._inputs, leaves, strict=True)]
+        found = self._compiled.machines.run(given)
+        kind = _kind_of(leaves)
+        if len(self._compiled.manifest.outputs) == 1:
+            return self._results((kind(found),))
+        return self._results([kind(each) for each in found])
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the program is: inputs, outputs, who runs what, versions, processor features."""
+        return self._compiled.manifest
+
+    def explain(self) -> str:
+        """Return a table of who runs what, most time first."""
+        manifest = self.manifest
+        whole_us = sum(part.latency_us * part.occurrences for part in manifest.parts) or 1.0
+        rows = [("backend", "runs", "latency", "share", "operators", "layers")]
+        for part in manifest.parts:
+            share = part.latency_us * part.occurrences / whole_us
+            figure = f"{part.latency_us:.1f} us"
+            layers = ", ".join(dict.fromkeys(part.layers))
+            operators = ", ".join(part.operators)
+            rows.append((part.backend, str(part.occurrences), figure, f"{share:.1%}", operators, layers))
+        widths = [min(max(map(len, column)), 48) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(cell[:48].ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        whole = ", ".join(f"{name} {latency:.1f} us" for name, latency in manifest.latency_us.items())
+        return "\n".join([f"{manifest.model}, {manifest.num_threads} threads: {whole}", *lines])
+
+    def benchmark(
+        self,
+        *args: Any,
+        module: Any = None,
+        onnx: str | os.PathLike[str] | None = None,
+        against: Collection[str] = (EAGER, COMPILED, ONNXRUNTIME),
+        rounds: int = 30,
+        **kwargs: Any,
+    ) -> Benchmark:
+        """Race the program against torch eager, torch.compile and onnxruntime, in turn in this process.
+
+        Args:
+            args: of each call, and `kwargs` likewise; drawn at random where none are given.
+            module: what torch runs; the one that the program was compiled of, where it was.
+            onnx: the file that onnxruntime runs; the one that the program was compiled of, likewise.
+            against: who else runs, of `torch eager`, `torch.compile` and `onnxruntime`.
+            rounds: how often each contender runs, at least 6.
+
+        Returns:
+            Medians, and ratios to the program with their 95 % intervals.
+        """
+        module, onnx = module or self._source.module, onnx or self._source.onnx
+        threads = self.manifest.num_threads
+        if not args and not kwargs:
+            args, kwargs = self._source.args, dict(self._source.kwargs)
+        with ExitStack() as stack:
+            runs: dict[str, Any] = {}
+            left_out: dict[str, str] = {}
+            if module is not None:
+                runs, left_out = stack.enter_context(
+                    torch_contenders(module, args, kwargs, num_threads=threads, against=against)
+                )
+            elif onnx is not None and ONNXRUNTIME in against:
+                arrays = draw_inputs(self.manifest.inputs)
+                args, kwargs = args or tuple(map(aligned_copy, arrays)), {}
+                runs[ONNXRUNTIME] = onnxruntime_run(os.fspath(onnx), args, threads)
+            elif not args and not kwargs:
+                args = tuple(map(aligned_copy, draw_inputs(self.manifest.inputs)))
+            found = race({PROGRAM: lambda: self(*args, **kwargs), **runs}, rounds=rounds)
+        return Benchmark(contenders=found, left_out=left_out, rounds=rounds, num_threads=threads)
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Write the program to one file, which `tessel.load` reads, and return its bytes.
+
+        Raises:
+            TunerError: there is no C++ compiler to link the code with.
+            ValueError: a backend of one's own runs some of it, which no other process has.
+            OSError: the file cannot be written.
+        """
+        from tessel.compiling.program_file import write_program  # noqa: PLC0415 - it builds programs
+
+        return write_program(self._compiled, self._write_library(), path)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in self.manifest.inputs)
+        return f"<tessel program {self.manifest.model}({inputs})>"
+
+
+class _Input:
+    """One input: what it must be, and how it becomes what the program reads."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.name, self.shape, self.dtype = spec.name, spec.shape, spec.dtype
+        self._torch_dtype: Any = None
+        self._numpy_dtype = None if spec.dtype == "bfloat16" else np.dtype(spec.dtype)
+
+    def tensor(self, value: Any) -> Tensor:
+        """Return the value as the program reads it, of the same memory where that lies as kernels want it."""
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            return self._of_torch(torch, value)
+        if isinstance(value, np.ndarray):
+            if value.shape != self.shape or value.dtype != self._numpy_dtype:
+                self._check(value.shape, str(value.dtype))
+            return tensor_of_array(value)
+        if not hasattr(value, "__dlpack__"):
+            raise TypeError(
+                f"input {self.name!r} is a {type(value).__name__}, but the program takes a tensor of "
+                f"{self.dtype}{list(self.shape)}; give a torch tensor, a NumPy array or what has __dlpack__"
+            )
+        tensor = tensor_of_dlpack(value)
+        self._check(tuple(tensor.shape), str(tensor.dtype))
+        return tensor
+
+    def _of_torch(self, torch: Any, value: Any) -> Any:
+        if self._torch_dtype is None:
+            self._torch_dtype = getattr(torch, self.dtype)
+        if value.shape != self.shape or value.dtype is not self._torch_dtype:
+            self._check(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        if value.device.type != "cpu":
+            raise ValueError(f"input {self.name!r} is on {value.device}, but the program runs on the CPU")
+        if value.requires_grad:
+            value = value.detach()
+        if not value.is_contiguous() or value.is_neg() or value.is_conj():
+            value = value.resolve_conj().resolve_neg().contiguous()
+        return value.clone() if value.data_ptr() % ALIGNMENT else value
+
+    def _check(self, shape: tuple[int, ...], dtype: str) -> None:
+        if dtype != self.dtype:
+            raise TypeError(
+                f"input {self.name!r} is of {dtype}, but the program was compiled for "
+                f"{self.dtype}; convert it"
+            )
+        if shape != self.shape:
+            raise ValueError(
+                f"input {self.name!r} has shape {list(shape)}, but the program was compiled for "
+                f"{list(self.shape)}; compile it for that shape, too"
+            )
+
+
+def _kind_of(leaves: Sequence[Any]) -> Callable[[Any], Any]:
+    """Return what turns a result into the kind of the inputs: torch's where one is, else the first one's."""
+    torch = sys.modules.get("torch")
+    if torch is not None and any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        tensor_class, from_dlpack = torch.Tensor, torch.utils.dlpack.from_dlpack
+        return lambda found: found if isinstance(found, tensor_class) else from_dlpack(found.__dlpack__())
+    first = leaves[0] if leaves else None
+    if first is None or isinstance(first, np.ndarray):
+        return array_of_tensor
+    namespace = getattr(first, "__array_namespace__", None)
+    if namespace is None:
+        return lambda found: found
+    from_dlpack = namespace().from_dlpack
+    return lambda found: from_dlpack(found)

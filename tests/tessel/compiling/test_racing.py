@@ -1,0 +1,51 @@
+"""Races in one process: who takes part, what a ratio is, and how sure it is."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tvm")
+
+from compiled_modules import perceptron  # noqa: E402 - after the skips
+
+from tessel.compiling.partitioning import compile_within  # noqa: E402
+from tessel.compiling.racing import median_interval, race  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.tvm]
+
+
+def test_a_slower_contender_has_a_ratio_above_one_and_an_interval_around_it() -> None:
+    found = race({"quick": lambda: time.sleep(0.002), "slow": lambda: time.sleep(0.006)}, rounds=8)
+    assert [each.name for each in found] == ["quick", "slow"]
+    assert (found[0].ratio, found[0].low, found[0].high) == (1.0, 1.0, 1.0)
+    assert found[1].low <= found[1].ratio <= found[1].high
+    assert 1 < found[1].ratio < 6
+    with pytest.raises(ValueError, match="rounds is 5; an interval needs 6"):
+        race({"one": lambda: None}, rounds=5)
+
+
+@pytest.mark.parametrize("number", [6, 12, 30, 101])
+def test_an_interval_holds_the_median_as_often_as_it_says(number: int) -> None:
+    rng = np.random.default_rng(number)
+    held = 0
+    for _ in range(400):
+        low, high = median_interval(list(rng.exponential(size=number)))
+        held += low <= np.log(2) <= high
+    assert 0.92 <= held / 400 <= 1.0
+
+
+def test_a_program_races_against_its_module_and_says_who_was_left_out() -> None:
+    module, example = perceptron()
+    program = compile_within(module, example, seconds=0, threads=1, backends=["tvm"])
+    threads = torch.get_num_threads()
+    found = program.benchmark(example, module=module, against=("torch eager", "onnxruntime"), rounds=6)
+    ran = {each.name for each in found.contenders} | set(found.left_out)
+    assert ran == {"tessel", "torch eager", "onnxruntime"}
+    assert torch.get_num_threads() == threads
+    assert "6 rounds in turn, 1 threads" in str(found)
+    alone = program.benchmark(rounds=6, against=())
+    assert [each.name for each in alone.contenders] == ["tessel"]

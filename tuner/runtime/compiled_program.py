@@ -1,0 +1,58 @@
+"""A compiled program in this process: its code, its weights, and the machines that run it.
+
+Checked in tests/tessel/compiling/test_program.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from tuner.runtime.bound_arguments import MadeObject, make_argument
+from tuner.runtime.machine import Machines
+from tuner.runtime.manifest import Manifest
+from tuner.runtime.native import Library, tensor_of_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledProgram:
+    """What runs, and what is needed to save it.
+
+    Attributes:
+        manifest: what it is.
+        machines: run it.
+        weights: bytes of each tensor that it keeps, in the manifest's order.
+    """
+
+    manifest: Manifest
+    machines: Machines
+    weights: tuple[np.ndarray, ...]
+
+
+def assemble(manifest: Manifest, library: Library, weights: Sequence[np.ndarray]) -> CompiledProgram:
+    """Return a program that is ready to run; what libraries make of weights is made here.
+
+    Args:
+        manifest: what it is.
+        library: its code; the packed functions that it calls are provided.
+        weights: bytes of each tensor that it keeps, aligned.
+
+    Raises:
+        ValueError: the manifest names what there is not.
+    """
+    tensors = [
+        tensor_of_bytes(data, spec.shape, spec.dtype)
+        for data, spec in zip(weights, manifest.weights, strict=True)
+    ]
+    bound: list[Any] = []
+    chosen = []
+    for argument in manifest.bound:
+        made, way = make_argument(argument, tensors)
+        bound.append(made)
+        chosen.append(replace(argument, way=way) if isinstance(argument, MadeObject) else argument)
+    manifest = replace(manifest, bound=tuple(chosen))
+    return CompiledProgram(manifest, Machines(library, bound, manifest.num_threads), tuple(weights))

@@ -1,0 +1,131 @@
+"""TVM's run-time libraries without its compiler and without its Python package, which take seconds to import.
+
+Importing this module loads them. tvm_ffi imports torch wherever that is installed; a process that has not
+imported torch is spared that. Checked in tests/tessel/compiling/test_loading.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+_HAS_TORCH = "torch" in sys.modules
+if not _HAS_TORCH:
+    sys.modules["torch"] = None  # type: ignore[assignment]  # what is None is not imported
+try:
+    import tvm_ffi
+finally:
+    if not _HAS_TORCH:
+        del sys.modules["torch"]
+
+ALIGNMENT = 64
+"""Bytes at whose multiples a tensor begins: kernels read whole vectors there."""
+
+Library: TypeAlias = Any
+"""A `tvm_ffi.Module` that holds the bytecode and the kernels of a program."""
+
+Tensor: TypeAlias = Any
+"""A `tvm_ffi.Tensor`."""
+
+
+def _load_native_libraries() -> ctypes.CDLL:
+    found = importlib.util.find_spec("tvm")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("a compiled program needs apache-tvm, which is not installed", name="tvm")
+    folder = Path(found.origin).parent / "lib"
+    # As TVM's own package loads them; what is loaded already is found again.
+    (runtime,) = [
+        ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in sorted(folder.glob("*tvm_runtime.*"))
+    ]
+    for path in sorted(folder.glob("*tvm_runtime_extra.*")):
+        ctypes.CDLL(str(path), ctypes.RTLD_LOCAL)
+    return runtime
+
+
+_runtime = _load_native_libraries()
+_BFLOAT16 = tvm_ffi.dtype("bfloat16")
+_create_view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
+_SET_MAX_CONCURRENCY = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"
+"""`tvm::runtime::threading::SetMaxConcurrency(int)`, unknown to TVM's registry; the function that is
+registered would also bind the calling thread to one core."""
+
+
+def use_threads(number: int) -> None:
+    """Let TVM use so many threads for the calls of this thread, from now on."""
+    set_number = getattr(_runtime, _SET_MAX_CONCURRENCY, None)
+    if set_number is not None:
+        set_number(ctypes.c_int(number))
+
+
+def load_library(code: bytes) -> Library:
+    """Return the library whose bytes are given. This makes its machine code part of the process.
+
+    Raises:
+        OSError: the system's loader refuses it.
+    """
+    with tempfile.TemporaryDirectory(prefix="tessel-program-") as folder:
+        path = Path(folder) / "program.so"  # a loader takes a file; once loaded, it needs its name no more
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "wb") as file:
+            file.write(code)
+        try:
+            return tvm_ffi.load_module(str(path))
+        except (RuntimeError, ValueError) as error:
+            raise OSError(str(error).strip().splitlines()[-1]) from error
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """Return a contiguous copy of an array that begins where kernels want it."""
+    held = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -held.ctypes.data % ALIGNMENT
+    copy = held[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def tensor_of_bytes(data: np.ndarray, shape: tuple[int, ...], dtype: str) -> Tensor:
+    """Return a tensor over the memory of an array of bytes, which it keeps alive; `bfloat16` is known too.
+
+    Args:
+        data: uint8, shape (number of bytes,), aligned.
+        shape: of the tensor.
+        dtype: of its elements.
+    """
+    if not data.size:
+        data = np.zeros(ALIGNMENT, np.uint8)
+    return _create_view(tvm_ffi.from_dlpack(data), tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), 0)
+
+
+def tensor_of_array(array: np.ndarray) -> Tensor:
+    """Return a tensor over the memory of an array, or over a copy where kernels cannot read that."""
+    flags = array.flags
+    if not (flags.c_contiguous and flags.writeable) or array.__array_interface__["data"][0] % ALIGNMENT:
+        array = aligned_copy(array)
+    if array.dtype.kind == "V":  # a type that NumPy lacks, such as bfloat16
+        return tensor_of_bytes(array.reshape(-1).view(np.uint8), array.shape, str(array.dtype))
+    return tvm_ffi.from_dlpack(array)
+
+
+def tensor_of_dlpack(value: Any) -> Tensor:
+    """Return a tensor over what speaks DLPack, or over a copy where kernels cannot read that."""
+    tensor = tvm_ffi.from_dlpack(value)
+    if tensor.is_contiguous() and not tensor.data_ptr() % ALIGNMENT:
+        return tensor
+    return tensor_of_array(np.from_dlpack(value))
+
+
+def array_of_tensor(tensor: Tensor) -> np.ndarray:
+    """Return an array over the memory of a tensor; NumPy has bfloat16 from `ml_dtypes` alone."""
+    if tensor.dtype != _BFLOAT16:
+        return np.from_dlpack(tensor)
+    import ml_dtypes  # noqa: PLC0415 - where it is met
+
+    bits = _create_view(tensor, tvm_ffi.Shape(tensor.shape), tvm_ffi.dtype("uint16"), 0)
+    return np.from_dlpack(bits).view(ml_dtypes.bfloat16)

@@ -1,0 +1,207 @@
+"""Compile the mix that was chosen into a program of this process, which can be saved.
+
+Weights are made once: folded, transposed and packed ones replace those of the model, and what makes them is
+not kept. Checked in tests/tessel/compiling/test_program.py.
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tuner.backends.protocol import Backend
+from tuner.errors import TunerError
+from tuner.frontend.model import Model
+from tuner.frontend.values import random_parameters
+from tuner.graph.relax_types import IRModule
+from tuner.lowering.lower import Executable, build_module, lower_module
+from tuner.lowering.machine import library_of
+from tuner.lowering.weight_binding import SplitProgram, split_program
+from tuner.plan import PartitionPlan
+from tuner.runtime.call_structure import flat_structure
+from tuner.runtime.compiled_program import CompiledProgram, assemble
+from tuner.runtime.manifest import Manifest, PartRow, TensorSpec, libraries_of, versions_here
+from tuner.runtime.native import aligned_copy, tensor_of_array
+from tuner.targets.resolution import code_features
+from tuner.targets.target import Target
+from tuner.tuning.partition_model import PartitionedModel
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledMix:
+    """A program, and the executable from which its library is written."""
+
+    program: CompiledProgram
+    executable: Executable
+
+    def write_library(self) -> bytes:
+        """Return the program's code as a shared library.
+
+        Raises:
+            TunerError: there is no compiler to link it with.
+        """
+        with tempfile.TemporaryDirectory(prefix="tessel-link-") as folder:
+            path = Path(folder) / "program.so"
+            try:
+                self.executable.export_library(str(path))
+            except (OSError, RuntimeError, TypeError, ValueError) as error:
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise TunerError(
+                    f"the program could not be linked ({reason[:200]}); install a C++ compiler, which saving "
+                    "a program needs"
+                ) from error
+            return path.read_bytes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramFacts:
+    """What is known of a program beside what runs it.
+
+    Attributes:
+        fingerprint: of the model's structure and shapes.
+        parts: who runs what.
+        latency_us: measured, by `mix` and single backend.
+        max_relative_error: against the model's own program; None where nothing ran.
+    """
+
+    fingerprint: str = ""
+    parts: tuple[PartitionPlan, ...] = ()
+    latency_us: Mapping[str, float] = field(default_factory=dict)
+    max_relative_error: float | None = None
+
+    @classmethod
+    def of(cls, mix: PartitionedModel) -> ProgramFacts:
+        """Return what a partition that was measured says."""
+        return cls(
+            fingerprint=mix.fingerprint,
+            parts=mix.partition,
+            latency_us={name: figure.latency_us for name, figure in mix.end_to_end.items()},
+            max_relative_error=mix.max_relative_error,
+        )
+
+
+def compile_mix(
+    model: Model,
+    module: IRModule,
+    backends: Sequence[Backend],
+    target: Target,
+    *,
+    facts: ProgramFacts,
+    seed: int = 0,
+) -> CompiledMix:
+    """Return a module of partitions as a program that holds the model's weights.
+
+    Args:
+        model: whose weights and call it has; it is not trained.
+        module: `main` takes what the model's `main` takes, and calls partitions.
+        backends: at least those that the partitions name.
+        target: a CPU that is here.
+        facts: what its table says.
+        seed: of weights that no file holds.
+
+    Raises:
+        TunerError: the target is no CPU, or the model writes buffers or its own inputs.
+    """
+    require_compilable(model, target)
+    split = split_program(lower_module(module, backends, target), len(model.inputs))
+    weights = _made_weights(split, model, target, seed)
+    calls = tuple(sorted(_packed_calls(split.module)))
+    executable = build_module(split.module, target)
+    libraries = libraries_of(calls, split.bound)
+    results = _result_types(split.module)
+    names = [spec.name for spec in model.inputs]
+    manifest = Manifest(
+        model=model.name,
+        fingerprint=facts.fingerprint,
+        call=model.call or flat_structure(names, len(results)),
+        inputs=tuple(TensorSpec(name=str(s.name), shape=s.shape, dtype=str(s.dtype)) for s in model.inputs),
+        outputs=tuple(
+            TensorSpec(name=f"output {at}", shape=shape, dtype=dtype)
+            for at, (shape, dtype) in enumerate(results)
+        ),
+        weights=tuple(
+            TensorSpec(name=f"weight {at}", shape=array.shape, dtype=str(array.dtype))
+            for at, array in enumerate(weights)
+        ),
+        bound=split.bound,
+        calls=calls,
+        num_threads=target.num_threads,
+        machine=platform.machine(),
+        features=code_features(target),
+        versions=versions_here(libraries),
+        parts=tuple(map(_row, facts.parts)),
+        latency_us=dict(facts.latency_us),
+        max_relative_error=facts.max_relative_error,
+    )
+    held = [aligned_copy(array.reshape(-1).view(np.uint8)) for array in weights]
+    return CompiledMix(assemble(manifest, library_of(executable), held), executable)
+
+
+def require_compilable(model: Model, target: Target) -> None:
+    """Refuse what no program is made of, before anything is measured.
+
+    Raises:
+        TunerError: the target is no CPU, or the model is trained, or writes buffers or its own inputs.
+    """
+    if target.kind != "cpu":
+        raise TunerError(
+            f"programs are compiled for this machine's CPU, not for {target.name}; give target cpu"
+        )
+    if model.training:
+        raise TunerError("programs are compiled for inference; leave train out")
+    if model.state:
+        raise TunerError(
+            f"forward of {model.name} writes {', '.join(model.state)}, and a compiled program keeps no "
+            "state; return what it writes, and pass it to the next call"
+        )
+
+
+def _made_weights(split: SplitProgram, model: Model, target: Target, seed: int) -> list[np.ndarray]:
+    """Return the tensors that the program keeps."""
+    given = list(random_parameters(model, seed).values())
+    contiguous = [np.ascontiguousarray(array).reshape(array.shape) for array in given]
+    if split.maker is None:
+        return contiguous
+    machine = library_of(build_module(split.maker, target))["vm_load_executable"]()
+    machine["vm_initialization"](1, 0, 2)
+    made = machine["main"](*map(tensor_of_array, contiguous))
+    return [np.array(each.numpy()) for each in map(tvm.runtime.convert, made)]
+
+
+def _packed_calls(module: IRModule) -> set[str]:
+    """Return the names of the packed functions that Relax functions call."""
+    found: set[str] = set()
+
+    def note(expression: Any) -> None:
+        if isinstance(expression, relax.ExternFunc):
+            found.add(str(expression.global_symbol))
+
+    for _, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, note)
+    return {name for name in found if not name.startswith(("vm.", "runtime.", "tvm.contrib."))}
+
+
+def _result_types(module: IRModule) -> list[tuple[tuple[int, ...], str]]:
+    kind = module["main"].ret_ty
+    fields = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
+    return [(tuple(int(extent) for extent in field.shape), str(field.dtype.dtype)) for field in fields]
+
+
+def _row(part: PartitionPlan) -> PartRow:
+    return PartRow(
+        operators=part.operators,
+        backend=part.backend,
+        latency_us=part.figure.latency_us,
+        source=part.figure.source,
+        occurrences=part.occurrences,
+        layers=part.layers,
+    )
