@@ -13,6 +13,7 @@ Left out: a cache that is filled while pytest imports the tests keeps what the m
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import gc
 import importlib.abc
@@ -79,6 +80,8 @@ class Outcome:
 
 
 _STDOUT = os.dup(1)
+_BROKEN = 70
+"""Exit status of a process that failed outside its tests."""
 
 
 def outcome_of(group: Group, mutants: list[tuple[str, Mutant]], *, jobs: int, minutes: float) -> Outcome:
@@ -293,7 +296,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 def _forked(
     tasks: Iterable[tuple[object, Callable[[], object], float]], jobs: int, end: float = float("inf")
 ) -> Iterator[tuple[object, object]]:
-    """Run each task in a process of its own and yield its label and answer; None where it died or took too long.
+    """Run each task in a process of its own; yield its label and answer, None where it died or took too long.
 
     Args:
         tasks: label, function and limit in seconds.
@@ -318,6 +321,8 @@ def _forked(
                 if not ended:
                     os.waitpid(process, 0)
                 del running[process]
+                if ended and os.waitstatus_to_exitcode(status) == _BROKEN:
+                    raise RuntimeError(f"a run of {label} broke off; were its files changed meanwhile?")
                 whole = ended and status == 0
                 yield label, json.loads(os.read(reading, 1 << 20)) if whole else None
                 os.close(reading)
@@ -333,11 +338,9 @@ def _answer(function: Callable[[], object], writing: int) -> None:
         os.write(writing, json.dumps(function()).encode())
         os._exit(0)
     finally:
-        os._exit(70)
+        os._exit(_BROKEN)
 
 
 def _end_all_of(process: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

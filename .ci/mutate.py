@@ -3,10 +3,10 @@
     python .ci/mutate.py                                  twelve mutants of each module, 30 minutes at most
     python .ci/mutate.py --only validation --each 1000    every mutant of the modules whose path holds a word
 
-Each mutant runs in a process of its own, forked from one that has collected the tests: neither files nor other
-processes see the change, and a mutant costs the tests alone that run what it changed, up to the first that
-fails. The mutants are drawn by a seed. Printed are a table of the modules and all survivors; the
-exit status is 1 where fewer than 95 % of those decided were noticed. `.ci/equivalent_mutants.txt` names those
+Each mutant runs in a process of its own, forked from one that has collected the tests: neither files nor
+other processes see the change, and a mutant costs the tests alone that run what it changed, up to the first
+that fails. The mutants are drawn by a seed. Printed are a table of the modules and all survivors; the exit
+status is 1 where fewer than 95 % of those decided were noticed. `.ci/equivalent_mutants.txt` names those
 that change nothing that anyone sees, with the reason; they are not run.
 """
 
@@ -32,6 +32,9 @@ NEEDED = (
 )  # fmt: skip
 """What forked processes find imported; nothing of this project."""
 
+STORE = tuple(
+    f"database/test_{name}.py" for name in ("store", "pruning", "connection", "damage", "migration")
+)
 BOUNDS = (
     "search/test_every_bound.py",
     "search/makespan/bounds",
@@ -45,7 +48,7 @@ NORMS = (*GRADIENTS, "stages/test_batch_norm.py")
 RULES = ("shards/test_rules.py", "shards/test_tensor_parallel.py", "shards/test_vocabulary.py")
 TESTS: dict[str, tuple[str, ...]] = {
     "tessel/validation.py": ("test_validation.py",),
-    "records/database/store.py": ("database/test_store.py", "database/test_pruning.py"),
+    "records/database/store.py": STORE,
     "records/database/pruning.py": ("database/test_pruning.py",),
     "tessel/search/makespan/bounds/": BOUNDS,
     "tessel/search/repetend/period_bounds.py": PERIODS,
@@ -59,6 +62,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "tuner/stages/missing_gradients.py": ("stages/test_missing_gradients.py",),
     "tuner/stages/differentiate.py": (*GRADIENTS, "stages/test_missing_gradients.py"),
     "tuner/stages/gradients/": NORMS,
+    "tuner/shards/rules/reshaping.py": ("shards/test_reshaping.py", "shards/test_rules.py"),
     "tuner/shards/rules/": RULES,
     "tuner/measuring/race.py": ("measuring/test_race.py",),
     "tuner/measuring/raced_programs.py": ("measuring/test_raced_programs.py",),

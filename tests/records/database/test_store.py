@@ -363,6 +363,19 @@ def test_best_is_the_fastest_success_of_each_workload_target_and_device(store: R
         store.best(environment=elsewhere)
 
 
+def test_what_a_lost_connection_cut_short_is_done_again(url: str) -> None:
+    with open_store(url) as store:
+        answers = iter([sa.exc.OperationalError("", {}, Exception("gone"), connection_invalidated=True), 7])
+
+        def work(connection: sa.Connection) -> int:
+            answer = next(answers)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        assert store.in_transaction(work) == 7
+
+
 def test_stats_count_by_status_target_and_backend(store: RecordStore) -> None:
     one, two = make_workload(8), make_workload(16)
     store.append_many(

@@ -99,12 +99,26 @@ def test_layers_of_several_kinds_are_one_stack(layers: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("layers", "roles"),
+    [
+        ("embed h.0 head", "EtL"),
+        ("first h.0 last", "EtL"),
+        ("first second third", "EtL"),
+        ("first second third fourth fifth", "EtttL"),
+    ],
+)
+def test_names_that_say_nothing_are_read_by_their_place(layers: str, roles: str) -> None:
+    assert "".join(roles_of(layers.split())) == roles
+
+
+@pytest.mark.parametrize(
     ("layers", "named"),
     [
         ("embed vision.0 vision.1 layers.0 layers.1 head", "layers.0"),
         ("embed layers.0 bridge layers.1 head", "bridge"),
         ("embed layers.0.attn layers.0.mlp head", "layers.0.mlp"),
         ("head layers.0 layers.1 embed", "layers.0"),
+        ("embed layers.0 bridge last", "bridge"),
         ("embed layers.0 vision.1 vision.2 head", "'vision.1' looks like one of another model"),
     ],
 )
