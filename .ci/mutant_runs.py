@@ -19,6 +19,7 @@ import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -33,8 +34,12 @@ from types import CodeType, FunctionType
 from mutations import Mutant
 
 MARK = "_statement_runs"
-HANGS_S = 60.0
-"""A mutant that takes so long beside ten times its tests' time waits for something that never comes."""
+HANGS_S = 120.0
+"""A mutant that takes so long beside twenty times its tests' time waits for something that never comes."""
+LONGEST_S = 15.0
+"""Processor time of one test; those that take more are left out, since each mutant would wait for them."""
+ENOUGH_S = 30.0
+"""Time of all tests that a mutant has to pass; where more run its statement, the slowest are left out."""
 BUSY_S = 5.0
 """Processor time that a test may take beside five times its own."""
 
@@ -80,6 +85,7 @@ class Outcome:
 
 
 _STDOUT = os.dup(1)
+_AT_IMPORT = "at import"
 _BROKEN = 70
 """Exit status of a process that failed outside its tests."""
 
@@ -161,11 +167,12 @@ class _MutantsOf:
         tests = [(item, lambda item=item: self._alone(item), 900.0) for item in session.items]
         seconds, ran = {}, {}
         for item, answer in _forked(tests, self.jobs):
-            if not isinstance(answer, list) or answer[0]:
+            if isinstance(answer, list) and answer[0]:
                 self.said = item.nodeid
                 return True
-            seconds[item], ran[item] = answer[1], {tuple(mark) for mark in answer[2]}
-        quickest = sorted(session.items, key=lambda item: seconds[item])
+            if isinstance(answer, list):
+                seconds[item], ran[item] = answer[1], {tuple(mark) for mark in answer[2]}
+        quickest = sorted(seconds, key=lambda item: seconds[item])
         statements = {module: _statements(self.group.root / module) for module in self.group.modules}
 
         outcome, anew, runs = Outcome(), [], []
@@ -175,13 +182,18 @@ class _MutantsOf:
                 anew.append(index)
                 continue
             chosen = [item for item in quickest if mark in ran[item]]
-            limit_s = HANGS_S + 10 * sum(seconds[item] for item in chosen)
+            sums = itertools.accumulate(seconds[item] for item in chosen)
+            chosen = [item for item, total in zip(chosen, sums, strict=True) if total < ENOUGH_S]
+            limit_s = HANGS_S + 20 * sum(seconds[item] for item in chosen)
             run = functools.partial(self._on_mutant, module, mutant, chosen, seconds)
             runs.append(((module, mutant), run, limit_s))
         outcome.num_left = len(runs)
         for (module, mutant), failed in _forked(runs, self.jobs, time.monotonic() + self.limit_s):
             outcome.num_left -= 1
-            outcome.count(module, mutant, survived=failed is False)
+            if failed == _AT_IMPORT:
+                anew.append(self.mutants.index((module, mutant)))
+            else:
+                outcome.count(module, mutant, survived=failed is False)
         self.said = {
             "noticed": outcome.noticed,
             "survivors": outcome.survivors,
@@ -192,19 +204,23 @@ class _MutantsOf:
 
     def _alone(self, item) -> list[object]:
         self.marks.clear()
-        started = time.monotonic()
+        signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
+        started = time.process_time()
         failed = _fails([item])
-        return [failed, time.monotonic() - started, sorted(self.marks)]
+        return [failed, time.process_time() - started, sorted(self.marks)]
 
-    def _on_mutant(self, module: str, mutant: Mutant, items: list, seconds: dict) -> bool:
+    def _on_mutant(self, module: str, mutant: Mutant, items: list, seconds: dict) -> bool | str:
         path = str(self.group.root / module)
-        _replace(self.functions[path], compile(mutant.tree, path, "exec"))
+        try:
+            _replace(self.functions[path], compile(mutant.tree, path, "exec"))
+        except ValueError:  # a function reads other variables around it than it did
+            return _AT_IMPORT
         return _fails(items, seconds)
 
 
 def _fails(items: list, seconds: dict | None = None) -> bool:
     """Run tests up to the first that fails; one that computes for too long ends the process."""
-    for item, following in zip(items, [*items[1:], None], strict=True):
+    for item, following in zip(items, [*items[1:], None], strict=False):
         if seconds is not None:
             signal.setitimer(signal.ITIMER_PROF, BUSY_S + 5 * seconds[item])
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

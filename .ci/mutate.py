@@ -43,13 +43,19 @@ BOUNDS = (
 PERIODS = ("search/repetend/test_period_bounds.py", "search/test_every_bound.py")
 MODEL = ("search/model", "search/test_every_bound.py")
 STEADY = ("search/repetend/test_steady_state_memory.py",)
-GRADIENTS = ("stages/gradients/test_operator_gradients.py", "stages/gradients/test_borders.py")
-NORMS = (*GRADIENTS, "stages/test_batch_norm.py")
+GRADIENTS = (
+    *(f"stages/gradients/test_{name}.py" for name in ("operator_gradients", "borders", "torch_calls")),
+    *(f"stages/test_{name}.py" for name in ("batch_norm", "missing_gradients")),
+)
 RULES = ("shards/test_rules.py", "shards/test_tensor_parallel.py", "shards/test_vocabulary.py")
 TESTS: dict[str, tuple[str, ...]] = {
     "tessel/validation.py": ("test_validation.py",),
     "records/database/store.py": STORE,
     "records/database/pruning.py": ("database/test_pruning.py",),
+    "tessel/search/makespan/bounds/decision_diagram.py": (
+        "search/makespan/bounds/test_decision_diagram.py",
+        "search/makespan/bounds/test_prover.py",
+    ),
     "tessel/search/makespan/bounds/": BOUNDS,
     "tessel/search/repetend/period_bounds.py": PERIODS,
     "tessel/search/repetend/steady_state_memory.py": STEADY,
@@ -60,8 +66,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "tuner/stages/transpositions.py": ("stages/test_transpositions.py",),
     "tuner/stages/layers.py": ("stages/test_layers.py",),
     "tuner/stages/missing_gradients.py": ("stages/test_missing_gradients.py",),
-    "tuner/stages/differentiate.py": (*GRADIENTS, "stages/test_missing_gradients.py"),
-    "tuner/stages/gradients/": NORMS,
+    "tuner/stages/differentiate.py": GRADIENTS,
+    "tuner/stages/gradients/": GRADIENTS,
     "tuner/shards/rules/reshaping.py": ("shards/test_reshaping.py", "shards/test_rules.py"),
     "tuner/shards/rules/": RULES,
     "tuner/measuring/race.py": ("measuring/test_race.py",),
@@ -71,12 +77,11 @@ TESTS: dict[str, tuple[str, ...]] = {
 """By module or folder of modules, the tests that must notice a change, the fastest first."""
 
 MARKS = "not slow and not postgres and not gpu"
-SLOW = (
+WITH_OTHERS = (
     "tests/tessel/exports/test_recipe.py::test_a_tuned_plan_has_its_modules",
-    "tests/tessel/search/makespan/bounds/test_decision_diagram.py::test_known_totals_are_proven_least",
     "tests/records/database/test_store.py::test_eight_processes_that_append_and_four_that_read_lose_nothing",
 )
-"""Tests that are left out: each mutant would wait for them."""
+"""Tests that wait for other processes, as each mutant would; they are left out."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -88,7 +93,8 @@ def main(arguments: Sequence[str]) -> int:
     for name in NEEDED:
         importlib.import_module(name)
     modules = [module for module in _modules() if any(word in module for word in options.only or [""])]
-    chosen = {module: _drawn(module, options.each, options.seed) for module in modules}
+    again = None if options.again is None else options.again.read_text().splitlines()
+    chosen = {module: _drawn(module, options.each, options.seed, again) for module in modules}
     num_waiting = sum(len(mutants) for mutants in chosen.values())
     end = time.monotonic() + 60 * options.minutes
     outcome = Outcome()
@@ -112,6 +118,9 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--each", type=int, default=12, help="mutants of a module (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="the survivors in an earlier run's output, and no others"
+    )
+    parser.add_argument(
         "--minutes", type=float, default=30.0, help="no mutant starts later (default: %(default)s)"
     )
     parser.add_argument(
@@ -126,7 +135,7 @@ def _modules() -> list[str]:
     for name in TESTS:
         paths = sorted((ROOT / name).glob("*.py")) if name.endswith("/") else [ROOT / name]
         found += [str(path.relative_to(ROOT)) for path in paths if path.name != "__init__.py"]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _tests_of(module: str) -> list[str]:
@@ -140,13 +149,17 @@ def _groups(modules: Sequence[str]) -> list[Group]:
     for module in modules:
         is_compiled = "@compiled" in (ROOT / module).read_text()
         shared.setdefault((is_compiled, tuple(_tests_of(module))), []).append(module)
-    options = ("-m", MARKS, *(f"--deselect={test}" for test in SLOW))
+    options = ("-m", MARKS, *(f"--deselect={test}" for test in WITH_OTHERS))
     return [Group(ROOT, tuple(members), tests, options) for (_, tests), members in shared.items()]
 
 
-def _drawn(module: str, each: int, seed: int) -> list[Mutant]:
+def _drawn(module: str, each: int, seed: int, again: Sequence[str] | None) -> list[Mutant]:
+    """Draw mutants of a module, or take those that the output of an earlier run has as survivors."""
     equivalent = {line.split("\t")[0] for line in EQUIVALENT.read_text().splitlines() if "\t" in line}
     found = [m for m in mutants_of((ROOT / module).read_text()) if f"{module} {m.key}" not in equivalent]
+    if again is not None:
+        keys = [line.split("  ", 2)[2] for line in again if line.startswith(f"survived  {module}:")]
+        return [mutant for mutant in found if mutant.key in keys]
     return random.Random(f"{seed} {module}").sample(found, min(each, len(found)))
 
 

@@ -28,6 +28,7 @@ from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for
 from tuner.errors import TunerError
 from tuner.fleet.documents import (
+    Answer,
     Answered,
     Ask,
     Candidate,
@@ -40,6 +41,7 @@ from tuner.fleet.documents import (
     RaceEnded,
     RaceOf,
     Refused,
+    Request,
     Result,
     Task,
 )
@@ -116,12 +118,12 @@ def describe(document: bytes, dask_worker: Any = None) -> bytes:
 
 
 def carry_out(document: bytes, *arrays: bytes) -> tuple[bytes, ...]:
-    """Do a `Task`, and return its `Result` as a document, and the bytes of arrays that belong to it."""
+    """Do what a `Request` asks; return its `Answer` as a document, and the bytes of arrays that go with it."""
     with _BUSY:
-        task: Task = msgspec.msgpack.decode(document, type=Task)
-        result, more = _carried_out(task, arrays)
+        request = msgspec.msgpack.decode(document, type=Request)
+        result, more = _carried_out(request.task, arrays)
         _count(result)
-        return msgspec.msgpack.encode(result), *more
+        return msgspec.msgpack.encode(Answer(asked=request.asked, result=result)), *more
 
 
 def activity(worker: Any) -> dict[str, float]:

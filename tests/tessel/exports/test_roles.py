@@ -119,6 +119,7 @@ def test_names_that_say_nothing_are_read_by_their_place(layers: str, roles: str)
         ("embed layers.0.attn layers.0.mlp head", "layers.0.mlp"),
         ("head layers.0 layers.1 embed", "layers.0"),
         ("embed layers.0 bridge last", "bridge"),
+        ("norm bridge layers.0 head", "bridge"),
         ("embed layers.0 vision.1 vision.2 head", "'vision.1' looks like one of another model"),
     ],
 )
@@ -129,7 +130,9 @@ def test_rows_that_are_none_are_refused_by_name_and_may_be_stated(layers: str, n
     assert "".join(stated_roles(f"E t*{len(rows) - 2} L", rows)) == "E" + "t" * (len(rows) - 2) + "L"
 
 
-@pytest.mark.parametrize("text", ["", "Et*x", "EtL", "tEttL", "E" + "t*999999" * 3, "EmttL", "EtLtt"])
+@pytest.mark.parametrize(
+    "text", ["", "Et*x", "EtL", "tEttL", "E" + "t*999999" * 3, "EmttL", "EtLtt", "Et?ttL"]
+)
 def test_roles_that_do_not_match_the_rows_are_refused(text: str) -> None:
     with pytest.raises(ScheduleError):
         stated_roles(text, ["a", "b", "c", "d", "e"])

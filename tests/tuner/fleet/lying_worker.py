@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tuner.fleet import device_tasks
+from tuner.fleet.documents import Answer, Request
 
 LIE = "TESSEL_LIE"
 """Environment variable: path of a file with MessagePack: the list that a task returns, or another value."""
@@ -26,7 +27,17 @@ def carry_out(document: bytes, *arrays: bytes) -> Any:
     if not path.exists():
         return _honest(document, *arrays)
     said = msgspec.msgpack.decode(path.read_bytes())
-    return tuple(said) if isinstance(said, list) else said
+    asked = msgspec.msgpack.decode(document, type=Request).asked
+    return tuple(_as_asked(each, asked) for each in said) if isinstance(said, list) else said
+
+
+def _as_asked(said: Any, asked: str) -> Any:
+    """Let an answer that names no request name the one that was asked."""
+    try:
+        answer = msgspec.msgpack.decode(said, type=Answer)
+    except (msgspec.MsgspecError, TypeError):
+        return said
+    return msgspec.msgpack.encode(Answer(asked=answer.asked or asked, result=answer.result))
 
 
 def dask_setup(worker: object) -> None:

@@ -19,7 +19,7 @@ from tests.tuner.fleet.lying_worker import LIE
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
 from tuner.fleet import task_queue
-from tuner.fleet.documents import Answered, Measured, RaceEnded, Result
+from tuner.fleet.documents import Answer, Answered, Measured, RaceEnded, Result
 from tuner.fleet.fleet_pool import FleetPool, find_machines
 from tuner.fleet.task_queue import TaskQueue
 from tuner.lowering.workload_of import workload_of
@@ -79,8 +79,8 @@ def request(width: int = 8) -> MeasureRequest:
     return MeasureRequest(workload=workload_of(part_of(module)), module=module, backend="tvm")
 
 
-def encoded(result: Result) -> list[bytes]:
-    return [msgspec.msgpack.encode(result)]
+def encoded(result: Result, asked: str = "") -> list[bytes]:
+    return [msgspec.msgpack.encode(Answer(asked=asked, result=result))]
 
 
 def measured(
@@ -141,6 +141,17 @@ def test_an_answer_of_another_type_ends_the_measuring_with_one_line(
 ) -> None:
     liar.says(answer)
     with pytest.raises(TunerError, match=r"a machine of the fleet .*(answer|understand)"):
+        measuring.measure_many([request()])
+    assert measuring.store.stats().measurements == 0
+
+
+def test_the_latency_of_another_program_than_was_asked_for_is_refused(
+    liar: Liar, measuring: Measurer
+) -> None:
+    timed = Timed(samples_us=(1.0,), peak_memory_bytes=0)
+    result = Measured(built=Done(0.0), timed=timed, measured_at=1e9)
+    liar.says(encoded(result, asked="tessel-candidate-of-another"))
+    with pytest.raises(TunerError, match="answers request 'tessel-candidate-of-another', and was asked"):
         measuring.measure_many([request()])
     assert measuring.store.stats().measurements == 0
 

@@ -403,6 +403,15 @@ def test_every_part_has_the_shape_of_its_layout(name, weighted, monkeypatch):
     shard_stage(stage, layouts_of(case, shapes, 3), 3)
 
 
+def test_a_gradient_that_is_split_along_the_indices_of_a_whole_table_is_refused(weighted):
+    def function(table, y):
+        return op.multiply(op.take(table, indices([2, 0, 2, 1])[0], axis=0), y)
+
+    (stage,) = build_stages(weighted(function, [(3, 5), (4, 5)]), ())
+    with pytest.raises(UnsupportedOperatorError, match="gradient is split along the indices"):
+        shard_stage(stage, {"p1": split_axis(0, 4, 2)}, 2)
+
+
 def test_what_is_reduced_already_is_no_term_again(weighted):
     """Both products are squared, and added: each is summed over the shards once, and their sum never."""
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessel.errors import InfeasibleError
+from tessel.errors import InfeasibleError, ScheduleError
 from tessel.placement import Block, Choice, Edge, Placement
-from tessel.search.model import feasible_order, memory_need
+from tessel.search.model import feasible_order, instance, memory_need
 from tessel.search.model.instance import build_instance
 from tessel.search.model.memory_need import NEVER_AMPLE, ample_rooms, least_memory
 from tessel.search.model.problem import make_problem
@@ -58,6 +58,13 @@ def test_least_memory_is_the_least_peak_of_any_order(case: Case) -> None:
     problem = make_problem(placement, memory=None)
     for device in range(placement.devices):
         assert least_memory(problem, device) == min(peaks_of_orders(placement, device))
+
+
+def test_as_many_tasks_as_are_allowed_are_scheduled_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "MAX_TASKS", 8)
+    build_instance(vshape(2), micro_batches=2, memory=None)
+    with pytest.raises(ScheduleError, match="schedule has at most 8"):
+        build_instance(vshape(2), micro_batches=3, memory=None)
 
 
 def test_impossible_limit_names_the_device_and_the_need() -> None:
