@@ -46,12 +46,19 @@ from tuner.fleet.process_tasks import arrays_of, bytes_of
 from tuner.fleet.task_queue import Sent, TaskQueue
 from tuner.measuring.messages import Compare, Ran, Reply, Run
 from tuner.measuring.program_pool import Job, Outcome
-from tuner.measuring.race import RaceResult
+from tuner.measuring.race import FEWEST_ROUNDS, RaceResult
 from tuner.measuring.request import Limits, MeasureRequest
 from tuner.measuring.worker_pool import job_of
+from tuner.measuring.worker_process import START_TIMEOUT_S
 from tuner.targets.target import Target
 
 AnyResult = TypeVar("AnyResult", Measured, RaceEnded, Answered, Probed)
+
+SPARE_S = 3 * START_TIMEOUT_S
+"""How long a machine may take beside a task's own limits: it may start its measuring process again."""
+
+PROBE_S = 600.0
+"""How long a machine may take to measure its peak rates; half a minute is usual."""
 
 _AHEAD = 2
 """Candidates on their way for each machine: one that ends a candidate finds the next one there."""
@@ -211,7 +218,8 @@ class FleetPool:
                     limits=self._limits,
                 )
                 key = self._candidate_key(job)
-                yield Sent((job, key), key, (msgspec.msgpack.encode(Request(asked=key, task=candidate)),))
+                document = msgspec.msgpack.encode(Request(asked=key, task=candidate))
+                yield Sent((job, key), key, (document,), limit_s=self._limit_s(candidate))
 
         for (job, key), (document, *_) in self._tasks.results(
             carry_out, tasks(), resources=self._resources, in_flight=self._num_in_flight
@@ -294,10 +302,26 @@ class FleetPool:
         # Two tuners that ask the same want answers of their own: they may be arrays of any size.
         digest = _digest(msgspec.msgpack.encode(task))
         key = f"tessel-{type(task).__name__.lower()}-{id(self)}-{next(self._numbers)}-{digest}"
-        sent = Sent(None, key, (msgspec.msgpack.encode(Request(asked=key, task=task)), *arrays))
+        document = msgspec.msgpack.encode(Request(asked=key, task=task))
+        sent = Sent(None, key, (document, *arrays), limit_s=self._limit_s(task))
         results = self._tasks.results(carry_out, [sent], resources=self._resources, in_flight=lambda: 1)
-        ((_, (document, *more)),) = results
-        return _decoded(document, kind, asked=key), more
+        ((_, (answer, *more)),) = results
+        return _decoded(answer, kind, asked=key), more
+
+    def _limit_s(self, task: Task) -> float:
+        """Return how long a machine that keeps a task's own limits takes for it at most."""
+        run_s = self._limits.run_timeout_s
+        match task:
+            case Candidate():
+                own_s = task.build_timeout_s + run_s
+            case RaceOf():
+                rounds_s = FEWEST_ROUNDS * len(task.builds) * run_s
+                own_s = sum(task.build_timeouts_s) + self._limits.race_s + rounds_s
+            case Ask():
+                own_s = task.timeout_s
+            case Probe():
+                own_s = PROBE_S
+        return own_s + SPARE_S
 
     def _candidate_key(self, job: Job) -> str:
         limits = msgspec.msgpack.encode(self._limits)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from records import RecordStore, Status, open_store
 from records.measurement import NOT_BY_PROGRAM
 from tests.harness.local_fleet import LocalFleet, wait_until
 from tests.samples.partition_samples import function_module, part_of, partition_module
-from tests.tuner.fleet.lying_worker import LIE
+from tests.tuner.fleet.lying_worker import LIE, STALL
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
 from tuner.fleet import task_queue
@@ -65,8 +67,8 @@ def measuring(liar: Liar, tmp_path: Path) -> Iterator[Measurer]:
     liar.path.unlink(missing_ok=True)
 
 
-def measurer(liar: Liar, store: RecordStore) -> Measurer:
-    tasks = TaskQueue(liar.fleet.address)
+def measurer(liar: Liar, store: RecordStore, clock: Callable[[], float] = time.monotonic) -> Measurer:
+    tasks = TaskQueue(liar.fleet.address, clock=clock)
     machines = find_machines(tasks, "cpu", num_threads=None, backends=BACKENDS)
     backends = backends_for(BACKENDS, machines.target)
     return Measurer(
@@ -192,6 +194,27 @@ def test_results_that_do_not_fit_what_is_said_of_them_are_refused(
     liar.says(answer)
     with pytest.raises(TunerError, match="a machine of the fleet"):
         measuring.run(function_module([(4, 8)], lambda x: relax.op.add(x, x)), [])
+
+
+def test_a_candidate_that_a_machine_never_ends_is_given_up_and_is_no_failure_of_the_program(
+    liar: Liar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_queue, "_POLL_S", 0.1)
+    has_begun, ticks = liar.path.with_name("begun"), itertools.count(0, 500)
+    has_begun.unlink(missing_ok=True)
+    liar.says(STALL)
+    with (
+        open_store(str(tmp_path / "records.db")) as store,
+        measurer(liar, store, clock=lambda: float(next(ticks)) if has_begun.exists() else 0.0) as measuring,
+    ):
+        try:
+            with pytest.raises(
+                TunerError, match=r"1 machines of the fleet .* did not end what they were asked"
+            ):
+                measuring.measure_many([request()])
+        finally:
+            liar.path.unlink()
+        assert store.stats().measurements == 0
 
 
 def test_a_machine_that_never_answers_is_left_out(liar: Liar, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from tuner.errors import UnsupportedOperatorError
 from tuner.shards import shard_stage, split_axis
 from tuner.shards.layouts import local_shape
 from tuner.shards.rules.addition import ADDITION
+from tuner.shards.rules.joining import _merged
 from tuner.shards.rules.operator_rules import RULES
 from tuner.shards.rules.rule import shape_of
 from tuner.shards.writer import ShardWriter
@@ -256,6 +257,22 @@ CASES = {
         lambda n: [(2, 3, n, 4)] * 3 + [(2, n, 3, 3)],
         {0: (2, 1, 1), 1: (2, 1, 1), 2: (2, 1, 1)},
     ),
+    "nn.attention_bias of split samples": Case(
+        lambda q, k, v, b: op.nn.attention(q, k, v, b, scale=relax_float(0.4)),
+        lambda q, k, v, b: functional.scaled_dot_product_attention(
+            *(each.transpose(1, 2) for each in (q, k, v)), attn_mask=b, scale=0.4
+        ).transpose(1, 2),
+        lambda n: [(n, 3, 2, 4)] * 3 + [(n, 2, 3, 3)],
+        {0: (0, 1, 1), 1: (0, 1, 1), 2: (0, 1, 1)},
+    ),
+    "nn.attention_bias of split samples, shared": Case(
+        lambda q, k, v, b: op.nn.attention(q, k, v, b, scale=relax_float(0.4)),
+        lambda q, k, v, b: functional.scaled_dot_product_attention(
+            *(each.transpose(1, 2) for each in (q, k, v)), attn_mask=b, scale=0.4
+        ).transpose(1, 2),
+        lambda n: [(n, 3, 2, 4)] * 3 + [(1, 2, 3, 3)],
+        {0: (0, 1, 1), 1: (0, 1, 1), 2: (0, 1, 1)},
+    ),
     "take of split rows": Case(
         lambda x: op.take(x, indices(TOKENS)[0], axis=0, mode="clip"),
         lambda x: functional.embedding(indices(TOKENS)[1], x),
@@ -410,6 +427,22 @@ def test_a_gradient_that_is_split_along_the_indices_of_a_whole_table_is_refused(
     (stage,) = build_stages(weighted(function, [(3, 5), (4, 5)]), ())
     with pytest.raises(UnsupportedOperatorError, match="gradient is split along the indices"):
         shard_stage(stage, {"p1": split_axis(0, 4, 2)}, 2)
+
+
+@pytest.mark.parametrize(("rows", "kinds"), [(3, ["sum"]), (1, ["sum", "sum"])])
+def test_terms_of_one_shape_are_added_before_they_are_summed(rows, kinds, weighted):
+    def function(x, y, a, b):
+        return op.square(op.add(op.matmul(x, a), op.matmul(y, b)))
+
+    shapes = [(3, 12), (rows, 12), (12, 4), (12, 4)]
+    (stage,) = build_stages(weighted(function, shapes, training=False), ())
+    layouts = {f"p{at}": split_axis(axis, 12, 2) for at, axis in enumerate((1, 1, 0, 0))}
+    rounds = shard_stage(stage, layouts, 2).forward.rounds
+    assert [each.kind for collectives in rounds for each in collectives] == kinds
+
+
+def test_runs_that_touch_are_one() -> None:
+    assert _merged([(0, 2), (4, 2), (6, 3), (9, 1), (12, 1)]) == ((0, 2), (4, 6), (12, 1))
 
 
 def test_what_is_reduced_already_is_no_term_again(weighted):

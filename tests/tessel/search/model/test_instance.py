@@ -233,6 +233,34 @@ def test_blocks_that_free_come_first_and_then_those_that_add_least() -> None:
     assert "".join(blocks[index].name for index in order) == "cdeba"
 
 
+def test_what_is_freed_at_most_is_that_of_the_best_set_of_blocks() -> None:
+    rng = random.Random(0)
+    for _ in range(120):
+        count = rng.randint(1, 6)
+        memory = [rng.choice([-3, -2, -1, 0, 1, 2, 3]) for _ in range(count)]
+        before = [sum(1 << other for other in range(item) if rng.random() < 0.4) for item in range(count)]
+        sets = [
+            chosen
+            for chosen in range(1 << count)
+            if all(before[item] & ~chosen == 0 for item in range(count) if chosen >> item & 1)
+        ]
+        freed = [-sum(memory[item] for item in range(count) if chosen >> item & 1) for chosen in sets]
+        assert memory_need._most_freed(memory, before, range(count)) == max(freed), (memory, before)
+
+
+def test_too_many_options_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = vshape(2, choose_backward=True, backward_memory=0)
+    balanced = vshape(2, choose_backward=True)
+    assert not memory_need.micro_batches_may_help_each_other(balanced)
+    with pytest.raises(InfeasibleError, match="each micro-batch leaves 1 unit there"):
+        build_instance(placement, micro_batches=4, memory=2)
+    monkeypatch.setattr(memory_need, "MAX_COMBINATIONS", 3)
+    assert memory_need.micro_batches_may_help_each_other(balanced)
+    with pytest.raises(InfeasibleError, match="needs at least 0 units") as error:
+        build_instance(placement, micro_batches=4, memory=2)
+    assert "each micro-batch leaves" not in str(error.value)
+
+
 def test_a_search_that_was_cut_off_does_not_claim_that_there_is_no_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
