@@ -3,10 +3,10 @@
     python .ci/mutate.py                                  twelve mutants of each module, 30 minutes at most
     python .ci/mutate.py --only validation --each 1000    every mutant of the modules whose path holds a word
 
-Each mutant runs in a process of its own, forked from one that has imported what the tests need beside the
-project: neither files nor other processes see the change, and a mutant costs its tests alone. The first test
-that fails decides. The mutants are drawn by a seed. Printed are a table of the modules and all survivors; the
-exit status is 1 where fewer than 95 % of those decided were noticed. `.ci/equivalent_mutants.txt` names those
+Each mutant runs in a process of its own, forked from one that has collected the tests: neither files nor
+other processes see the change, and a mutant costs the tests alone that run what it changed, up to the first
+that fails. The mutants are drawn by a seed. Printed are a table of the modules and all survivors; the exit
+status is 1 where fewer than 95 % of those decided were noticed. `.ci/equivalent_mutants.txt` names those
 that change nothing that anyone sees, with the reason; they are not run.
 """
 
@@ -14,19 +14,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import random
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = ROOT / ".ci" / "equivalent_mutants.txt"
@@ -38,6 +32,9 @@ NEEDED = (
 )  # fmt: skip
 """What forked processes find imported; nothing of this project."""
 
+STORE = tuple(
+    f"database/test_{name}.py" for name in ("store", "pruning", "connection", "damage", "migration")
+)
 BOUNDS = (
     "search/test_every_bound.py",
     "search/makespan/bounds",
@@ -46,13 +43,19 @@ BOUNDS = (
 PERIODS = ("search/repetend/test_period_bounds.py", "search/test_every_bound.py")
 MODEL = ("search/model", "search/test_every_bound.py")
 STEADY = ("search/repetend/test_steady_state_memory.py",)
-GRADIENTS = ("stages/gradients/test_operator_gradients.py", "stages/gradients/test_borders.py")
-NORMS = (*GRADIENTS, "stages/test_batch_norm.py")
+GRADIENTS = (
+    *(f"stages/gradients/test_{name}.py" for name in ("operator_gradients", "borders", "torch_calls")),
+    *(f"stages/test_{name}.py" for name in ("batch_norm", "missing_gradients")),
+)
 RULES = ("shards/test_rules.py", "shards/test_tensor_parallel.py", "shards/test_vocabulary.py")
 TESTS: dict[str, tuple[str, ...]] = {
     "tessel/validation.py": ("test_validation.py",),
-    "records/database/store.py": ("database/test_store.py", "database/test_pruning.py"),
+    "records/database/store.py": STORE,
     "records/database/pruning.py": ("database/test_pruning.py",),
+    "tessel/search/makespan/bounds/decision_diagram.py": (
+        "search/makespan/bounds/test_decision_diagram.py",
+        "search/makespan/bounds/test_prover.py",
+    ),
     "tessel/search/makespan/bounds/": BOUNDS,
     "tessel/search/repetend/period_bounds.py": PERIODS,
     "tessel/search/repetend/steady_state_memory.py": STEADY,
@@ -63,8 +66,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "tuner/stages/transpositions.py": ("stages/test_transpositions.py",),
     "tuner/stages/layers.py": ("stages/test_layers.py",),
     "tuner/stages/missing_gradients.py": ("stages/test_missing_gradients.py",),
-    "tuner/stages/differentiate.py": (*GRADIENTS, "stages/test_missing_gradients.py"),
-    "tuner/stages/gradients/": NORMS,
+    "tuner/stages/differentiate.py": GRADIENTS,
+    "tuner/stages/gradients/": GRADIENTS,
+    "tuner/shards/rules/reshaping.py": ("shards/test_reshaping.py", "shards/test_rules.py"),
     "tuner/shards/rules/": RULES,
     "tuner/measuring/race.py": ("measuring/test_race.py",),
     "tuner/measuring/raced_programs.py": ("measuring/test_raced_programs.py",),
@@ -73,23 +77,11 @@ TESTS: dict[str, tuple[str, ...]] = {
 """By module or folder of modules, the tests that must notice a change, the fastest first."""
 
 MARKS = "not slow and not postgres and not gpu"
-SLOW = (
+WITH_OTHERS = (
     "tests/tessel/exports/test_recipe.py::test_a_tuned_plan_has_its_modules",
-    "tests/tessel/search/makespan/bounds/test_decision_diagram.py::test_known_totals_are_proven_least",
     "tests/records/database/test_store.py::test_eight_processes_that_append_and_four_that_read_lose_nothing",
 )
-"""Tests that are left out: each mutant would wait for them."""
-
-
-@dataclass(slots=True)
-class Run:
-    """A process that runs tests: of a mutant, or of the code as it is."""
-
-    module: str
-    mutant: Mutant | None
-    process: int
-    started: float
-    limit_s: float
+"""Tests that wait for other processes, as each mutant would; they are left out."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -101,21 +93,19 @@ def main(arguments: Sequence[str]) -> int:
     for name in NEEDED:
         importlib.import_module(name)
     modules = [module for module in _modules() if any(word in module for word in options.only or [""])]
-    seconds = _baselines(modules, options.jobs)
-    chosen = _drawn(modules, options.each, options.seed)
+    again = None if options.again is None else options.again.read_text().splitlines()
+    chosen = {module: _drawn(module, options.each, options.seed, again) for module in modules}
+    num_waiting = sum(len(mutants) for mutants in chosen.values())
     end = time.monotonic() + 60 * options.minutes
-    killed: Counter[str] = Counter()
-    survivors: list[tuple[str, Mutant]] = []
-    num_run = 0
+    outcome = Outcome()
 
-    for module, mutant, status in _results(chosen, seconds, options.jobs, end):
-        num_run += 1
-        if status == 0:
-            survivors.append((module, mutant))
-            print(f"survived  {module}:{mutant.line}  {mutant.key}", flush=True)
-        else:
-            killed[module] += 1
-    return _report(modules, killed, survivors, left=len(chosen) - num_run)
+    for group in _groups(modules):
+        mutants = [(module, mutant) for module in group.modules for mutant in chosen[module]]
+        random.Random(options.seed).shuffle(mutants)
+        minutes = max(0.0, end - time.monotonic()) / 60 * len(mutants) / max(1, num_waiting)
+        num_waiting -= len(mutants)
+        outcome.add(outcome_of(group, mutants, jobs=options.jobs, minutes=minutes))
+    return _report(modules, outcome)
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -127,6 +117,9 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--each", type=int, default=12, help="mutants of a module (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="the survivors in an earlier run's output, and no others"
+    )
     parser.add_argument(
         "--minutes", type=float, default=30.0, help="no mutant starts later (default: %(default)s)"
     )
@@ -142,7 +135,7 @@ def _modules() -> list[str]:
     for name in TESTS:
         paths = sorted((ROOT / name).glob("*.py")) if name.endswith("/") else [ROOT / name]
         found += [str(path.relative_to(ROOT)) for path in paths if path.name != "__init__.py"]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _tests_of(module: str) -> list[str]:
@@ -150,134 +143,46 @@ def _tests_of(module: str) -> list[str]:
     return [f"tests/{module.split('/')[0]}/{name}" for name in names]
 
 
-def _drawn(modules: Sequence[str], each: int, seed: int) -> list[tuple[str, Mutant]]:
-    """Return so many mutants of each module, those of all modules mixed, so that a budget cuts none short."""
-    equivalent = {line.split("\t")[0] for line in EQUIVALENT.read_text().splitlines() if "\t" in line}
-    chosen = []
+def _groups(modules: Sequence[str]) -> list[Group]:
+    """Return the modules by their tests; those with compiled functions apart, whose tests are slower."""
+    shared: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
     for module in modules:
-        found = [m for m in mutants_of((ROOT / module).read_text()) if f"{module} {m.key}" not in equivalent]
-        drawn = random.Random(f"{seed} {module}").sample(found, min(each, len(found)))
-        chosen += [(module, mutant) for mutant in drawn]
-    random.Random(seed).shuffle(chosen)
-    return chosen
+        is_compiled = "@compiled" in (ROOT / module).read_text()
+        shared.setdefault((is_compiled, tuple(_tests_of(module))), []).append(module)
+    options = ("-m", MARKS, *(f"--deselect={test}" for test in WITH_OTHERS))
+    return [Group(ROOT, tuple(members), tests, options) for (_, tests), members in shared.items()]
 
 
-def _baselines(modules: Sequence[str], jobs: int) -> dict[str, float]:
-    """Return the seconds that each module's tests take as it is; exit where they fail.
-
-    The first run of all compiles what the machine keeps, and does not count.
-    """
-    seconds = {}
-    for run, status, took in _finished([(module, None, 900.0) for module in modules], jobs):
-        if status != 0:
-            sys.exit(f"the tests of {run.module} fail as it is: pytest {' '.join(_tests_of(run.module))}")
-        seconds[run.module] = took
-    return seconds
+def _drawn(module: str, each: int, seed: int, again: Sequence[str] | None) -> list[Mutant]:
+    """Draw mutants of a module, or take those that the output of an earlier run has as survivors."""
+    equivalent = {line.split("\t")[0] for line in EQUIVALENT.read_text().splitlines() if "\t" in line}
+    found = [m for m in mutants_of((ROOT / module).read_text()) if f"{module} {m.key}" not in equivalent]
+    if again is not None:
+        keys = [line.split("  ", 2)[2] for line in again if line.startswith(f"survived  {module}:")]
+        return [mutant for mutant in found if mutant.key in keys]
+    return random.Random(f"{seed} {module}").sample(found, min(each, len(found)))
 
 
-def _results(chosen, seconds, jobs, end):
-    asked = [(module, mutant, 10 + 5 * seconds[module]) for module, mutant in chosen]
-    for run, status, _ in _finished(asked, jobs, end):
-        yield run.module, run.mutant, status
-
-
-def _finished(asked, jobs, end=float("inf")):
-    """Yield runs with their status (that of pytest, or -1 where it took too long) and seconds as they end."""
-    waiting, running = list(reversed(asked)), []
-    while running or (waiting and time.monotonic() < end):
-        while waiting and len(running) < jobs and time.monotonic() < end:
-            module, mutant, limit_s = waiting.pop()
-            running.append(Run(module, mutant, _forked(module, mutant), time.monotonic(), limit_s))
-        time.sleep(0.01)
-        for run in list(running):
-            took = time.monotonic() - run.started
-            process, status = os.waitpid(run.process, os.WNOHANG)
-            if not process and took > run.limit_s:
-                os.killpg(run.process, signal.SIGKILL)
-                os.waitpid(run.process, 0)
-            elif not process:
-                continue
-            running.remove(run)
-            yield run, os.waitstatus_to_exitcode(status) if process else -1, took
-
-
-def _forked(module: str, mutant: Mutant | None) -> int:
-    """Start a process that runs the tests of a module; its exit status is pytest's."""
-    process = os.fork()
-    if process:
-        return process
-    try:
-        os.setsid()
-        silent = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(silent, stream)
-        os._exit(_tested(module, mutant))
-    finally:
-        os._exit(70)
-
-
-def _tested(module: str, mutant: Mutant | None) -> int:
-    import hypothesis  # noqa: PLC0415 (imported before the fork)
-    import numba  # noqa: PLC0415
-    import pytest  # noqa: PLC0415
-
-    # What fails need not be made small.
-    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
-    hypothesis.settings.register_profile(
-        "mutants", derandomize=True, deadline=None, database=None, phases=phases
-    )
-    text = (ROOT / module).read_text()
-    numba.config.DISABLE_JIT = "@compiled" in text
-    if mutant is not None:
-        code = compile(mutant.tree, str(ROOT / module), "exec")
-        sys.meta_path.insert(0, _MutantFinder(module.removesuffix(".py").replace("/", "."), code))
-    options = [
-        "-q",
-        "-x",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        "--hypothesis-profile",
-        "mutants",
-        "-m",
-        MARKS,
-    ]
-    deselected = [f"--deselect={test}" for test in SLOW]
-    return int(pytest.main([*options, *deselected, "--rootdir", str(ROOT), *_tests_of(module)]))
-
-
-class _MutantFinder(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
-    """Finds one module, and gives it other code than that of its file."""
-
-    def __init__(self, name: str, code: CodeType) -> None:
-        importlib.machinery.SourceFileLoader.__init__(self, name, code.co_filename)
-        self.code = code
-
-    def find_spec(self, fullname, path, target=None):
-        if fullname != self.name:
-            return None
-        return importlib.util.spec_from_file_location(fullname, self.path, loader=self)
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.code
-
-
-def _report(
-    modules: Sequence[str], killed: Counter[str], survivors: Sequence[tuple[str, Mutant]], *, left: int
-) -> int:
-    survived = Counter(module for module, _ in survivors)
+def _report(modules: Sequence[str], outcome: Outcome) -> int:
+    survived = Counter(module for module, _, _ in outcome.survivors)
+    noticed = outcome.noticed
     print("\n| module | run | noticed | survived |\n|---|---|---|---|")
     for module in modules:
-        print(f"| `{module}` | {killed[module] + survived[module]} | {killed[module]} | {survived[module]} |")
-    total = killed.total() + len(survivors)
-    share = killed.total() / total if total else 1.0
-    print(f"\n{killed.total()} of {total} mutants noticed: {share:.1%}; {left} not run, for want of time")
+        print(
+            f"| `{module}` | {noticed[module] + survived[module]} | {noticed[module]} | {survived[module]} |"
+        )
+    total = noticed.total() + len(outcome.survivors)
+    share = noticed.total() / total if total else 1.0
+    print(
+        f"\n{noticed.total()} of {total} mutants noticed: {share:.1%};"
+        f" {outcome.num_left} not run, for want of time"
+    )
     return int(share < WANTED)
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
+    from mutant_runs import Group, Outcome, outcome_of
     from mutations import Mutant, mutants_of
 
     sys.exit(main(sys.argv[1:]))

@@ -49,8 +49,7 @@ def mutants_of(text: str) -> list[Mutant]:
     seen: Counter[str] = Counter()
     found = []
     for number, (path, change) in enumerate(_changes(original)):
-        tree = copy.deepcopy(original)
-        line, key = _apply(tree, path, change)
+        tree, line, key = _changed(original, path, change)
         seen[key] += 1
         key += f" ({seen[key]})" if seen[key] > 1 else ""
         found.append((line, number, key, tree))
@@ -94,22 +93,24 @@ def _is_skipped(node: ast.AST, path: Path) -> bool:
     return isinstance(node, SKIPPED)
 
 
-def _apply(tree: ast.Module, path: Path, change: int) -> tuple[int, str]:
-    """Change the tree in place; return the line and the key."""
-    node: ast.AST = tree
+def _changed(original: ast.Module, path: Path, change: int) -> tuple[ast.Module, int, str]:
+    """Return the changed tree, which shares with the original what lies off the path, with line and key."""
+    tree = node = copy.copy(original)
     function = "module"
-    for field, index in path:
-        parent, node = node, getattr(node, field) if index is None else getattr(node, field)[index]
-        if isinstance(node, ast.FunctionDef):
-            function = node.name
-    changed = _alternatives(node)[change]
-    if index is None:
-        setattr(parent, field, changed)
-    else:
-        getattr(parent, field)[index] = changed
-    ast.copy_location(changed, node)
-    before = " ".join(_head(node).split())
-    return getattr(node, "lineno", 0), f"{function}: {before} -> {' '.join(_head(changed).split())}"
+    for at, (field, index) in enumerate(path):
+        parent, inner = node, getattr(node, field) if index is None else getattr(node, field)[index]
+        if isinstance(inner, ast.FunctionDef):
+            function = inner.name
+        node = copy.copy(inner) if at < len(path) - 1 else _alternatives(inner)[change]
+        if index is None:
+            setattr(parent, field, node)
+        else:
+            setattr(
+                parent, field, [*getattr(parent, field)[:index], node, *getattr(parent, field)[index + 1 :]]
+            )
+    ast.copy_location(node, inner)
+    before, after = (" ".join(_head(each).split()) for each in (inner, node))
+    return tree, getattr(inner, "lineno", 0), f"{function}: {before} -> {after}"
 
 
 def _head(node: ast.AST) -> str:

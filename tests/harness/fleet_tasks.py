@@ -15,6 +15,16 @@ def nap(name: bytes, folder: bytes, seconds: bytes) -> tuple[bytes, ...]:
     return (name,)
 
 
+def stall(folder: bytes, num_stalled: bytes) -> tuple[bytes, ...]:
+    """End at once, but not on the first machines: they say so by a file, and wait for another, `end`."""
+    place = Path(folder.decode())
+    if len(list(place.glob("stalled-*"))) < int(num_stalled):
+        (place / f"stalled-{uuid.uuid4().hex}").touch()
+        while not (place / "end").exists():
+            time.sleep(0.05)
+    return (b"done",)
+
+
 def temporary_folder() -> bytes:
     """Return where this process keeps temporary files."""
     return tempfile.gettempdir().encode()

@@ -28,6 +28,7 @@ from tuner.backends.protocol import Backend
 from tuner.backends.registry import available_backends, backends_for
 from tuner.errors import TunerError
 from tuner.fleet.documents import (
+    Answer,
     Answered,
     Ask,
     Candidate,
@@ -40,6 +41,7 @@ from tuner.fleet.documents import (
     RaceEnded,
     RaceOf,
     Refused,
+    Request,
     Result,
     Task,
 )
@@ -116,17 +118,22 @@ def describe(document: bytes, dask_worker: Any = None) -> bytes:
 
 
 def carry_out(document: bytes, *arrays: bytes) -> tuple[bytes, ...]:
-    """Do a `Task`, and return its `Result` as a document, and the bytes of arrays that belong to it."""
+    """Do what a `Request` asks; return its `Answer` as a document, and the bytes of its arrays."""
     with _BUSY:
-        task: Task = msgspec.msgpack.decode(document, type=Task)
-        result, more = _carried_out(task, arrays)
+        request = msgspec.msgpack.decode(document, type=Request)
+        _Held.asked = request.asked
+        try:
+            result, more = _carried_out(request.task, arrays)
+        finally:
+            _Held.asked = ""
         _count(result)
-        return msgspec.msgpack.encode(result), *more
+        return msgspec.msgpack.encode(Answer(asked=request.asked, result=result)), *more
 
 
-def activity(worker: Any) -> dict[str, float]:
-    """Return what this machine has measured since it started; a metric of the Dask worker."""
+def activity(worker: Any) -> dict[str, float | str]:
+    """Return what this machine is asked, and has measured since it started; a metric of the Dask worker."""
     return {
+        "asked": _Held.asked,
         "seconds": time.monotonic() - _STARTED,
         "measured": _COUNTS["measured"],
         "failed": _COUNTS["failed"],
@@ -201,8 +208,10 @@ def _own_reference(reference: str) -> str:
 
 
 class _Held:
-    """The measuring process of this machine, what it was started for, and who lowers programs in it."""
+    """The measuring process of this machine, what it was started for, who lowers programs in it, and what is
+    asked of it now."""
 
+    asked: str = ""
     backends: tuple[Backend, ...] = ()
     process: WorkerProcess | None = None
     purpose: tuple[Target, tuple[str, ...]] | None = None

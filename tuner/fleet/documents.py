@@ -166,3 +166,17 @@ class Refused(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 Task: TypeAlias = Candidate | RaceOf | Ask | Probe
 Result: TypeAlias = Measured | RaceEnded | Answered | Probed | Refused
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A task on its way to a machine; `asked` is its fingerprint."""
+
+    asked: str
+    task: Task
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a task; `asked` is the fingerprint of the request that was carried out."""
+
+    asked: str
+    result: Result

@@ -25,6 +25,7 @@ from tuner.errors import TunerError
 from tuner.fleet.check_order import CheckOrder
 from tuner.fleet.device_tasks import ALIKE, DEVICE, carry_out, describe
 from tuner.fleet.documents import (
+    Answer,
     Answered,
     Ask,
     Candidate,
@@ -37,7 +38,7 @@ from tuner.fleet.documents import (
     RaceEnded,
     RaceOf,
     Refused,
-    Result,
+    Request,
     Task,
     identity_of,
 )
@@ -45,12 +46,19 @@ from tuner.fleet.process_tasks import arrays_of, bytes_of
 from tuner.fleet.task_queue import Sent, TaskQueue
 from tuner.measuring.messages import Compare, Ran, Reply, Run
 from tuner.measuring.program_pool import Job, Outcome
-from tuner.measuring.race import RaceResult
+from tuner.measuring.race import FEWEST_ROUNDS, RaceResult
 from tuner.measuring.request import Limits, MeasureRequest
 from tuner.measuring.worker_pool import job_of
+from tuner.measuring.worker_process import START_TIMEOUT_S
 from tuner.targets.target import Target
 
 AnyResult = TypeVar("AnyResult", Measured, RaceEnded, Answered, Probed)
+
+SPARE_S = 3 * START_TIMEOUT_S
+"""How long a machine may take beside a task's own limits: it may start its measuring process again."""
+
+PROBE_S = 600.0
+"""How long a machine may take to measure its peak rates; half a minute is usual."""
 
 _AHEAD = 2
 """Candidates on their way for each machine: one that ends a candidate finds the next one there."""
@@ -199,7 +207,7 @@ class FleetPool:
         """
         order = CheckOrder()
 
-        def tasks() -> Iterator[Sent[Job]]:
+        def tasks() -> Iterator[Sent[tuple[Job, str]]]:
             for job in jobs:
                 order.begin(job)
                 candidate = Candidate(
@@ -209,12 +217,14 @@ class FleetPool:
                     build_timeout_s=job.timeout_s,
                     limits=self._limits,
                 )
-                yield Sent(job, self._candidate_key(job), (msgspec.msgpack.encode(candidate),))
+                key = self._candidate_key(job)
+                document = msgspec.msgpack.encode(Request(asked=key, task=candidate))
+                yield Sent((job, key), key, (document,), limit_s=self._limit_s(candidate))
 
-        for job, (document, *_) in self._tasks.results(
+        for (job, key), (document, *_) in self._tasks.results(
             carry_out, tasks(), resources=self._resources, in_flight=self._num_in_flight
         ):
-            measured = _decoded(document, Measured)
+            measured = _decoded(document, Measured, asked=key)
             self._keep(measured.kernels)
             outcome = Outcome(
                 job=job, built=measured.built, timed=measured.timed, measured_at=measured.measured_at
@@ -232,7 +242,7 @@ class FleetPool:
             seed=self._seed,
             kernels=self._known_kernels(),
         )
-        result = _decoded(self._do(task)[0], RaceEnded).result
+        result = self._do(task, RaceEnded)[0].result
         samples = tuple(itertools.chain.from_iterable(result.samples))
         if (
             len(result.samples) != len(requests)
@@ -252,8 +262,8 @@ class FleetPool:
     ) -> Reply | tuple[np.ndarray, ...]:
         """Return the results of running a module once, on one machine, or how that failed."""
         task = Ask(machine=self._machine, request=request, timeout_s=timeout_s, kernels=self._known_kernels())
-        document, *results = self._do(task, bytes_of(arrays))
-        reply = _decoded(document, Answered).reply
+        answered, results = self._do(task, Answered, bytes_of(arrays))
+        reply = answered.reply
         if not isinstance(reply, Ran):
             return reply
         try:
@@ -267,11 +277,11 @@ class FleetPool:
     def compare(self, request: Compare, timeout_s: float) -> Reply:
         """Return how far two modules' results are apart, by one machine, or how that failed."""
         task = Ask(machine=self._machine, request=request, timeout_s=timeout_s, kernels=self._known_kernels())
-        return _decoded(self._do(task)[0], Answered).reply
+        return self._do(task, Answered)[0].reply
 
     def probe(self) -> list[tuple[Workload, Measurement]]:
         """Measure the peak rates of one machine's device, which is like all others'."""
-        return list(_decoded(self._do(Probe(machine=self._machine))[0], Probed).probes)
+        return list(self._do(Probe(machine=self._machine), Probed)[0].probes)
 
     def _known_kernels(self) -> tuple[TunedKernel, ...]:
         """Return the kernels that are tuned, by this tuner's database and by what the fleet found since."""
@@ -285,15 +295,33 @@ class FleetPool:
             for folder in self._kernel_folders:
                 add_kernels(folder, new)
 
-    def _do(self, task: Task, arrays: Sequence[bytes] = ()) -> tuple[bytes, ...]:
+    def _do(
+        self, task: Task, kind: type[AnyResult], arrays: Sequence[bytes] = ()
+    ) -> tuple[AnyResult, Sequence[bytes]]:
         """Have one machine do one task, and return its result and the bytes that belong to it."""
-        document = msgspec.msgpack.encode(task)
         # Two tuners that ask the same want answers of their own: they may be arrays of any size.
-        key = f"tessel-{type(task).__name__.lower()}-{id(self)}-{next(self._numbers)}-{_digest(document)}"
-        sent = Sent(None, key, (document, *arrays))
+        digest = _digest(msgspec.msgpack.encode(task))
+        key = f"tessel-{type(task).__name__.lower()}-{id(self)}-{next(self._numbers)}-{digest}"
+        document = msgspec.msgpack.encode(Request(asked=key, task=task))
+        sent = Sent(None, key, (document, *arrays), limit_s=self._limit_s(task))
         results = self._tasks.results(carry_out, [sent], resources=self._resources, in_flight=lambda: 1)
-        ((_, result),) = results
-        return result
+        ((_, (answer, *more)),) = results
+        return _decoded(answer, kind, asked=key), more
+
+    def _limit_s(self, task: Task) -> float:
+        """Return how long a machine that keeps a task's own limits takes for it at most."""
+        run_s = self._limits.run_timeout_s
+        match task:
+            case Candidate():
+                own_s = task.build_timeout_s + run_s
+            case RaceOf():
+                rounds_s = FEWEST_ROUNDS * len(task.builds) * run_s
+                own_s = sum(task.build_timeouts_s) + self._limits.race_s + rounds_s
+            case Ask():
+                own_s = task.timeout_s
+            case Probe():
+                own_s = PROBE_S
+        return own_s + SPARE_S
 
     def _candidate_key(self, job: Job) -> str:
         limits = msgspec.msgpack.encode(self._limits)
@@ -311,19 +339,25 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _decoded(document: bytes, kind: type[AnyResult]) -> AnyResult:
+def _decoded(document: bytes, kind: type[AnyResult], *, asked: str) -> AnyResult:
     """Return a result of the kind that was asked for.
 
     Raises:
-        TunerError: the machine refused, or answers as another version would.
+        TunerError: the machine refused, or answers as another version would, or another request.
     """
     try:
-        result: Result = msgspec.msgpack.decode(document, type=Result)
+        answer = msgspec.msgpack.decode(document, type=Answer)
     except msgspec.MsgspecError as error:
         raise TunerError(
             f"a machine of the fleet answers what this version does not understand ({error}); install the "
             "same version on all of them"
         ) from error
+    result = answer.result
+    if answer.asked != asked:
+        raise TunerError(
+            f"a machine of the fleet answers request {answer.asked[:80]!r}, and was asked {asked!r}; start "
+            "its worker again"
+        )
     if isinstance(result, Refused):
         raise TunerError(f"a machine of the fleet refused a task: {result.message}; start its worker again")
     if not isinstance(result, kind):

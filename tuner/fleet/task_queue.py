@@ -2,7 +2,8 @@
 
 A task whose worker dies is sent again, also beyond the number of deaths that Dask itself allows: it is no
 candidate that kills a worker, since those run in a process of their own. Tasks that a scheduler forgets
-because it was started anew are sent again when it is back. Checked in tests/tuner/fleet/test_fleet.py.
+because it was started anew are sent again when it is back. A task whose machine does not end it in time goes
+to another, and that machine gets no more. Checked in tests/tuner/fleet/test_task_queue.py.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import queue
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -22,6 +24,7 @@ from distributed import Client, Future
 from distributed.scheduler import KilledWorker
 
 from tuner.errors import TunerError
+from tuner.fleet.held_tasks import HeldTasks
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,9 @@ NO_WORKER_S = 120.0
 
 MAX_DEATHS = 25
 """Times that a task is sent again, each after as many deaths of workers as Dask allows."""
+
+MAX_LATE = 3
+"""Machines that may fail to end a task before the task, or the fleet, is given up."""
 
 ANSWER_S = 60.0
 """How long a worker may take to say what it is: it may import torch first, on a busy machine."""
@@ -51,17 +57,22 @@ class Sent(Generic[T]):
         key: names what it computes: tasks of one key that are in flight are one, whoever sent them.
         arguments: of the function, in bytes.
         num_deaths: how often it was sent again because its workers died.
+        limit_s: how long a machine may take for it.
+        num_late: how often it was sent again because its machine did not end it.
     """
 
     subject: T
     key: str
     arguments: tuple[bytes, ...]
     num_deaths: int = 0
+    limit_s: float = math.inf
+    num_late: int = 0
 
     @property
     def dask_key(self) -> str:
         """The key of this attempt: Dask remembers that an earlier one failed as long as anybody waits."""
-        return f"{self.key}-{self.num_deaths}" if self.num_deaths else self.key
+        attempt = f"-{self.num_deaths}" if self.num_deaths else ""
+        return self.key + attempt + ("-late" * self.num_late)
 
 
 class TaskQueue:
@@ -70,18 +81,22 @@ class TaskQueue:
     Args:
         address: of the scheduler, such as `tcp://localhost:8786`; certificates for `tls://…` are found as
             Dask's configuration says.
+        clock: seconds, by which machines are late.
 
     Raises:
         ValueError: that is no address.
         TunerError: no scheduler answers there.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         host_of(address)
+        self._clock = clock
         self.address = address
         self._client: Client | None = None
         self._workers: dict[str, dict[str, Any]] = {}
-        self._asked_s = -_POLL_S
+        self._asked_s = self._watched_s = -_POLL_S
+        self._held = HeldTasks()
+        self._late: set[str] = set()
         self._connect(timeout_s=10.0)
 
     def close(self) -> None:
@@ -150,7 +165,7 @@ class TaskQueue:
             in_flight: how many tasks may be on their way.
 
         Raises:
-            TunerError: there is no worker or no scheduler for too long.
+            TunerError: there is no worker or no scheduler for too long, or no machine ends a task in time.
         """
         waiting = iter(tasks)
         ended: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
@@ -167,6 +182,7 @@ class TaskQueue:
                         self._send(function, task, resources, sent, ended)
                 if not sent:
                     return
+                self._hand_over_late(function, resources, sent, ended)
                 future = _next_ended(ended, sent)
                 if future is None:
                     if self._has_worker(resources):
@@ -205,10 +221,59 @@ class TaskQueue:
             *task.arguments,
             key=task.dask_key,
             resources=dict.fromkeys(resources, 1),
+            workers=self._punctual(resources) if self._late else None,
             pure=True,
         )
         sent[future] = task
         future.add_done_callback(ended.put)
+
+    def _hand_over_late(
+        self,
+        function: Callable[..., tuple[bytes, ...]],
+        resources: Collection[str],
+        sent: dict[Future[Any], Sent[T]],
+        ended: queue.SimpleQueue[Future[Any]],
+    ) -> None:
+        """Send what a machine holds and does not end to others."""
+        if time.monotonic() - self._watched_s < _POLL_S:
+            return
+        self._watched_s = time.monotonic()
+        try:
+            held = self.client.processing()
+        except (OSError, RuntimeError, ValueError):
+            return  # the scheduler is away
+        own = {task.key for task in sent.values()}
+        said = {
+            address: info["metrics"].get("tessel", {}).get("asked")
+            for address, info in self.workers().items()
+        }
+        elsewhere = [address for address, asked in said.items() if asked and asked not in own]
+        limit_s = {task.dask_key: task.limit_s for task in sent.values()}
+        for address in self._held.late(held, limit_s, elsewhere=elsewhere, now=self._clock()):
+            logger.warning("the worker at %s does not end what it was asked; others get it", address)
+            self._late.add(address)
+            for future, task in [each for each in sent.items() if each[1].dask_key in held[address]]:
+                del sent[future]
+                future.release()
+                self._send(function, replace(task, num_late=task.num_late + 1), resources, sent, ended)
+
+    def _punctual(self, resources: Collection[str]) -> list[str]:
+        """Return the workers of these resources that end their tasks.
+
+        Raises:
+            TunerError: there are none, or as many did not as may be.
+        """
+        able = {
+            address for address, info in self.workers().items() if set(resources) <= set(info["resources"])
+        }
+        punctual = sorted(able - self._late)
+        if not punctual or len(self._late) > MAX_LATE:
+            raise TunerError(
+                f"{len(self._late)} machines of the fleet at {self.address} did not end what they were asked "
+                "within its own limits, and no other is left to ask; start their workers again, and run the "
+                "same command again: what was measured is in the records"
+            )
+        return punctual
 
     def _result(self, future: Future[Any]) -> tuple[bytes, ...] | BaseException:
         """Return what a task returned, or why it is to be sent again.

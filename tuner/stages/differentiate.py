@@ -80,11 +80,7 @@ def missing_gradients(program: Program) -> tuple[MissingGradientError, ...]:
 
     What stands before one of them is not looked at, unless there is another way from it to the loss.
     """
-    wanted = [
-        variable
-        for variable in program.parameters
-        if is_differentiable(variable) and program.names[variable] not in program.untrained
-    ]
+    wanted = [variable for variable in program.parameters if program.names[variable] not in program.untrained]
     seeds = {output: relax.const(1.0, output.ty.dtype) for output in program.outputs}
     tape = _Tape(_dependent_on(program.bindings, wanted), program.padding_rows, found_missing=[])
     _differentiate(program.bindings, seeds, wanted, tape)

@@ -78,6 +78,15 @@ def test_a_prune_keeps_the_oldest_of_equally_fast_ones_and_takes_a_future_date_f
         assert store.verify() == []
 
 
+def test_a_date_in_the_future_is_older_than_the_oldest_date(url: str) -> None:
+    workload = make_workload()
+    with open_store(url, clock=lambda: 100.0) as store:
+        for latency, date in ((1.0, -5.0), (2.0, 0.0), (3.0, 101.0)):
+            store.append(workload, make_measurement(workload, [latency], measured_at=date))
+        prune(store, keep_newest=1, apply=True)
+        assert [measurement.measured_at for measurement in contents(store)] == [-5.0, 0.0]
+
+
 def test_a_prune_removes_what_no_record_refers_to_any_more(store: RecordStore) -> None:
     workload, other = make_workload(), make_workload(16)
     kept = make_measurement(other, target="cuda", environment=make_environment(num_threads=7))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,7 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from records import Match, Record, RecordError, RecordStore, Status, Tensor, open_store
+from records.database import store as store_module
 from records.database.counts import Stats, count_records
+from records.database.migration import prepare_schema
 from records.database.pruning import prune
 from tests.records.strategies import items, make_environment, make_measurement, make_workload, texts
 
@@ -361,6 +364,56 @@ def test_best_is_the_fastest_success_of_each_workload_target_and_device(store: R
     assert slow not in ids()
     with pytest.raises(ValueError, match="without a target"):
         store.best(environment=elsewhere)
+
+
+def test_what_a_lost_connection_cut_short_is_done_again(url: str) -> None:
+    with open_store(url) as store:
+        answers = iter([sa.exc.OperationalError("", {}, Exception("gone"), connection_invalidated=True), 7])
+
+        def work(connection: sa.Connection) -> int:
+            answer = next(answers)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        assert store.in_transaction(work) == 7
+
+
+@pytest.mark.parametrize(
+    ("message", "was_reached", "waits"),
+    [
+        ("the database system is starting up", False, True),
+        ("gone", True, True),
+        ("gone", False, False),
+    ],
+)
+def test_a_server_that_starts_or_was_there_before_is_waited_for(
+    message: str, was_reached: bool, waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/records.db"
+    if was_reached:
+        open_store(url).close()
+    errors = [sa.exc.OperationalError("", {}, Exception(message), connection_invalidated=True)]
+
+    def prepare(engine: sa.Engine, location: str) -> None:
+        if errors:
+            raise errors.pop()
+        prepare_schema(engine, location)
+
+    monkeypatch.setattr(store_module, "prepare_schema", prepare)
+    if waits:
+        open_store(url).close()
+    else:
+        with pytest.raises(RecordError, match=message):
+            open_store(url)
+
+
+def test_a_store_that_is_closed_gives_back_what_it_claims(url: str) -> None:
+    with open_store(url) as first, open_store(url) as second:
+        assert first.claims.take("0" * 32)
+        assert not second.claims.take("0" * 32)
+        first.close()
+        assert second.claims.take("0" * 32)
 
 
 def test_stats_count_by_status_target_and_backend(store: RecordStore) -> None:

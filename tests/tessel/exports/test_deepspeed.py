@@ -257,6 +257,11 @@ def test_1f1b_keeps_its_order_and_its_buffers() -> None:
     assert " ".join(map(str, streams[3][:4])) == "a0 L0 F0 B0"
 
 
+def test_only_the_first_and_the_last_stage_load_samples_and_each_once() -> None:
+    streams = instruction_streams(with_layers(ONE_F_ONE_B.build(vshape(4), micro_batches=8)))
+    assert ["".join(map(str, own)).count("L") for own in streams] == [8, 0, 0, 8]
+
+
 def test_the_last_stage_s_forwards_are_put_off_where_the_engine_has_one_loss() -> None:
     recipe = with_layers(GPIPE.build(vshape(2), micro_batches=3))
     assert "".join(each.letter for each in instruction_streams(recipe)[1] if each.letter in "FB") == "FBFBFB"

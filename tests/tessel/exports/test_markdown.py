@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from layer_plans import saved_plan
 
 from tessel.exports.markdown import MAX_ACTIONS, recipe_markdown
@@ -21,8 +23,19 @@ def test_a_plan_is_shown_whole() -> None:
         "data parallel | 2",
     )
     assert all(f"| {each} |" in text for each in settings)
+    assert "| stage | rank | layers | recomputes |\n| --- | --- | --- | --- |\n| 0 | 0 | embed" in text
     assert "| 0 | 0 | embed … block2 (4) | no |" in text
     assert "rank 1: 1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3" in text
+
+
+def test_what_is_recomputed_and_which_devices_a_rank_has_is_shown() -> None:
+    recipe = replace(
+        recipe_of_saved_plan(saved_plan()), recompute=(True, False), rank_devices=((0, 1), (2, 3))
+    )
+    text = recipe_markdown(recipe)
+    assert "| stage | rank | devices | layers | recomputes |" in text
+    assert "| 0 | 0 | 0, 1 | embed … block2 (4) | yes |" in text
+    assert "| 1 | 1 | 2, 3 | block3 … head (4) | no |" in text
 
 
 def test_names_are_escaped_and_long_orders_cut() -> None:

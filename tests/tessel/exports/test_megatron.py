@@ -98,6 +98,7 @@ def test_lists_of_layers_are_read_too() -> None:
         ("Et*2*3L", "repeats nothing"),
         ("E(t|)*999999999L", "more than 65536"),
         ("Et*999999999L", "more than 65536"),
+        ("E" + "t" * 100 + "t*131000L", "more than 65536"),
         ("Et|t|tL", "do not spread evenly"),
         ("E" + "t" * (1 << 20) + "L", "characters"),
     ],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 from layer_plans import profile, saved_plan
 
 from tessel.errors import ScheduleError
+from tessel.exports import megatron_plan
 from tessel.exports.megatron import read_layout
 from tessel.exports.megatron_plan import layout_of_recipe, megatron_arguments, orders_of_megatron
 from tessel.exports.recipe import Recipe, recipe_of_saved_plan
@@ -54,6 +56,24 @@ def test_the_shortest_of_megatron_s_orders_is_named() -> None:
         order.schedule.makespan for order in orders
     )
     assert min(order.schedule.makespan for order in orders) <= plan.schedule.makespan
+
+
+def test_layers_of_two_kinds_are_said() -> None:
+    plan = interleaved()
+    layers = [
+        layer.replace("block", "moe") if layer in ("block1", "block3") else layer for layer in plan.layers
+    ]
+    text = megatron_arguments(replace(plan, layers=tuple(layers)))
+    assert "--moe-layer-freq" in text
+    assert '1 "block#", 1 "moe#", 1 "block#", 1 "moe#", 2 "block#"' in text
+    assert "--moe-layer-freq" not in megatron_arguments(plan)
+
+
+def test_an_order_that_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "# Megatron runs joint backwards in an order of its own; the plan's order is left out."
+    assert said not in megatron_arguments(interleaved())
+    monkeypatch.setattr(megatron_plan, "orders_of_megatron", lambda recipe, layout: ())
+    assert said in megatron_arguments(interleaved())
 
 
 def test_rows_that_are_the_embedding_together_are_one_letter() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -72,6 +73,26 @@ def test_stages_that_are_no_chain_are_refused(shape: str) -> None:
     schedule = GPIPE.build(make_shape(shape, 2), micro_batches=2)
     with pytest.raises(ScheduleError, match=r"no single chain|cannot be exported"):
         recipe_of_schedule(schedule)
+
+
+def test_a_tuned_plan_s_cuts_are_those_of_its_stages() -> None:
+    schedule = GPIPE.build(vshape(3), micro_batches=2)
+    stages = [
+        SimpleNamespace(layers=layers, recomputes=recomputes)
+        for layers, recomputes in (
+            (("embed", "h.0"), False),
+            (("h.1",), True),
+            (("h.2", "norm", "head"), False),
+        )
+    ]
+    plan = SimpleNamespace(model="toy", stages=stages, schedule=schedule, step_us=2.0, batch=4)
+    recipe = recipe_of_plan(plan)  # type: ignore[arg-type]  # what is read of a plan
+    assert recipe.layers == ("embed", "h.0", "h.1", "h.2", "norm", "head")
+    assert recipe.cuts == ((0, 1), (2, 2), (3, 5))
+    assert recipe.recompute == (False, True, False)
+    plan.stages = stages[:2]
+    with pytest.raises(ScheduleError, match="the plan has 2 stages, and its schedule 3"):
+        recipe_of_plan(plan)  # type: ignore[arg-type]  # what is read of a plan
 
 
 def test_a_saved_plan_says_everything() -> None:

@@ -99,12 +99,27 @@ def test_layers_of_several_kinds_are_one_stack(layers: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("layers", "roles"),
+    [
+        ("embed h.0 head", "EtL"),
+        ("first h.0 last", "EtL"),
+        ("first second third", "EtL"),
+        ("first second third fourth fifth", "EtttL"),
+    ],
+)
+def test_names_that_say_nothing_are_read_by_their_place(layers: str, roles: str) -> None:
+    assert "".join(roles_of(layers.split())) == roles
+
+
+@pytest.mark.parametrize(
     ("layers", "named"),
     [
         ("embed vision.0 vision.1 layers.0 layers.1 head", "layers.0"),
         ("embed layers.0 bridge layers.1 head", "bridge"),
         ("embed layers.0.attn layers.0.mlp head", "layers.0.mlp"),
         ("head layers.0 layers.1 embed", "layers.0"),
+        ("embed layers.0 bridge last", "bridge"),
+        ("norm bridge layers.0 head", "bridge"),
         ("embed layers.0 vision.1 vision.2 head", "'vision.1' looks like one of another model"),
     ],
 )
@@ -115,7 +130,9 @@ def test_rows_that_are_none_are_refused_by_name_and_may_be_stated(layers: str, n
     assert "".join(stated_roles(f"E t*{len(rows) - 2} L", rows)) == "E" + "t" * (len(rows) - 2) + "L"
 
 
-@pytest.mark.parametrize("text", ["", "Et*x", "EtL", "tEttL", "E" + "t*999999" * 3, "EmttL", "EtLtt"])
+@pytest.mark.parametrize(
+    "text", ["", "Et*x", "EtL", "tEttL", "E" + "t*999999" * 3, "EmttL", "EtLtt", "Et?ttL"]
+)
 def test_roles_that_do_not_match_the_rows_are_refused(text: str) -> None:
     with pytest.raises(ScheduleError):
         stated_roles(text, ["a", "b", "c", "d", "e"])

@@ -6,7 +6,7 @@ import json
 import sys
 import tomllib
 import types
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,23 @@ def test_names_of_modules_are_kept_and_nothing_ends_a_text(monkeypatch: pytest.M
         ]
         == 2
     )
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [("block1", "row 'block1' stands twice among the rows"), ("a.b.c", "row 'a.b.c' is nested deeper than")],
+)
+def test_rows_that_name_no_one_module_cannot_be_kept(row: str, message: str) -> None:
+    plan = recipe("one stage a rank")
+    layers = (*plan.layers[:4], row, *plan.layers[5:])
+    assert "block1" in plan.layers[:4]
+    with pytest.raises(ScheduleError, match=message):
+        modules_of_stages(replace(plan, layers=layers), keep_names=True)
+
+
+def test_a_plan_without_a_micro_batch_has_one_of_one_sample() -> None:
+    text = titan_toml(replace(recipe("one stage a rank"), micro_batch=None), csv="o.csv")
+    assert tomllib.loads(text)["parallelism"]["pipeline_parallel_microbatch_size"] == 1
 
 
 def test_other_placements_are_refused() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,11 @@ from records import RecordStore, Status, open_store
 from records.measurement import NOT_BY_PROGRAM
 from tests.harness.local_fleet import LocalFleet, wait_until
 from tests.samples.partition_samples import function_module, part_of, partition_module
-from tests.tuner.fleet.lying_worker import LIE
+from tests.tuner.fleet.lying_worker import LIE, STALL
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
 from tuner.fleet import task_queue
-from tuner.fleet.documents import Answered, Measured, RaceEnded, Result
+from tuner.fleet.documents import Answer, Answered, Measured, RaceEnded, Result
 from tuner.fleet.fleet_pool import FleetPool, find_machines
 from tuner.fleet.task_queue import TaskQueue
 from tuner.lowering.workload_of import workload_of
@@ -65,8 +67,8 @@ def measuring(liar: Liar, tmp_path: Path) -> Iterator[Measurer]:
     liar.path.unlink(missing_ok=True)
 
 
-def measurer(liar: Liar, store: RecordStore) -> Measurer:
-    tasks = TaskQueue(liar.fleet.address)
+def measurer(liar: Liar, store: RecordStore, clock: Callable[[], float] = time.monotonic) -> Measurer:
+    tasks = TaskQueue(liar.fleet.address, clock=clock)
     machines = find_machines(tasks, "cpu", num_threads=None, backends=BACKENDS)
     backends = backends_for(BACKENDS, machines.target)
     return Measurer(
@@ -79,8 +81,8 @@ def request(width: int = 8) -> MeasureRequest:
     return MeasureRequest(workload=workload_of(part_of(module)), module=module, backend="tvm")
 
 
-def encoded(result: Result) -> list[bytes]:
-    return [msgspec.msgpack.encode(result)]
+def encoded(result: Result, asked: str = "") -> list[bytes]:
+    return [msgspec.msgpack.encode(Answer(asked=asked, result=result))]
 
 
 def measured(
@@ -145,6 +147,17 @@ def test_an_answer_of_another_type_ends_the_measuring_with_one_line(
     assert measuring.store.stats().measurements == 0
 
 
+def test_the_latency_of_another_program_than_was_asked_for_is_refused(
+    liar: Liar, measuring: Measurer
+) -> None:
+    timed = Timed(samples_us=(1.0,), peak_memory_bytes=0)
+    result = Measured(built=Done(0.0), timed=timed, measured_at=1e9)
+    liar.says(encoded(result, asked="tessel-candidate-of-another"))
+    with pytest.raises(TunerError, match="answers request 'tessel-candidate-of-another', and was asked"):
+        measuring.measure_many([request()])
+    assert measuring.store.stats().measurements == 0
+
+
 @pytest.mark.parametrize(
     ("samples", "survivors"),
     [
@@ -181,6 +194,27 @@ def test_results_that_do_not_fit_what_is_said_of_them_are_refused(
     liar.says(answer)
     with pytest.raises(TunerError, match="a machine of the fleet"):
         measuring.run(function_module([(4, 8)], lambda x: relax.op.add(x, x)), [])
+
+
+def test_a_candidate_that_a_machine_never_ends_is_given_up_and_is_no_failure_of_the_program(
+    liar: Liar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_queue, "_POLL_S", 0.1)
+    has_begun, ticks = liar.path.with_name("begun"), itertools.count(0, 500)
+    has_begun.unlink(missing_ok=True)
+    liar.says(STALL)
+    with (
+        open_store(str(tmp_path / "records.db")) as store,
+        measurer(liar, store, clock=lambda: float(next(ticks)) if has_begun.exists() else 0.0) as measuring,
+    ):
+        try:
+            with pytest.raises(
+                TunerError, match=r"1 machines of the fleet .* did not end what they were asked"
+            ):
+                measuring.measure_many([request()])
+        finally:
+            liar.path.unlink()
+        assert store.stats().measurements == 0
 
 
 def test_a_machine_that_never_answers_is_left_out(liar: Liar, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.fleet_tasks import fail, nap
+from tests.harness.fleet_tasks import fail, nap, stall
 from tests.harness.local_fleet import LocalFleet, wait_until
 from tuner.errors import TunerError
 from tuner.fleet.task_queue import Sent, TaskQueue
@@ -119,6 +120,50 @@ def test_a_task_that_fails_says_why(fleet: LocalFleet) -> None:
     with pytest.raises(TunerError, match="RuntimeError: this cannot be done"):
         list(tasks.results(fail, sent, resources=("device",), in_flight=lambda: 1))
     tasks.close()
+
+
+class StalledQueue(TaskQueue):
+    """A connection whose clock goes on while some machine has begun to stall and is not known to."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        self.ticks = itertools.count(0, 60)
+        super().__init__(address, clock=lambda: self.tick(folder))
+
+    def tick(self, folder: Path) -> float:
+        if len(list(folder.glob("stalled-*"))) > len(self._late):
+            self.now = float(next(self.ticks))
+        return self.now
+
+    now = 0.0
+
+
+def ask_where_some_stall(
+    fleet: LocalFleet, folder: Path, num_stalled: int
+) -> list[tuple[int, tuple[bytes, ...]]]:
+    tasks = StalledQueue(fleet.address, folder)
+    arguments = str(folder).encode(), str(num_stalled).encode()
+    sent = [Sent(number, f"{folder.name}-{number}", arguments, limit_s=100.0) for number in range(4)]
+    try:
+        return list(tasks.results(stall, sent, resources=("device",), in_flight=lambda: 4))
+    finally:
+        (folder / "end").touch()
+        tasks.close()
+
+
+def test_what_a_machine_does_not_end_goes_to_another(
+    fleet: LocalFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.fleet.task_queue._POLL_S", 0.1)
+    found = ask_where_some_stall(fleet, tmp_path, 1)
+    assert sorted(found) == [(number, (b"done",)) for number in range(4)]
+
+
+def test_what_no_machine_ends_is_given_up(
+    fleet: LocalFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.fleet.task_queue._POLL_S", 0.1)
+    with pytest.raises(TunerError, match="did not end what they were asked within its own limits"):
+        ask_where_some_stall(fleet, tmp_path, NUM_WORKERS)
 
 
 def test_a_task_without_a_worker_is_given_up(

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tuner.measuring.race import EARLY_LOOKS, FEWEST_ROUNDS, LOOKS, RaceResult, paired_ratio, race
+from tuner.measuring.race import (
+    CONFIDENCE,
+    EARLY_ERROR,
+    EARLY_LOOKS,
+    FEWEST_ROUNDS,
+    LOOKS,
+    RaceResult,
+    paired_ratio,
+    race,
+)
 
 Disturb = Callable[[np.random.Generator, int, int], np.ndarray]
 """Factors of at least about 1 by which load slows programs down, by program and by round."""
@@ -94,6 +103,22 @@ def test_the_least_median_of_measurements_apart_follows_luck() -> None:
             )
         wrong += latencies_us[int(np.argmin(medians))] > 1.06 * latencies_us.min()
     assert wrong > 25
+
+
+@pytest.mark.parametrize(
+    ("rounds", "error"),
+    [
+        ((30, 30), (1 - CONFIDENCE) / len(LOOKS)),
+        ((30, 8), EARLY_ERROR / len(EARLY_LOOKS)),
+        ((8, 30, 30), EARLY_ERROR / (3 * len(EARLY_LOOKS))),
+        ((30, 30, 30, 30), (1 - CONFIDENCE) / (6 * len(LOOKS))),
+    ],
+)
+def test_all_pairs_and_looks_share_the_error(rounds: tuple[int, ...], error: float) -> None:
+    rng = np.random.default_rng(0)
+    samples = tuple(tuple(rng.uniform(1.0, 1.2, number)) for number in rounds)
+    expected = paired_ratio(samples[0], samples[1], error=error)
+    assert RaceResult(samples=samples, survivors=(0,)).ratio(0, 1) == expected
 
 
 def test_intervals_hold_the_true_ratio() -> None:

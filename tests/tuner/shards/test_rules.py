@@ -17,8 +17,12 @@ from tvm.relax import op
 
 from tuner.errors import UnsupportedOperatorError
 from tuner.shards import shard_stage, split_axis
+from tuner.shards.layouts import local_shape
 from tuner.shards.rules.addition import ADDITION
+from tuner.shards.rules.joining import _merged
 from tuner.shards.rules.operator_rules import RULES
+from tuner.shards.rules.rule import shape_of
+from tuner.shards.writer import ShardWriter
 from tuner.stages import build_stages
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
@@ -83,6 +87,11 @@ def choose_torch(compare):
 
 def causal(x):
     return op.add(x, relax.const(np.triu(np.full((5, 5), -1e9), k=1), "float64"))
+
+
+def heads(x):
+    """Turn (positions, heads) into (samples, positions, heads, depth)."""
+    return op.expand_dims(x, [0, 3])
 
 
 def qkv_attention(x, w, o):
@@ -220,6 +229,12 @@ CASES = {
         lambda n: [(3, n), (3, n), (n, 4), (n, 4)],
         {0: (1, 1, 1), 1: (1, 1, 1), 2: (0, 1, 1), 3: (0, 1, 1)},
     ),
+    "multiply of terms": Case(
+        lambda x, y, a, b: op.multiply(op.matmul(x, a), op.negative(op.matmul(y, b))),
+        lambda x, y, a, b: (x @ a) * -(y @ b),
+        lambda n: [(3, n), (3, n), (n, 4), (n, 4)],
+        {0: (1, 1, 1), 1: (1, 1, 1), 2: (0, 1, 1), 3: (0, 1, 1)},
+    ),
     "attention by products": Case(
         qkv_attention,
         qkv_attention_torch,
@@ -241,6 +256,22 @@ CASES = {
         ).transpose(1, 2),
         lambda n: [(2, 3, n, 4)] * 3 + [(2, n, 3, 3)],
         {0: (2, 1, 1), 1: (2, 1, 1), 2: (2, 1, 1)},
+    ),
+    "nn.attention_bias of split samples": Case(
+        lambda q, k, v, b: op.nn.attention(q, k, v, b, scale=relax_float(0.4)),
+        lambda q, k, v, b: functional.scaled_dot_product_attention(
+            *(each.transpose(1, 2) for each in (q, k, v)), attn_mask=b, scale=0.4
+        ).transpose(1, 2),
+        lambda n: [(n, 3, 2, 4)] * 3 + [(n, 2, 3, 3)],
+        {0: (0, 1, 1), 1: (0, 1, 1), 2: (0, 1, 1)},
+    ),
+    "nn.attention_bias of split samples, shared": Case(
+        lambda q, k, v, b: op.nn.attention(q, k, v, b, scale=relax_float(0.4)),
+        lambda q, k, v, b: functional.scaled_dot_product_attention(
+            *(each.transpose(1, 2) for each in (q, k, v)), attn_mask=b, scale=0.4
+        ).transpose(1, 2),
+        lambda n: [(n, 3, 2, 4)] * 3 + [(1, 2, 3, 3)],
+        {0: (0, 1, 1), 1: (0, 1, 1), 2: (0, 1, 1)},
     ),
     "take of split rows": Case(
         lambda x: op.take(x, indices(TOKENS)[0], axis=0, mode="clip"),
@@ -298,6 +329,9 @@ CASES = {
     ),
     "squeeze": Case(lambda x: op.squeeze(x, [0]), lambda x: x[0], lambda n: [(1, 2, n)], {0: (2, 1, 1)}),
     "expand_dims": unary(lambda x: op.expand_dims(x, [0]), lambda x: x[None]),
+    "expand_dims of split rows": Case(
+        lambda x: op.expand_dims(x, [0]), lambda x: x[None], lambda n: [(n, 3)], {0: (0, 1, 1)}
+    ),
     "permute_dims": Case(
         lambda x: op.permute_dims(x, [2, 0, 1]),
         lambda x: x.permute(2, 0, 1),
@@ -370,6 +404,60 @@ def test_shards_together_equal_the_whole(name, extent, weighted, run_sharded):
         assert_equal_to_torch(found, case.torch, tensors, len(shapes))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_every_part_has_the_shape_of_its_layout(name, weighted, monkeypatch):
+    def bound(writer, make, layout, shape):
+        value = emit(writer, make, layout, shape)
+        for rank, part in enumerate(value.parts):
+            assert shape_of(part) == local_shape(layout, value.shape, rank)
+        return value
+
+    emit = ShardWriter.emit
+    monkeypatch.setattr(ShardWriter, "emit", bound)
+    case = CASES[name]
+    shapes = case.shapes(UNEVEN)
+    (stage,) = build_stages(weighted(case.relax, shapes), ())
+    shard_stage(stage, layouts_of(case, shapes, 3), 3)
+
+
+def test_a_gradient_that_is_split_along_the_indices_of_a_whole_table_is_refused(weighted):
+    def function(table, y):
+        return op.multiply(op.take(table, indices([2, 0, 2, 1])[0], axis=0), y)
+
+    (stage,) = build_stages(weighted(function, [(3, 5), (4, 5)]), ())
+    with pytest.raises(UnsupportedOperatorError, match="gradient is split along the indices"):
+        shard_stage(stage, {"p1": split_axis(0, 4, 2)}, 2)
+
+
+@pytest.mark.parametrize(("rows", "kinds"), [(3, ["sum"]), (1, ["sum", "sum"])])
+def test_terms_of_one_shape_are_added_before_they_are_summed(rows, kinds, weighted):
+    def function(x, y, a, b):
+        return op.square(op.add(op.matmul(x, a), op.matmul(y, b)))
+
+    shapes = [(3, 12), (rows, 12), (12, 4), (12, 4)]
+    (stage,) = build_stages(weighted(function, shapes, training=False), ())
+    layouts = {f"p{at}": split_axis(axis, 12, 2) for at, axis in enumerate((1, 1, 0, 0))}
+    rounds = shard_stage(stage, layouts, 2).forward.rounds
+    assert [each.kind for collectives in rounds for each in collectives] == kinds
+
+
+def test_runs_that_touch_are_one() -> None:
+    assert _merged([(0, 2), (4, 2), (6, 3), (9, 1), (12, 1)]) == ((0, 2), (4, 6), (12, 1))
+
+
+def test_what_is_reduced_already_is_no_term_again(weighted):
+    """Both products are squared, and added: each is summed over the shards once, and their sum never."""
+
+    def function(x, y, a, b):
+        left, right = op.matmul(x, a), op.matmul(y, b)
+        return op.add(op.multiply(op.square(left), op.square(right)), op.add(left, right))
+
+    (stage,) = build_stages(weighted(function, [(3, 12), (3, 12), (12, 4), (12, 4)], training=False), ())
+    layouts = {f"p{at}": split_axis(axis, 12, 2) for at, axis in enumerate((1, 1, 0, 0))}
+    rounds = shard_stage(stage, layouts, 2).forward.rounds
+    assert [each.kind for collectives in rounds for each in collectives] == ["sum", "sum"]
+
+
 def layouts_of(case, shapes, num_shards):
     return {
         f"p{at}": split_axis(axis, shapes[at][axis], num_shards, unit=unit, sections=sections)
@@ -422,6 +510,51 @@ REFUSED = {
         1,
         "it normalises over axis 1, which is split",
     ),
+    "concat of a whole one": (
+        lambda x: op.concat([x, const(np.ones((3, 5)))], axis=1),
+        1,
+        "some of the tensors that it joins are split along its axis alone",
+    ),
+    "concat of other axes": (
+        lambda x: op.concat([op.strided_slice(x, [1], [0], [3]), op.permute_dims(x, [1, 0])], axis=0),
+        0,
+        "some of the tensors that it joins are split along its axis alone",
+    ),
+    "loss of split rows": (
+        lambda x: op.nn.nll_loss(op.nn.log_softmax(x), indices([7, 0, 1])[0], reduction="none"),
+        0,
+        r"its predictions of shape \(3, 12\) are split along axis 0",
+    ),
+    "loss of pictures": (
+        lambda x: op.nn.nll_loss(op.expand_dims(x, [2]), indices([[7], [0], [1]])[0], reduction="none"),
+        1,
+        r"its predictions of shape \(3, 12, 1\) are split along axis 1",
+    ),
+    "loss of split labels": (
+        lambda x: op.nn.nll_loss(
+            const(np.ones((3, 12))), op.astype(op.ceil(op.sum(x, axis=[1])), "int64"), reduction="none"
+        ),
+        0,
+        r"its predictions of shape \(3, 12\) are whole on every shard",
+    ),
+    "attention to whole keys": (
+        lambda x: op.nn.attention(heads(x), *[const(np.ones((1, 3, 12, 1)))] * 2),
+        1,
+        "query, key and value are split along axis 2, whole on every shard, whole on every shard",
+    ),
+    "attention by a split bias alone": (
+        lambda x: op.nn.attention(
+            *[const(np.ones((1, 3, 12, 1)))] * 3, op.expand_dims(op.permute_dims(x, [1, 0]), [0, 2])
+        ),
+        1,
+        "query, key and value are whole on every shard, whole on every shard, whole on every shard",
+    ),
+    "attention of split positions": (
+        lambda x: op.nn.attention(heads(x), heads(x), heads(x)),
+        0,
+        "query, key and value are split along axis 1, split along axis 1, split along axis 1",
+    ),
+    "product with a vector": (lambda x: op.matmul(x, const(np.ones(12))), 1, "it multiplies by a vector"),
     "transposed product": (
         lambda x: op.matmul(x, op.permute_dims(x, [1, 0])),
         0,

@@ -50,6 +50,11 @@ def test_what_a_heavy_head_leaves_is_even():
     assert choose_cuts([1] + [10] * 12 + [90], [1] * 14, 4) == (5, 9, 13)
 
 
+def test_the_slowest_stage_comes_before_evenness():
+    # Stages of 8, 9 and 2 have more squares than 5, 4 and 10, and none is as slow as 10.
+    assert choose_cuts([5, 3, 1, 8, 2], [1] * 5, 3) == (2, 4)
+
+
 def test_the_least_communication_breaks_ties():
     assert choose_cuts([5, 0, 5], [0, 0, 0], 2, communication_us=[9.0, 1.0]) == (2,)
 
@@ -82,6 +87,12 @@ def test_what_cannot_be_cut_is_named(arguments, message):
 def test_wrong_arguments_are_refused(arguments):
     with pytest.raises(ValueError, match=r"layers came with|no finite number|at least one"):
         choose_cuts(*arguments)
+
+
+@pytest.mark.parametrize("more", [{"names": ("a", "b", "c")}, {"communication_us": [1.0, 1.0]}])
+def test_names_and_costs_of_other_lengths_are_refused(more):
+    with pytest.raises(ValueError, match="2 layers came with"):
+        choose_cuts([1.0, 1.0], [1, 1], 2, **more)
 
 
 def test_wrong_costs_of_sending_are_refused():

@@ -28,7 +28,7 @@ def test_tasks_run_at_once_and_give_their_own_results() -> None:
 
 def test_one_job_runs_in_the_callers_thread_in_order() -> None:
     ran = []
-    with Lanes(lambda module, inputs: [ran.append(threading.current_thread())], jobs=1) as lanes:
+    with Lanes(lambda module, inputs: [ran.append(threading.current_thread())]) as lanes:
         lanes.start(lambda: lanes.run(NOTHING, ()))
         assert ran == [threading.current_thread()]
 
@@ -60,6 +60,28 @@ def test_where_one_fails_others_end_with_the_module_that_they_run() -> None:
     assert len(ran) == 1
     with pytest.raises(StoppedError):
         waiting[0]()
+
+
+def test_what_waits_when_one_fails_is_never_started() -> None:
+    started, may_end = threading.Event(), threading.Event()
+    later = []
+
+    def wait() -> None:
+        started.set()
+        assert may_end.wait(10)
+
+    def fail_before_the_last_starts(lanes: Lanes) -> None:
+        with lanes:
+            for _ in range(2):
+                lanes.start(wait)
+            lanes.start(lambda: later.append(1))
+            assert started.wait(10)
+            threading.Timer(0.1, may_end.set).start()
+            raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        fail_before_the_last_starts(Lanes(lambda module, inputs: inputs, jobs=2))
+    assert not later
 
 
 def test_only_an_interruption_ends_what_runs() -> None:

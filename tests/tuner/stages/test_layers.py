@@ -7,6 +7,8 @@ from tuner.errors import TunerError, UnknownNameError
 from tuner.frontend import load_model
 from tuner.frontend.model import InputSpec
 from tuner.stages import build_stages, check_gradients, cut_after, cut_between, layers_of
+from tuner.stages.layers import branch_positions
+from tuner.stages.program import read_program
 
 pytestmark = pytest.mark.tvm
 
@@ -150,6 +152,30 @@ def test_a_layer_that_reads_no_input_joins_its_neighbour(make_model):
 
     model = make_model(build, inputs=[X], parameters=WEIGHT, training=False)
     assert [layer.name for layer in layers_of(model)] == ["0+1", "2"]
+
+
+def test_a_last_layer_that_reads_no_input_joins_the_one_before(make_model):
+    def build(emit, x, w):
+        y = emit(op.exp(emit(op.exp(emit(op.exp(x), "0")), "1")), "2")
+        emit(op.tanh(w), "3")
+        return y
+
+    model = make_model(build, inputs=[X], parameters=WEIGHT, training=False)
+    assert [layer.name for layer in layers_of(model)] == ["0", "1", "2+3"]
+
+
+def test_what_reads_no_input_begins_no_branch(make_model):
+    """Two towers; the second reads a constant table, which is computed before both."""
+
+    def build(emit, x, y, w):
+        table = emit(op.exp(w), "h.0")
+        first = emit(op.matmul(x, w), "h.0")
+        second = emit(op.matmul(emit(op.add(y, table), "h.0"), w), "h.0")
+        return emit(op.add(first, second), "h.1")
+
+    inputs = [InputSpec(name=name, shape=(4, 4), dtype="float32") for name in "xy"]
+    model = make_model(build, inputs=inputs, parameters={"w": ((4, 4), "float32")}, training=False)
+    assert branch_positions(read_program(model)) == (2, 4)
 
 
 def test_equal_layers_have_equal_fingerprints_whatever_their_weights(model_of_paths):

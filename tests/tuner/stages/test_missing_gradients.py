@@ -1,5 +1,7 @@
 """Operators that have no gradient here are calls of torch in training, and their gradients torch's own."""
 
+import dataclasses
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -126,6 +128,41 @@ def test_the_gradient_of_what_fills_counts_each_index_once(run) -> None:
     model = with_all_gradients(for_training(import_module(Filled(), (torch.randn(4, 3),), "filled")))
     found = check_gradients(model, build_stages(model, ()), seed=0, run=run)
     assert found.is_within(1e-5), found
+
+
+def test_no_gradient_is_asked_for_before_whole_numbers(make_model) -> None:
+    """The sort has no gradient, and its numbers come from a weight by way of whole ones."""
+
+    def build(emit, x, w):
+        whole = emit(op.astype(emit(op.multiply(x, w)), "int32"))
+        ordered = emit(op.sort(emit(op.astype(whole, "float32"))))
+        return emit(op.sum(emit(op.multiply(ordered, w))))
+
+    inputs = [InputSpec(name="x", shape=(4,), dtype="float32")]
+    model = make_model(build, inputs=inputs, parameters={"w": ((4,), "float32")})
+    assert with_all_gradients(model) is model
+
+
+def test_what_was_said_of_a_model_and_of_its_new_import_stays(monkeypatch) -> None:
+    def imported(model, operators):
+        return dataclasses.replace(with_torch_calls(model, operators), notes=("said anew",))
+
+    monkeypatch.setattr("tuner.stages.missing_gradients.with_torch_calls", imported)
+    first, second, *others = with_all_gradients(dataclasses.replace(built(), notes=("said before",))).notes
+    assert (first, second) == ("said before", "said anew")
+    assert others
+    assert all(note.endswith("it stays a call of torch, forward and backward") for note in others)
+
+
+@pytest.mark.parametrize("node", ["", "called"])
+def test_what_no_call_can_stand_for_or_has_one_already_is_an_error(node) -> None:
+    class Reference:
+        def node_of(self, model, variable):
+            return node
+
+    model = dataclasses.replace(built(), called=("called",), reference=Reference())
+    with pytest.raises(MissingGradientError, match="has no gradient"):
+        with_all_gradients(model)
 
 
 def test_a_model_without_torch_names_the_operator(make_model) -> None:

@@ -9,7 +9,8 @@ from tuner.frontend.loading import load_model
 from tuner.frontend.model import InputSpec
 from tuner.stages import build_stages, cut_between, draw_tensors, layers_of, run_stages
 from tuner.stages.interface import gradient_name
-from tuner.stages.program import operator_name
+from tuner.stages.program import Binding, operator_name, variables_of
+from tuner.stages.transpositions import absorb_transpositions
 
 torch = pytest.importorskip("torch")
 
@@ -114,6 +115,49 @@ def test_forward_keeps_a_key_and_not_its_transpose_beside_it(make_model):
     )
     (stage,) = build_stages(model, ())
     assert (4, 5) not in {info.shape for info in stage.saved}
+
+
+def bind(value):
+    """Bind an expression to a variable, as a program does."""
+    value = relax.BlockBuilder().normalize(value)
+    return Binding(relax.Var("value", value.ty), value, variables_of(value))
+
+
+def operators_after(forward, adjoint):
+    """Name the operators of an adjoint program and what each reads, once its transpositions are absorbed."""
+    bindings, known = absorb_transpositions(forward, adjoint)
+    last = known[adjoint[-1].var]
+    return [(operator_name(each.value), each.reads) for each in bindings], last
+
+
+def test_a_transposed_product_takes_back_the_transposition_of_an_operand():
+    left, source = (
+        relax.Var(name, relax.TensorType(shape, "float32"))
+        for name, shape in {"left": (2, 3), "source": (4, 3)}.items()
+    )
+    right = bind(op.permute_dims(source))
+    product = bind(op.matmul(left, right.var))
+    found, _ = operators_after([], [right, product, bind(op.permute_dims(product.var))])
+    assert [name for name, _ in found] == ["permute_dims", "matmul", "permute_dims", "matmul"]
+    assert found[2][1] == (left,)
+    assert found[3][1][0].same_as(source)
+
+
+def test_a_transposition_back_is_read_from_its_source_whoever_else_reads_it():
+    source = relax.Var("source", relax.TensorType((2, 3), "float32"))
+    turned = bind(op.permute_dims(source))
+    again = bind(op.permute_dims(turned.var))
+    _, last = operators_after([], [turned, bind(op.sin(turned.var)), again])
+    assert last.same_as(source)
+
+
+@pytest.mark.parametrize("is_read_otherwise", [False, True])
+def test_what_the_forward_keeps_anyway_is_transposed_back(is_read_otherwise):
+    source = relax.Var("source", relax.TensorType((2, 3), "float32"))
+    turned = bind(op.permute_dims(source))
+    others = [bind(op.sin(turned.var))] if is_read_otherwise else []
+    _, last = operators_after([turned], [*others, bind(op.permute_dims(turned.var))])
+    assert last.same_as(source) != is_read_otherwise
 
 
 def _bindings(module):

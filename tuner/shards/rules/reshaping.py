@@ -42,10 +42,8 @@ def reshaped_split(split: Split, before: Sequence[int], after: Sequence[int]) ->
         if extent > 1 and math.prod(after[:axis]) == outer:
             step = math.prod(after[axis + 1 :])
             pieces = [[(start * inner, length * inner) for start, length in piece] for piece in split.pieces]
-            covers = extent * step == split.extent * inner
-            if covers and all(
-                start % step == 0 and length % step == 0 for piece in pieces for start, length in piece
-            ):
+            # They cover the axis: where all begin at whole indices of the new one, all end there, too.
+            if all(start % step == 0 for piece in pieces for start, _ in piece):
                 return Split(
                     axis,
                     tuple(

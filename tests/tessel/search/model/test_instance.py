@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessel.errors import InfeasibleError
+from tessel.errors import InfeasibleError, ScheduleError
 from tessel.placement import Block, Choice, Edge, Placement
-from tessel.search.model import feasible_order, memory_need
+from tessel.search.model import feasible_order, instance, memory_need
 from tessel.search.model.instance import build_instance
 from tessel.search.model.memory_need import NEVER_AMPLE, ample_rooms, least_memory
 from tessel.search.model.problem import make_problem
@@ -57,6 +58,13 @@ def test_least_memory_is_the_least_peak_of_any_order(case: Case) -> None:
     problem = make_problem(placement, memory=None)
     for device in range(placement.devices):
         assert least_memory(problem, device) == min(peaks_of_orders(placement, device))
+
+
+def test_as_many_tasks_as_are_allowed_are_scheduled_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "MAX_TASKS", 8)
+    build_instance(vshape(2), micro_batches=2, memory=None)
+    with pytest.raises(ScheduleError, match="schedule has at most 8"):
+        build_instance(vshape(2), micro_batches=3, memory=None)
 
 
 def test_impossible_limit_names_the_device_and_the_need() -> None:
@@ -147,6 +155,110 @@ def test_limits_are_refused_exactly_where_no_order_of_all_tasks_keeps_them(
     if needed > 0:
         with pytest.raises(InfeasibleError, match=f"needs at least {needed} unit"):
             build_instance(placement, micro_batches=2, memory=(needed - 1,))
+
+
+def has_an_order(placement: Placement, micro_batches: int, limits: tuple[int, ...]) -> bool:
+    """Whether all tasks can start one after another within the limits, by every state that is reached."""
+    blocks = placement.blocks
+    number = {block.name: index for index, block in enumerate(blocks)}
+    before = [
+        [number[edge.source] for edge in placement.edges if edge.target == block.name] for block in blocks
+    ]
+    reached, waiting = {(0,) * len(blocks)}, [(0,) * len(blocks)]
+    while waiting:
+        counts = waiting.pop()
+        held = [
+            sum(
+                count * block.memory
+                for count, block in zip(counts, blocks, strict=True)
+                if device in block.devices
+            )
+            for device in range(placement.devices)
+        ]
+        for index, block in enumerate(blocks):
+            following = (*counts[:index], counts[index] + 1, *counts[index + 1 :])
+            may_start = counts[index] < micro_batches and all(
+                counts[source] > counts[index] for source in before[index]
+            )
+            fits = all(
+                block.memory <= 0 or held[each] + block.memory <= limits[each] for each in block.devices
+            )
+            if may_start and fits and following not in reached:
+                reached.add(following)
+                waiting.append(following)
+    return (micro_batches,) * len(blocks) in reached
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_limits_of_several_devices_are_refused_exactly_where_no_order_keeps_them(seed: int) -> None:
+    rng, answers = random.Random(seed), set()
+    for _ in range(60):
+        num_blocks = rng.randint(3, 5)
+        blocks = tuple(
+            Block(
+                name=f"b{index}",
+                devices=rng.choice([(0,), (1,), (0, 1)]),
+                memory=rng.choice([-3, -2, -1, 0, 1, 2, 3]),
+            )
+            for index in range(num_blocks)
+        )
+        edges = tuple(
+            Edge(f"b{a}", f"b{b}")
+            for a, b in itertools.combinations(range(num_blocks), 2)
+            if rng.random() < 0.25
+        )
+        placement = Placement(devices=2, blocks=blocks, edges=edges)
+        limits = (rng.randint(1, 6), rng.randint(1, 6))
+        try:
+            tasks = build_instance(placement, micro_batches=2, memory=limits).first_tasks
+        except InfeasibleError:
+            answers.add(False)
+            assert not has_an_order(placement, 2, limits), placement
+        else:
+            answers.add(True)
+            assert has_an_order(placement, 2, limits), placement
+            held = [0, 0]
+            for index, _ in tasks or ():
+                for device in blocks[index].devices:
+                    held[device] += blocks[index].memory
+                    assert blocks[index].memory <= 0 or held[device] <= limits[device]
+    assert answers == {False, True}
+
+
+def test_blocks_that_free_come_first_and_then_those_that_add_least() -> None:
+    memory = {"a": 2, "b": 1, "c": -1, "d": -2, "e": 0}
+    blocks = tuple(Block(name=name, devices=(0,), memory=units) for name, units in memory.items())
+    placement = Placement(devices=1, blocks=blocks)
+    order = build_instance(placement, micro_batches=1, memory=(9,)).arrays.serial_order.tolist()
+    assert "".join(blocks[index].name for index in order) == "cdeba"
+
+
+def test_what_is_freed_at_most_is_that_of_the_best_set_of_blocks() -> None:
+    rng = random.Random(0)
+    for _ in range(120):
+        count = rng.randint(1, 6)
+        memory = [rng.choice([-3, -2, -1, 0, 1, 2, 3]) for _ in range(count)]
+        before = [sum(1 << other for other in range(item) if rng.random() < 0.4) for item in range(count)]
+        sets = [
+            chosen
+            for chosen in range(1 << count)
+            if all(before[item] & ~chosen == 0 for item in range(count) if chosen >> item & 1)
+        ]
+        freed = [-sum(memory[item] for item in range(count) if chosen >> item & 1) for chosen in sets]
+        assert memory_need._most_freed(memory, before, range(count)) == max(freed), (memory, before)
+
+
+def test_too_many_options_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = vshape(2, choose_backward=True, backward_memory=0)
+    balanced = vshape(2, choose_backward=True)
+    assert not memory_need.micro_batches_may_help_each_other(balanced)
+    with pytest.raises(InfeasibleError, match="each micro-batch leaves 1 unit there"):
+        build_instance(placement, micro_batches=4, memory=2)
+    monkeypatch.setattr(memory_need, "MAX_COMBINATIONS", 3)
+    assert memory_need.micro_batches_may_help_each_other(balanced)
+    with pytest.raises(InfeasibleError, match="needs at least 0 units") as error:
+        build_instance(placement, micro_batches=4, memory=2)
+    assert "each micro-batch leaves" not in str(error.value)
 
 
 def test_a_search_that_was_cut_off_does_not_claim_that_there_is_no_order(

@@ -9,7 +9,7 @@ from tvm.relax import op
 from tuner.errors import UnsupportedOperatorError
 from tuner.frontend.model import InputSpec
 from tuner.stages import build_stages
-from tuner.stages.gradients.operator_gradients import GRADIENTS
+from tuner.stages.gradients.operator_gradients import GRADIENTS, gradient_of
 
 pytestmark = pytest.mark.tvm
 
@@ -353,6 +353,26 @@ def test_an_operator_without_gradient_is_named(make_model):
     )
     with pytest.raises(UnsupportedOperatorError, match=r"operator 'sort', which computes"):
         build_stages(model, ())
+
+
+def test_a_function_from_elsewhere_has_no_gradient():
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    call = relax.Call(relax.ExternFunc("somewhere.else"), [x], None, [x.ty])
+    result = relax.Var("result", x.ty)
+    with pytest.raises(UnsupportedOperatorError, match="which computes 'result', has no gradient"):
+        gradient_of(result, call, x, relax.BlockBuilder())
+
+
+@pytest.mark.parametrize(
+    "attribute", [{"causal_mask": "BottomRight"}, {"causal_mask": "TopLeft", "window_size": 2}]
+)
+def test_attention_of_other_masks_has_no_gradient(attribute):
+    query = relax.Var("query", relax.TensorType((1, 2, 2, 4), "float32"))
+    call = relax.op.nn.attention(query, query, query, **attribute)
+    with pytest.raises(
+        UnsupportedOperatorError, match=r"'nn.attention'.* has no gradient for these attributes"
+    ):
+        gradient_of(relax.Var("result", query.ty), call, query, relax.BlockBuilder())
 
 
 @pytest.mark.parametrize(
