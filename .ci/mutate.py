@@ -75,7 +75,7 @@ TESTS: dict[str, tuple[str, ...]] = {
 MARKS = "not slow and not postgres and not gpu"
 SLOW = (
     "tests/tessel/exports/test_recipe.py::test_a_tuned_plan_has_its_modules",
-    "tests/tessel/search/makespan/bounds/test_decision_diagram.py::test_known_totals_are_proven_least",
+    "tests/tessel/search/makespan/exact/test_diagrams.py::test_known_totals_are_proven_least",
     "tests/records/database/test_store.py::test_eight_processes_that_append_and_four_that_read_lose_nothing",
 )
 """Tests that are left out: each mutant would wait for them."""

@@ -66,7 +66,7 @@ VARIANTS = (
         makespan=_without(Phase.WINDOWS),
     ),
     Variant(
-        Phase.DECISION_DIAGRAMS, "makespan.bounds.decision_diagram",
+        Phase.DECISION_DIAGRAMS, "makespan.exact.prover",
         "Andersen et al., CP 2007; Bergman et al. 2016",
         makespan=_without(Phase.DECISION_DIAGRAMS),
     ),

@@ -14,8 +14,13 @@ idle for long enough to run another one that could come next, holds only this de
 run that one in the gap, as its next task wherever it came later, delays nothing and holds no more, so that
 some best completion of each state begins without such a gap (active schedules).
 
+Where states with equal counts are merged, by taking the least of each time, only more can happen: a layer has
+few states, and the least end is a bound (a relaxed decision diagram).
+
 Source: Held and Karp (1962) for sets as states; Baker and Su (1974) and Jackson (1955) for the bound of one
-machine with heads and tails; Giffler and Thompson (1960) for active schedules.
+machine with heads and tails; Giffler and Thompson (1960) for active schedules; Andersen, Hadzic, Hooker and
+Tiedemann (CP 2007) and Bergman, Cire, van Hoeve and Hooker, "Decision Diagrams for Optimization" (2016), for
+relaxed diagrams.
 """
 
 from __future__ import annotations
@@ -74,7 +79,7 @@ def empty_layer(model: CountModel, capacity: int) -> Layer:
 
 @compiled
 def expand(
-    model: CountModel, layer: Layer, later: Layer, begin: int, end: int, least: IntArray
+    model: CountModel, layer: Layer, later: Layer, begin: int, end: int, least: IntArray, merges: bool
 ) -> tuple[int, int]:
     """Add one task to each of some states, in every way, and keep what may end before a known makespan.
 
@@ -85,6 +90,7 @@ def expand(
         begin: first state.
         end: state after the last.
         least: of one number: the makespan to stay below, lowered where a complete schedule is found.
+        merges: whether states with equal counts become one with the least of their times.
 
     Returns:
         Elementary looks, and the state of `layer` whose completion is `least`, with the block that completes
@@ -98,7 +104,7 @@ def expand(
     left = np.zeros(num_groups, dtype=np.int64)
     soonest = np.zeros(num_groups, dtype=np.int64)
     heads = np.zeros(num_groups, dtype=np.int64)
-    gap_end = np.zeros(num_devices, dtype=np.int64)
+    gap_end = np.full(num_devices, MANY, dtype=np.int64)
     looks = np.int64(0)
     completion = np.int64(-1)
     cost = np.int64(width + 2 * len(model.in_group) + 3 * num_groups * num_devices + 2 * num_blocks)
@@ -108,7 +114,8 @@ def expand(
             continue
         count[:] = layer.counts[state]
         set_totals(model, count, total)
-        set_gap_ends(model, count, total, layer.times[state], gap_end)
+        if not merges:  # merged times are no schedule's, so that a gap in them proves nothing
+            set_gap_ends(model, count, total, layer.times[state], gap_end)
         looks += 4 * num_groups
         for block in range(num_blocks):
             looks += 6
@@ -134,7 +141,7 @@ def expand(
             if bound >= least[0]:
                 continue
             moved[1] = bound
-            found = keep(later, count, moved, state, block)
+            found = keep(later, count, moved, state, block, merges)
             if found < 0:
                 return -int(looks) - 1, int(completion)
             looks += found * width
@@ -370,7 +377,7 @@ def set_soonest(
 
 
 @compiled_leaf
-def keep(later: Layer, count: IntArray, moved: IntArray, state: int, block: int) -> int:
+def keep(later: Layer, count: IntArray, moved: IntArray, state: int, block: int, merges: bool) -> int:
     """Keep a state unless another is as good; return how many it was compared with, or -1 for no room."""
     key = np.int64(0)
     for each in range(len(count)):
@@ -386,6 +393,10 @@ def keep(later: Layer, count: IntArray, moved: IntArray, state: int, block: int)
             if later.counts[at, each] != count[each]:
                 is_equal = False
                 break
+        if is_equal and merges:
+            for each in range(len(moved)):
+                later.times[at, each] = min(later.times[at, each], moved[each])
+            return int(num_looks)
         if is_equal:
             is_no_later, is_no_sooner = True, True
             for each in range(len(moved)):
