@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from tessel.search.jit.compiled import compiled
+from tessel.search.jit.compiled import compiled, compiled_leaf
 from tessel.search.model.problem import IntArray
 from tessel.search.repetend.cyclic_problem import CyclicProblem
 
@@ -297,7 +297,7 @@ def search(rules: Rules, stack: Stack, depth: int, max_work: int) -> tuple[int, 
         max_work -= used + nodes * nodes
 
 
-@compiled
+@compiled_leaf
 def select_branching_pair(lowest: IntArray, highest: IntArray, weight: IntArray) -> int:
     """Return the undecided pair with the fewest values for its weight; -1 where all are decided."""
     best = -1
@@ -310,7 +310,7 @@ def select_branching_pair(lowest: IntArray, highest: IntArray, weight: IntArray)
     return best
 
 
-@compiled
+@compiled_leaf
 def propagate(
     rules: Rules, distance: IntArray, lowest: IntArray, highest: IntArray, weight: IntArray
 ) -> tuple[bool, int]:
@@ -381,7 +381,7 @@ def propagate(
     return True, work
 
 
-@compiled
+@compiled_leaf
 def bound_lifetimes(
     distance: IntArray, begin: int, end: int, room: int, nodes: IntArray, units: IntArray
 ) -> int:
@@ -410,7 +410,7 @@ def bound_lifetimes(
     return -work if changed else work
 
 
-@compiled
+@compiled_leaf
 def least_term(sign: int, memory: int, lowest: IntArray, highest: IntArray, pair: int) -> int:
     """Return the least value of `memory * h` (or of `memory * (1 - h)` for sign -1) in the pair's range."""
     if sign > 0:

@@ -102,7 +102,7 @@ def solved(placement: Placement, micro_batches: int, memory: tuple[int, ...] | N
 BOUNDS: dict[str, tuple[Callable[[Case], Iterable[int]], range, int]] = {
     "work, paths and memory": (of_arrays, NUMBERS, 6145),
     "ramps": (of_ramps, NUMBERS, 4504),
-    "diagrams": (of_diagrams, NUMBERS, 11427),
+    "diagrams": (of_diagrams, NUMBERS, 11425),
     "periods": (of_periods, NUMBERS, 4118),
     "relaxations": (of_relaxations, range(60), 5419),
 }

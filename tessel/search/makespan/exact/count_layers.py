@@ -107,7 +107,8 @@ def expand(
     gap_end = np.full(num_devices, MANY, dtype=np.int64)
     looks = np.int64(0)
     completion = np.int64(-1)
-    cost = np.int64(width + 2 * len(model.in_group) + 3 * num_groups * num_devices + 2 * num_blocks)
+    bounding = 2 * len(model.in_group) + 3 * num_groups * num_devices if not merges else num_groups
+    cost = np.int64(width + bounding + 2 * num_blocks)
     for state in range(begin, end):
         # Since it was kept, a shorter schedule may have been found.
         if layer.times[state, 1] >= least[0]:
@@ -117,16 +118,20 @@ def expand(
         if not merges:  # merged times are no schedule's, so that a gap in them proves nothing
             set_gap_ends(model, count, total, layer.times[state], gap_end)
         looks += 4 * num_groups
+        last = np.int64(-1)
         for block in range(num_blocks):
             looks += 6
-            count[:] = layer.counts[state]
-            set_totals(model, count, total)
+            if last >= 0:  # taken back
+                count[last] -= 1
+                total[model.group[last]] -= 1
+                last = np.int64(-1)
             if not may_start(model, count, total, block):
                 continue
             moved[:] = layer.times[state]
             start_block(model, count, total, moved, block)
             if leaves_gap(model, block, moved[0], gap_end):
                 continue
+            last = np.int64(block)
             count[block] += 1
             total[model.group[block]] += 1
             looks += cost
@@ -137,7 +142,10 @@ def expand(
                     completion = np.int64(state * num_blocks + block)
                 continue
             clamp(model, total, moved)
-            bound = least_end(model, count, total, left, moved, soonest, heads)
+            if merges:
+                bound = soonest_end(model, left, moved)
+            else:
+                bound = least_end(model, count, total, left, moved, soonest, heads)
             if bound >= least[0]:
                 continue
             moved[1] = bound
@@ -299,6 +307,21 @@ def free_time(model: CountModel, moved: IntArray, group: int) -> int:
             free = max(free, moved[2 + model.device[place]])
         least = min(least, free)
     return int(least)
+
+
+@compiled_leaf
+def soonest_end(model: CountModel, left: IntArray, moved: IntArray) -> int:
+    """Return how soon a schedule can end that begins like this, by the work left on each device alone."""
+    bound = moved[1]
+    for device in range(len(model.limit)):
+        work, after = np.int64(0), np.int64(MANY)
+        for group in range(len(left)):
+            if left[group] > 0 and model.work[device, group] > 0:
+                work += left[group] * model.work[device, group]
+                after = min(after, model.after[device, group])
+        if work > 0:
+            bound = max(bound, moved[2 + device] + work + after)
+    return int(bound)
 
 
 @compiled_leaf

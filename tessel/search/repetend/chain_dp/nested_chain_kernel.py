@@ -12,8 +12,6 @@ tests/tessel/search/repetend/chain_dp/test_nested_chain_dp.py.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from tessel.search.jit.compiled import compiled
@@ -21,43 +19,6 @@ from tessel.search.model.problem import IntArray
 
 NEVER = 2**60
 """The steps of a state that is not possible."""
-
-
-class ChainArrays(NamedTuple):
-    """The stage pairs of a nested chain, inside out; all int64. Lists of lists are flat.
-
-    Attributes:
-        period: steps of the period tried.
-        spans: by block.
-        fixed: the blocks on several devices.
-        opening: by stage pair, its opening block; `closing` and `units` likewise.
-        inner: by stage pair, the one inside it, or -1.
-        path_start: where the paths in and out of each stage pair begin.
-        path_between: along the paths, the fixed blocks between, -1 at their ends; `path_steps` likewise.
-        device_start: where the devices of each stage pair begin.
-        on_device: by block and device, 1 where the one holds the other.
-        held_start: where the stage pairs of each device begin.
-        limits: by device.
-        steps: shape (stage pairs, period, period): the least steps from opening to closing by their slots.
-    """
-
-    period: int
-    spans: IntArray
-    fixed: IntArray
-    opening: IntArray
-    closing: IntArray
-    inner: IntArray
-    path_start: IntArray
-    path_between: IntArray
-    path_steps: IntArray
-    device_start: IntArray
-    devices: IntArray
-    on_device: IntArray
-    held_start: IntArray
-    held: IntArray
-    units: IntArray
-    limits: IntArray
-    steps: IntArray
 
 
 @compiled
@@ -121,18 +82,44 @@ def list_slots(
 
 
 @compiled
-def first_fitting(chain: ChainArrays, assignments: IntArray, first: int, last: int) -> int:
+def first_fitting(
+    assignments: IntArray,
+    first: int,
+    last: int,
+    period: int,
+    spans: IntArray,
+    fixed: IntArray,
+    opening: IntArray,
+    closing: IntArray,
+    inner: IntArray,
+    path_start: IntArray,
+    path_between: IntArray,
+    path_steps: IntArray,
+    device_start: IntArray,
+    devices: IntArray,
+    on_device: IntArray,
+    held_start: IntArray,
+    held: IntArray,
+    units: IntArray,
+    limits: IntArray,
+    steps: IntArray,
+) -> int:
     """Return the first assignment around whose fixed blocks all stage pairs fit, leaving their steps; else
     -1."""
-    slot = np.full(len(chain.spans), -1, dtype=np.int64)
-    free = np.zeros((2, chain.period), dtype=np.int64)
+    slot = np.full(len(spans), -1, dtype=np.int64)
+    free = np.zeros((2, period), dtype=np.int64)
     for index in range(first, last):
-        for place in range(len(chain.fixed)):
-            slot[chain.fixed[place]] = assignments[index, place]
+        for place in range(len(fixed)):
+            slot[fixed[place]] = assignments[index, place]
         fits = True
-        for stage_pair in range(len(chain.opening)):
-            enclose(chain, stage_pair, slot)
-            fits = keep_fitting(chain, stage_pair, slot, free)
+        for stage_pair in range(len(opening)):
+            enclose(
+                stage_pair, period, slot, opening, closing, inner, path_start, path_between, path_steps, steps
+            )
+            fits = keep_fitting(
+                stage_pair, period, slot, spans, fixed, opening, closing, device_start, devices, on_device,
+                held_start, held, units, limits, steps, free,
+            )  # fmt: skip
             if not fits:
                 break
         if fits:
@@ -141,64 +128,90 @@ def first_fitting(chain: ChainArrays, assignments: IntArray, first: int, last: i
 
 
 @compiled
-def enclose(chain: ChainArrays, stage_pair: int, slot: IntArray) -> None:
+def enclose(
+    stage_pair: int,
+    period: int,
+    slot: IntArray,
+    opening: IntArray,
+    closing: IntArray,
+    inner: IntArray,
+    path_start: IntArray,
+    path_between: IntArray,
+    path_steps: IntArray,
+    steps: IntArray,
+) -> None:
     """Set the least steps of a stage pair's states from those inside it."""
-    period, steps = chain.period, chain.steps
     into, outof, end = (
-        chain.path_start[2 * stage_pair],
-        chain.path_start[2 * stage_pair + 1],
-        chain.path_start[2 * stage_pair + 2],
+        path_start[2 * stage_pair],
+        path_start[2 * stage_pair + 1],
+        path_start[2 * stage_pair + 2],
     )
-    if chain.inner[stage_pair] < 0:
+    if inner[stage_pair] < 0:
         for p in range(period):
-            reached = walk(chain, p, into, outof, slot)
+            reached = p
+            for place in range(into, outof):
+                reached += path_steps[place]
+                if path_between[place] >= 0:
+                    reached += (slot[path_between[place]] - reached) % period
             for q in range(period):
                 steps[stage_pair, p, q] = reached - p + (q - reached) % period
         return
-    inside = steps[chain.inner[stage_pair]]
+    inside = steps[inner[stage_pair]]
     middle = np.empty((period, period), dtype=np.int64)
     for q in range(period):
-        middle[:, q] = waits_before(chain, inside[:, q], into, outof, slot)
+        middle[:, q] = waits_before(inside[:, q], into, outof, period, slot, path_between, path_steps)
     for p in range(period):
-        steps[stage_pair, p] = waits_after(chain, middle[p], outof, end, slot)
+        steps[stage_pair, p] = waits_after(middle[p], outof, end, period, slot, path_between, path_steps)
 
 
 @compiled
-def waits_before(chain: ChainArrays, inside: IntArray, first: int, last: int, slot: IntArray) -> IntArray:
+def waits_before(
+    inside: IntArray,
+    first: int,
+    last: int,
+    period: int,
+    slot: IntArray,
+    path_between: IntArray,
+    path_steps: IntArray,
+) -> IntArray:
     """Return, by the slot p at which a path begins, the least steps along it and of what follows at p'."""
-    period = chain.period
     found = np.empty(period, dtype=np.int64)
     nearest = sweep_back(inside, period)
     for p in range(period):
-        reached = walk(chain, p, first, last, slot)
+        reached = p
+        for place in range(first, last):
+            reached += path_steps[place]
+            if path_between[place] >= 0:
+                reached += (slot[path_between[place]] - reached) % period
         found[p] = min(reached - p + nearest[reached % period], NEVER)
     return found
 
 
 @compiled
-def waits_after(chain: ChainArrays, middle: IntArray, first: int, last: int, slot: IntArray) -> IntArray:
+def waits_after(
+    middle: IntArray,
+    first: int,
+    last: int,
+    period: int,
+    slot: IntArray,
+    path_between: IntArray,
+    path_steps: IntArray,
+) -> IntArray:
     """Return, by the slot q at which a path ends, the least steps of what came before it and along it."""
-    period = chain.period
     arrived = np.full(period, NEVER, dtype=np.int64)
     for q in range(period):
         if middle[q] < NEVER:
-            reached = walk(chain, q, first, last, slot)
+            reached = q
+            for place in range(first, last):
+                reached += path_steps[place]
+                if path_between[place] >= 0:
+                    reached += (slot[path_between[place]] - reached) % period
             here = reached % period
             arrived[here] = min(arrived[here], middle[q] + reached - q)
     for q in range(1, 2 * period):
         here, before = q % period, (q - 1) % period
         arrived[here] = min(arrived[here], arrived[before] + 1)
     return np.minimum(arrived, NEVER)
-
-
-@compiled
-def walk(chain: ChainArrays, start: int, first: int, last: int, slot: IntArray) -> int:
-    """Return when the end of a path may start that is begun at a step, as early as its fixed blocks allow."""
-    for place in range(first, last):
-        start += chain.path_steps[place]
-        if chain.path_between[place] >= 0:
-            start += (slot[chain.path_between[place]] - start) % chain.period
-    return start
 
 
 @compiled
@@ -212,10 +225,26 @@ def sweep_back(inside: IntArray, period: int) -> IntArray:
 
 
 @compiled
-def keep_fitting(chain: ChainArrays, stage_pair: int, slot: IntArray, free: IntArray) -> bool:
+def keep_fitting(
+    stage_pair: int,
+    period: int,
+    slot: IntArray,
+    spans: IntArray,
+    fixed: IntArray,
+    opening: IntArray,
+    closing: IntArray,
+    device_start: IntArray,
+    devices: IntArray,
+    on_device: IntArray,
+    held_start: IntArray,
+    held: IntArray,
+    units: IntArray,
+    limits: IntArray,
+    steps: IntArray,
+    free: IntArray,
+) -> bool:
     """Rule out the states in which blocks overlap or a limit is passed; return whether one is left."""
-    period, steps = chain.period, chain.steps
-    opens, closes, spans = chain.opening[stage_pair], chain.closing[stage_pair], chain.spans
+    opens, closes = opening[stage_pair], closing[stage_pair]
     free[:] = 1
     is_fixed = slot[opens] >= 0
     for p in range(period):
@@ -223,9 +252,9 @@ def keep_fitting(chain: ChainArrays, stage_pair: int, slot: IntArray, free: IntA
             free[0, p] = p == slot[opens]
             free[1, p] = p == slot[closes]
             continue
-        for place in range(len(chain.fixed)):
-            other = chain.fixed[place]
-            if chain.on_device[other, chain.devices[chain.device_start[stage_pair]]]:
+        for place in range(len(fixed)):
+            other = fixed[place]
+            if on_device[other, devices[device_start[stage_pair]]]:
                 since, until = (p - slot[other]) % period, (slot[other] - p) % period
                 if since < spans[other] or until < spans[opens]:
                     free[0, p] = 0
@@ -242,8 +271,11 @@ def keep_fitting(chain: ChainArrays, stage_pair: int, slot: IntArray, free: IntA
                 and (is_fixed or ((q - p) % period >= spans[opens] and (p - q) % period >= spans[closes]))
             )
             if fits:
-                for place in range(chain.device_start[stage_pair], chain.device_start[stage_pair + 1]):
-                    if not keeps_limit(chain, stage_pair, p, q, chain.devices[place], slot):
+                for place in range(device_start[stage_pair], device_start[stage_pair + 1]):
+                    if not keeps_limit(
+                        stage_pair, p, q, devices[place], period, slot, opening, closing, held_start, held,
+                        units, limits, steps,
+                    ):  # fmt: skip
                         fits = False
                         break
             if fits:
@@ -254,21 +286,34 @@ def keep_fitting(chain: ChainArrays, stage_pair: int, slot: IntArray, free: IntA
 
 
 @compiled
-def keeps_limit(chain: ChainArrays, stage_pair: int, p: int, q: int, device: int, slot: IntArray) -> bool:
+def keeps_limit(
+    stage_pair: int,
+    p: int,
+    q: int,
+    device: int,
+    period: int,
+    slot: IntArray,
+    opening: IntArray,
+    closing: IntArray,
+    held_start: IntArray,
+    held: IntArray,
+    units: IntArray,
+    limits: IntArray,
+    steps: IntArray,
+) -> bool:
     """Return whether a device holds no more than its limit by the stage pairs up to this one."""
-    period, steps = chain.period, chain.steps
-    for at in chain.held[chain.held_start[device] : chain.held_start[device + 1]]:
+    for at in held[held_start[device] : held_start[device + 1]]:
         if at > stage_pair:
             break
-        now = p if at == stage_pair else slot[chain.opening[at]]
+        now = p if at == stage_pair else slot[opening[at]]
         units_held = 0
-        for other in chain.held[chain.held_start[device] : chain.held_start[device + 1]]:
+        for other in held[held_start[device] : held_start[device + 1]]:
             if other > stage_pair:
                 break
-            begin = p if other == stage_pair else slot[chain.opening[other]]
-            end = q if other == stage_pair else slot[chain.closing[other]]
+            begin = p if other == stage_pair else slot[opening[other]]
+            end = q if other == stage_pair else slot[closing[other]]
             lived = steps[other, begin, end]
-            units_held += chain.units[other] * ((now - begin) // period - (now - begin - lived) // period)
-        if units_held > chain.limits[device]:
+            units_held += units[other] * ((now - begin) // period - (now - begin - lived) // period)
+        if units_held > limits[device]:
             return False
     return True
