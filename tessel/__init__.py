@@ -11,16 +11,20 @@ These are the public names; what is not among them is private to its own package
 
 A name is imported when it is first asked for (PEP 562), the one exception to the rule that no code runs on
 import: the search needs numba and pictures need matplotlib, and a program that only loads a schedule waits
-for neither. Type checkers and the API reference see the ordinary imports below. Checked in
-tests/tessel/test_public_surface.py.
+for neither. In IPython, the import also says how schedules and placements are shown as pictures;
+`%load_ext tessel` says so where IPython came later. Type checkers and the API reference see the ordinary
+imports below. Checked in tests/tessel/test_public_surface.py.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from tessel import shapes
     from tessel.comparison import Comparison, compare_schedules
     from tessel.compiling.partitioning import compile, partition
@@ -107,3 +111,21 @@ if not TYPE_CHECKING:  # or a type checker would take any misspelt name for one 
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Have IPython show schedules and placements as pictures, drawn once the first is shown."""
+    pictures = shell.display_formatter.formatters["image/svg+xml"]
+    pictures.for_type_by_name("tessel.placement", "Placement", lambda shown: _picture("placement_svg", shown))
+    pictures.for_type_by_name(
+        "tessel.schedule.schedule", "Schedule", lambda shown: _picture("schedule_svg", shown)
+    )
+
+
+def _picture(function: str, shown: object) -> str | None:
+    svg: str | None = getattr(importlib.import_module("tessel.picture.notebook"), function)(shown)
+    return svg
+
+
+if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:
+    load_ipython_extension(_shell)

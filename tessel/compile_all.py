@@ -35,7 +35,7 @@ from tessel.shapes import make_shape, vshape, zbv
 WORK = 0.5
 """Units of work of the searches that do not end by themselves, however long compiling takes."""
 
-_LOCAL = frozenset({Phase.TABU_SEARCH, Phase.KICKS, Phase.OPTIONS, Phase.WINDOWS})
+_LOCAL = frozenset({Phase.TABU_SEARCH, Phase.OPTIONS, Phase.WINDOWS})
 """Phases that share little of what they compile with all others, and take about as long to compile."""
 
 

@@ -161,12 +161,6 @@ class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             f"work {max(map(self.work, range(self.devices)))} on the busiest device)"
         )
 
-    def _repr_svg_(self) -> str | None:
-        """Return the picture of one micro-batch for a notebook; None where it has too many blocks."""
-        from tessel.picture.notebook import placement_svg  # noqa: PLC0415 (pictures know placements, not the reverse)
-
-        return placement_svg(self)
-
     def to_json(self) -> bytes:
         """Return the document of DESIGN's placement format, keys sorted."""
         return msgspec.json.encode(self, order="sorted")

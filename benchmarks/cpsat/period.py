@@ -15,7 +15,7 @@ from ortools.sat.python import cp_model
 
 from tessel.placement import Placement
 from tessel.search.model.problem import UNLIMITED, Problem, make_problem
-from tessel.search.repetend.period_bounds import rate_bound
+from tessel.search.repetend.period_bounds import device_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def solve_period(placement: Placement, *, memory: int, time_limit_s: float) -> C
     """Return the least period with one copy of each block, tried one by one from the bound."""
     started, busy_since = time.perf_counter(), time.process_time()
     problem = make_problem(placement, memory=memory)
-    period = max(1, math.ceil(rate_bound(problem)))
+    period = max(1, math.ceil(max(device_bounds(problem))))
     while True:
         left = time_limit_s - (time.perf_counter() - started)
         status = _solve(problem, period, max(left, 0.001))

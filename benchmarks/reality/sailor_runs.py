@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from benchmarks.reality.sailor_data import Collection, LayerFigures, LayerSizes, Run, Sizes, Times
+from benchmarks.reality.smoothing import bound_by_larger
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.training_step import StepEstimate, build_step, estimate_step
@@ -18,7 +19,6 @@ from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import DEEPSPEED, Runtime
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
-from tessel.profiles.smoothing import bound_by_larger
 
 HOP = Link(bytes_per_s=22.93e9, latency_us=41.6)
 """One GH200 to another node. Sailor's `multizone_bandwidths_het.json`, GH-96, one GPU: 22.93 GB/s at best,

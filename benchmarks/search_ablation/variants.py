@@ -54,20 +54,9 @@ VARIANTS = (
         makespan=_without(Phase.REPETENDS),
     ),
     Variant(
-        "repetends of three copies", "makespan.warmup_cooldown", "–",
-        makespan=MakespanParams(repetend_copies=(1,)),
-    ),
-    Variant(
         Phase.TABU_SEARCH, "makespan.tabu_search",
         "Nowicki and Smutnicki 1996; Balas and Vazacopoulos 1998; Taillard 1994",
         makespan=_without(Phase.TABU_SEARCH),
-    ),
-    Variant(
-        Phase.KICKS, "makespan.iterated_local_search", "Lourenço, Martin and Stützle 2003",
-        makespan=_without(Phase.KICKS),
-    ),
-    Variant(
-        "several elites", "makespan.iterated_local_search", "–", makespan=MakespanParams(num_elites=1),
     ),
     Variant(
         Phase.OPTIONS, "makespan.option_search", "–", makespan=_without(Phase.OPTIONS),
@@ -77,7 +66,7 @@ VARIANTS = (
         makespan=_without(Phase.WINDOWS),
     ),
     Variant(
-        Phase.DECISION_DIAGRAMS, "makespan.bounds.decision_diagram",
+        Phase.DECISION_DIAGRAMS, "makespan.exact.prover",
         "Andersen et al., CP 2007; Bergman et al. 2016",
         makespan=_without(Phase.DECISION_DIAGRAMS),
     ),

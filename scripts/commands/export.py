@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scripts.terminal import console
-from tessel.jobs.exporting import Framework, export_recipe, load_recipe
+from tessel.jobs.exporting import Framework, export_recipe
+from tessel.jobs.plan import load_planned
 from tessel.progress import messages
+
+if TYPE_CHECKING:
+    from tessel.exports.recipe import Recipe
 
 
 def export(
@@ -54,7 +58,7 @@ def export(
 
     `tessel export plan.json --to megatron`
     """
-    recipe = load_recipe(plan)
+    recipe = _recipe(plan)
     texts = export_recipe(recipe, to.value, out, roles=roles, keep_names=keep_names)
     main = next(iter(texts.values()))
     if json:
@@ -67,3 +71,16 @@ def export(
             console.print_line(line)
         if to is Framework.TORCHTITAN:
             messages.note("add --out titan.toml to write the CSV of the orders next to the options")
+
+
+def _recipe(path: Path) -> Recipe:
+    """Return what a plan or a schedule tells frameworks.
+
+    Raises:
+        DocumentError: the file cannot be read, or is neither.
+        ScheduleError: no framework runs its placement.
+    """
+    from tessel.exports.recipe import recipe_of_schedule
+
+    schedule, plan = load_planned(path)
+    return recipe_of_schedule(schedule, model=path.name) if plan is None else plan.recipe()

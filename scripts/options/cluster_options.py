@@ -11,7 +11,7 @@ import typer
 
 from scripts.options import completion
 from tessel.jobs.inputs.arguments import check_choice
-from tessel.jobs.planning import OPTIMIZERS
+from tessel.jobs.inputs.plan_options import OPTIMIZERS
 
 
 def link_option(panel: str | None = None) -> Any:

@@ -187,15 +187,16 @@ def torch_actions(actions: RankActions) -> RankActions:
             for action in own
             for step in (
                 (action,)
-                if action.kind is not ActionKind.BACKWARD_WEIGHT or _input_half(action) in own_actions
-                else (_input_half(action), action)
+                if action.kind is not ActionKind.BACKWARD_WEIGHT or input_half(action) in own_actions
+                else (input_half(action), action)
             )
         )
         for own, own_actions in zip(actions, map(frozenset, actions), strict=True)
     )
 
 
-def _input_half(action: Action) -> Action:
+def input_half(action: Action) -> Action:
+    """Return the input half beside a weight half."""
     return action._replace(kind=ActionKind.BACKWARD_INPUT)
 
 

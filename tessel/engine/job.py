@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tessel.engine.actions import RankActions
+from tessel.engine.actions import Action, RankActions, actions_from_csv
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.errors import EngineError
 
@@ -137,6 +137,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float
     end_s: float
 
+    @property
+    def parsed(self) -> Action:
+        """What was done."""
+        ((action,),) = actions_from_csv(self.action)
+        return action
+
 
 class RankResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What one rank reports.
@@ -162,6 +168,13 @@ class RankResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     held_bytes: int | None = None
     clock_error_s: float = 0.0
     sums_s: tuple[float, ...] = ()
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The rank that failed first, and its exit status; negative for a signal."""
+
+    rank: int
+    status: int
 
 
 def actions_as_lines(actions: RankActions) -> tuple[str, ...]:

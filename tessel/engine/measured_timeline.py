@@ -13,9 +13,7 @@ from itertools import chain
 import msgspec
 
 from tessel.engine.actions import (
-    Action,
     ActionKind,
-    actions_from_csv,
     actions_of,
     kinds_by_block,
     schedule_of_actions,
@@ -46,7 +44,7 @@ def measured_schedule(step: RealStep) -> Schedule:
     starts: dict[tuple[int, int], int] = {}
     for rank, events in enumerate(step):
         for event in events:
-            action = _action(event)
+            action = event.parsed
             start_us = round((event.start_s - begin_s) * 1e6)
             end_us = round((event.end_s - begin_s) * 1e6)
             starts[len(blocks), action.micro_batch] = start_us
@@ -79,7 +77,7 @@ def with_measured_spans(schedule: Schedule, steps: Iterable[RealStep]) -> Schedu
     taken_us: dict[tuple[int, ActionKind], list[float]] = defaultdict(list)
     for step in steps:
         for event in chain.from_iterable(step):
-            stage, kind, _ = _action(event)
+            stage, kind, _ = event.parsed
             taken_us[stage, kind].append((event.end_s - event.start_s) * 1e6)
     placement = schedule.placement
     kinds = kinds_by_block(placement)
@@ -98,11 +96,6 @@ def with_measured_spans(schedule: Schedule, steps: Iterable[RealStep]) -> Schedu
 def begin_of(step: RealStep) -> float:
     """Return when the first rank began, in seconds on the clock of the events."""
     return min(events[0].ready_s for events in step if events)
-
-
-def _action(event: Event) -> Action:
-    ((action,),) = actions_from_csv(event.action)
-    return action
 
 
 def _is_first(step: RealStep, rank: int, event: Event) -> bool:

@@ -23,7 +23,7 @@ from tessel.comparison import BASELINE
 from tessel.engine.actions import actions_of, check_chain, rank_by_stage, require_valid, stages_before
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event, JobSpec, RankResult, RankSum, RunSpec, actions_as_lines
-from tessel.engine.measured_timeline import with_measured_spans
+from tessel.engine.measured_timeline import begin_of, with_measured_spans
 from tessel.engine.outputs_check import check_outputs, outputs_path, with_outputs
 from tessel.engine.ranks.launch import launch
 from tessel.engine.results_check import ExpectedResults, RankGradients, ResultsCheck, check_results
@@ -247,9 +247,7 @@ def take_part(schedule: Schedule, programs: StagePrograms, *, settings: RunSetti
 
 def makespan_ms(step: Sequence[Sequence[Event]]) -> float:
     """Return the time from the first rank's begin to the last rank's end, in milliseconds."""
-    begin = min(events[0].ready_s for events in step if events)
-    end = max(events[-1].end_s for events in step if events)
-    return (end - begin) * 1000
+    return (max(events[-1].end_s for events in step if events) - begin_of(step)) * 1000
 
 
 def one_f_one_b_of(schedule: Schedule) -> dict[str, Schedule]:

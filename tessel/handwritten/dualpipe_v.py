@@ -29,7 +29,7 @@ def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
     least = len(pipeline.stages)
     if micro_batches < least:
         return f"it needs at least {least} micro-batches, two a device, and there are {micro_batches}"
-    return why_no_split_v(pipeline)
+    return why_no_split_v(pipeline, micro_batches)
 
 
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:

@@ -21,7 +21,7 @@ from tessel.handwritten.one_f_one_b import ONE_F_ONE_B, one_f_one_b, recompute_o
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
-    return why_no_chain(pipeline) if pipeline.has_backward else "no stage has a backward"
+    return why_no_chain(pipeline, micro_batches) if pipeline.has_backward else "no stage has a backward"
 
 
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:

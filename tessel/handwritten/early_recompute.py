@@ -19,7 +19,9 @@ from tessel.handwritten.one_f_one_b import one_f_one_b
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
-    return why_no_chain(pipeline) if pipeline.has_recompute else "no stage recomputes its forward"
+    return (
+        why_no_chain(pipeline, micro_batches) if pipeline.has_recompute else "no stage recomputes its forward"
+    )
 
 
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:

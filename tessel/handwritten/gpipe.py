@@ -24,10 +24,6 @@ from tessel.handwritten.construction.stages import Pipeline
 from tessel.instruction import Backward, Forward
 
 
-def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
-    return why_no_chain(pipeline)
-
-
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     return streams_by_device(pipeline, lambda stage: _stream(stage, micro_batches))
 
@@ -45,7 +41,7 @@ def _variants(pipeline: Pipeline, micro_batches: int) -> Iterator[Streams]:
 
 GPIPE = StreamRule(
     name="gpipe",
-    applies=_applies,
+    applies=why_no_chain,
     streams=_streams,
     variants=_variants,
     generalised=Preference(opening_first=True),

@@ -52,7 +52,7 @@ class Turns:
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
-    reason = why_not_interleaved(pipeline)
+    reason = why_not_interleaved(pipeline, micro_batches)
     if reason is not None:
         return reason
     num_devices = len(pipeline.stages) // pipeline.num_chunks

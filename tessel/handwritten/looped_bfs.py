@@ -20,10 +20,6 @@ from tessel.handwritten.construction.stages import Pipeline
 from tessel.instruction import Backward, Forward, Instruction
 
 
-def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
-    return why_not_interleaved(pipeline)
-
-
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     num_devices = len(pipeline.stages) // pipeline.num_chunks
     stages = range(len(pipeline.stages))
@@ -41,4 +37,4 @@ def _stream(stages: range, micro_batches: int) -> Iterator[Instruction]:
             yield Backward(stage, micro_batch)
 
 
-LOOPED_BFS = StreamRule(name="looped-bfs", applies=_applies, streams=_streams)
+LOOPED_BFS = StreamRule(name="looped-bfs", applies=why_not_interleaved, streams=_streams)

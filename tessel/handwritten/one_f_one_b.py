@@ -54,10 +54,6 @@ def recompute_on_arrival(pipeline: Pipeline) -> tuple[Edge, ...]:
     )
 
 
-def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
-    return why_no_chain(pipeline)
-
-
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     num_stages = len(pipeline.stages)
     return streams_by_device(
@@ -68,7 +64,7 @@ def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
 
 ONE_F_ONE_B = StreamRule(
     name="1f1b",
-    applies=_applies,
+    applies=why_no_chain,
     streams=_streams,
     extra_edges=recompute_on_arrival,
     generalised=Preference(is_limited=True),

@@ -7,93 +7,26 @@ tests/tessel/jobs/test_checking.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tessel.errors import InfeasibleError
 from tessel.jobs import jit_fallback, search_thread
-from tessel.jobs.inputs.arguments import check_choice, check_counts, parse_bandwidth, parse_bytes, parse_cuts
-from tessel.jobs.inputs.check_source import case_of_plan, load_case
+from tessel.jobs.check_source import case_of_plan, load_case
+from tessel.jobs.inputs.check_options import CheckOptions
 from tessel.jobs.inputs.keywords import options_of, with_signature
-from tessel.jobs.inputs.limits import check_hop_us, make_budget, only_time
-from tessel.jobs.planning import DEFAULT_HOP_US, DEFAULT_LINK, DEFAULT_OPTIMIZER, OPTIMIZERS
+from tessel.jobs.inputs.limits import only_time
 from tessel.progress import messages
 
 if TYPE_CHECKING:
     from tessel.checking.case import Case
     from tessel.checking.opinion import Opinion
     from tessel.placement import Placement
-    from tessel.profiles.profile import Profile
     from tessel.schedule import Schedule
     from tessel.search.budget import SearchBudget
 
-DEFAULT_WORK = 5.0
-
 SHARE_OF_FIRST = 0.6
 """Part of the work that orders of the stages as they are may take; changed stages share the rest."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckOptions:
-    """What a file does not say.
-
-    Attributes:
-        devices: ranks of the pipeline, for a layout of Megatron.
-        micro_batches: of a step, likewise.
-        group_size: Megatron's `microbatch_group_size_per_vp_stage`; `devices` if None.
-        profile: a table of layer timings, or its path, that gives the stages' costs.
-        cuts: first and last layer of each stage of a CSV, `0-5,6-11`; balanced if None.
-        memory: of a device: `80GiB` with a profile or plan, else units, one number or one each.
-        micro_batch: samples of a micro-batch, of the profile's sizes; the smallest if None.
-        data_parallel: replicas of the pipeline.
-        tensor_parallel: degree, of those in the profile.
-        link: bandwidth between devices, such as `100GB/s`, or bytes a second.
-        hop_us: microseconds of a message between devices.
-        optimizer: whose state is kept in memory.
-        work: units of the search of better orders; `DEFAULT_WORK` if it and the limit are None.
-        time_limit: of that search, such as `10s`, or seconds.
-    """
-
-    devices: int | None = None
-    micro_batches: int | None = None
-    group_size: int | None = None
-    profile: str | os.PathLike[str] | Profile | None = None
-    cuts: str | None = None
-    memory: str | int | Sequence[int] | None = None
-    micro_batch: int | None = None
-    data_parallel: int = 1
-    tensor_parallel: int = 1
-    link: str | float = DEFAULT_LINK
-    hop_us: float = DEFAULT_HOP_US
-    optimizer: str = DEFAULT_OPTIMIZER
-    work: float | None = None
-    time_limit: str | float | None = None
-
-    def check(self) -> None:
-        """Refuse values that are wrong by themselves, before anything is read.
-
-        Raises:
-            UsageError: there is one.
-        """
-        counts = ("devices", "micro_batches", "group_size", "micro_batch", "data_parallel", "tensor_parallel")
-        check_counts(self, counts)
-        check_hop_us(self.hop_us)
-        check_choice("--optimizer", self.optimizer, OPTIMIZERS)
-        parse_bandwidth(self.link)
-        if self.profile is not None and self.memory is not None:
-            parse_bytes(str(self.memory))
-        self.parsed_cuts()
-        self.budget()
-
-    def parsed_cuts(self) -> tuple[tuple[int, int], ...] | None:
-        """Return first and last layer of each stage; None where they are left out."""
-        return None if self.cuts is None else parse_cuts("--cuts", self.cuts)
-
-    def budget(self) -> SearchBudget:
-        """Return what the search of better orders may spend."""
-        work = DEFAULT_WORK if self.work is None and self.time_limit is None else self.work
-        return make_budget(work, self.time_limit)
 
 
 def check(source: Any, /, **options: Any) -> Opinion:

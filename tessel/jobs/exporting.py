@@ -69,20 +69,6 @@ def export_recipe(
     return {str(each): texts[each] for each in sorted(texts, key=_is_beside)}
 
 
-def load_recipe(path: Path) -> Recipe:
-    """Return what a plan or a schedule tells frameworks.
-
-    Raises:
-        DocumentError: the file cannot be read, or is neither.
-        ScheduleError: no framework runs its placement.
-    """
-    from tessel.exports.recipe import recipe_of_schedule
-    from tessel.jobs.plan import load_planned
-
-    schedule, plan = load_planned(path)
-    return recipe_of_schedule(schedule, model=path.name) if plan is None else plan.recipe()
-
-
 def with_roles(recipe: Recipe, text: str) -> Recipe:
     """Return the recipe with what each row is, as a text such as `Et*12nL` states it.
 

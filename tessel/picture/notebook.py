@@ -1,7 +1,7 @@
 """Pictures that a notebook shows of its own accord: SVG texts of schedules and of placements.
 
-A notebook asks a value for `_repr_svg_`; `Schedule` and `Placement` answer with what these functions return.
-A placement is shown as one micro-batch that runs alone, each block as early as its edges and devices allow.
+`tessel.load_ipython_extension` tells IPython to show schedules and placements by these functions. A placement
+is shown as one micro-batch that runs alone, each block as early as its edges and devices allow.
 Checked in tests/tessel/picture/test_notebook.py.
 """
 

@@ -341,11 +341,6 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """The micro-batch sizes that were measured, ascending."""
         return tuple(sorted({table.micro_batch for table in self.tables}))
 
-    @property
-    def tensor_parallel_degrees(self) -> tuple[int, ...]:
-        """The tensor-parallel degrees that were measured, ascending."""
-        return tuple(sorted({table.tensor_parallel for table in self.tables}))
-
     def costs(self, *, micro_batch: int, tensor_parallel: int = 1) -> tuple[LayerCost, ...]:
         """Return the costs of every layer, in model order.
 

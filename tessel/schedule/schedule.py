@@ -193,12 +193,6 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             f"{max(self.peak_memory)})"
         )
 
-    def _repr_svg_(self) -> str | None:
-        """Return the picture of the schedule for a notebook; None where it has too many blocks to be read."""
-        from tessel.picture.notebook import schedule_svg  # noqa: PLC0415 (pictures know schedules, not the reverse)
-
-        return schedule_svg(self)
-
     def start_by_block(self) -> dict[tuple[int, int], int]:
         """Return the step by (block index, micro-batch), as `of` takes it."""
         index = self.placement.index_by_name

@@ -10,14 +10,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tessel.search.budget import SearchBudget
+    from tessel.search.budget import Progress, SearchBudget
     from tessel.search.frontier.makespan import MakespanPoint, find_makespan_frontier
     from tessel.search.frontier.open_ranges import Frontier, OpenRange
     from tessel.search.frontier.period import FrontierPoint, find_frontier
     from tessel.search.makespan.find_schedule import find_schedule
     from tessel.search.makespan.params import MakespanParams, Phase
     from tessel.search.makespan.warmup_cooldown import unroll_repetend
-    from tessel.search.progress import Progress
     from tessel.search.repetend.find_repetend import RepetendResult, find_repetend
     from tessel.search.repetend.params import RepetendParams, RepetendPhase
 
@@ -48,7 +47,7 @@ _MODULE_BY_NAME = {
     "MakespanParams": "tessel.search.makespan.params",
     "Phase": "tessel.search.makespan.params",
     "MakespanPoint": "tessel.search.frontier.makespan",
-    "Progress": "tessel.search.progress",
+    "Progress": "tessel.search.budget",
     "RepetendParams": "tessel.search.repetend.params",
     "RepetendPhase": "tessel.search.repetend.params",
     "RepetendResult": "tessel.search.repetend.find_repetend",

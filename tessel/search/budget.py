@@ -25,8 +25,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tessel.search.progress import Progress
-
 StoppedBy = Literal["proven", "work", "time", "interrupt", "size"]
 """What ended a search: a proof, its limit on work or time, an interrupt, or that it was too large."""
 
@@ -39,6 +37,23 @@ DEFAULT_WORK = 10.0
 
 LONGEST_S = 900.0
 """Seconds after which a plan with the default limit on work ends on however busy a machine."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a search at one improvement.
+
+    Attributes:
+        makespan: steps of the best schedule so far (of the best period, where a repetend is searched).
+        lower_bound: no answer is shorter, as far as is proven now.
+        elapsed_s: seconds since the search began.
+        found_by: the method that found it.
+    """
+
+    makespan: int
+    lower_bound: int
+    elapsed_s: float
+    found_by: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tessel.search.repetend.branch_and_bound import Feasibility, OrderSearch
 from tessel.search.repetend.cyclic_problem import CyclicProblem, make_cyclic_problem
 from tessel.search.repetend.cyclic_starts import close_up
 from tessel.search.repetend.infeasibility import limit_violation
-from tessel.search.repetend.period_bounds import rate_bound
+from tessel.search.repetend.period_bounds import device_bounds
 from tessel.validation import find_violations
 
 ENOUGH_WORK = 10**9
@@ -33,7 +33,7 @@ def problem_and_period(placement: Placement, memory: int, more: int) -> tuple[Pr
     """Return a problem that its limits leave room for, and a period so much above its bound."""
     problem = make_problem(placement, memory=memory)
     assume(limit_violation(problem) is None)
-    return problem, make_cyclic_problem(problem, 1), int(-(-rate_bound(problem) // 1)) + more
+    return problem, make_cyclic_problem(problem, 1), int(-(-max(device_bounds(problem)) // 1)) + more
 
 
 def check_against_orders(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tessel.placement import Block, Choice, Edge, Placement
 from tessel.schedule.schedule import Schedule
-from tessel.search.model.instance import InstanceArrays, IntArray
+from tessel.search.makespan.exact.prover import diagram
+from tessel.search.model.instance import Instance, InstanceArrays, IntArray
 from tessel.shapes import zbv
 
 Case = tuple[Placement, int, tuple[int, ...] | None]
@@ -76,6 +77,14 @@ def as_schedule(
         for task in np.flatnonzero(start >= 0)
     }
     return Schedule.of(placement, starts, micro_batches=arrays.micro_batches, memory=memory)
+
+
+def bound_of_diagram(instance: Instance, devices: tuple[int, ...], known: int) -> int:
+    """Return what the relaxed diagram of some devices proves below a makespan; 0 where it is given up."""
+    attempt = diagram(instance, devices, known)
+    while attempt is not None and not attempt.is_over:
+        attempt.advance(known)
+    return 0 if attempt is None or attempt.is_too_large else attempt.least
 
 
 def least_makespan(placement: Placement, micro_batches: int, memory: Sequence[int] | None) -> int | None:

@@ -37,7 +37,7 @@ def orders_format() -> Format:
 def megatron_layout_format() -> Format:
     from tessel.documents import read_document
     from tessel.exports.megatron import megatron_orders
-    from tessel.jobs.inputs.check_source import read_layout_text
+    from tessel.jobs.check_source import read_layout_text
 
     def read(folder: Path) -> None:
         layout = read_layout_text("layout.txt", read_document(folder / "layout.txt").decode(), 2)

@@ -11,8 +11,9 @@ from scripts.commands.check.report import opinion_document, print_opinion
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import job_options
 from scripts.terminal import console
-from tessel.jobs.checking import CheckOptions, check_with
+from tessel.jobs.checking import check_with
 from tessel.jobs.inputs.arguments import check_folder
+from tessel.jobs.inputs.check_options import CheckOptions
 from tessel.progress import interrupts, messages
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import typer
 
 from scripts.options.cluster_options import hop_us_option, link_option, optimizer_option
 from scripts.options.search_options import OUTPUT_PANEL, JsonOption, TimeLimitOption, work_option
-from tessel.jobs.checking import DEFAULT_WORK
-from tessel.jobs.planning import DEFAULT_HOP_US, DEFAULT_LINK, DEFAULT_OPTIMIZER
+from tessel.jobs.inputs.check_options import DEFAULT_WORK
+from tessel.jobs.inputs.plan_options import DEFAULT_HOP_US, DEFAULT_LINK, DEFAULT_OPTIMIZER
 
 _ORDERS = "Orders and layouts"
 _PRICING = "Profile and devices"

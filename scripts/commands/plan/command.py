@@ -11,7 +11,8 @@ from scripts.options import completion
 from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import job_options
 from scripts.terminal import console
-from tessel.jobs.planning import PlanOptions, plan_with
+from tessel.jobs.inputs.plan_options import PlanOptions
+from tessel.jobs.planning import plan_with
 from tessel.progress import interrupts, messages
 
 EXIT_DOES_NOT_FIT = 1

@@ -21,7 +21,7 @@ from scripts.options.tuning_options import (
 )
 from tessel.errors import UsageError
 from tessel.jobs.inputs.arguments import check_choice, check_folder
-from tessel.jobs.planning import (
+from tessel.jobs.inputs.plan_options import (
     DEFAULT_HOP_US,
     DEFAULT_LINK,
     DEFAULT_MICRO_BATCHES_A_DEVICE,

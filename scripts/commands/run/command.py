@@ -19,10 +19,11 @@ from scripts.commands.run.report import (
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import job_options
 from scripts.terminal import console
+from tessel.jobs.plan import load_planned
 from tessel.jobs.running.options import RunOptions
 from tessel.jobs.running.programs import Programs, find_programs
 from tessel.jobs.running.run import require_right, run_subject, settings_of
-from tessel.jobs.running.subject import Subject, find_overheads, load_subject
+from tessel.jobs.running.subject import Subject, find_overheads, subject_of_plan, subject_of_schedule
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def run(
     wanted.check()
     with join_team() as role:
         role.require(wanted)
-        subject = load_subject(plan, wanted)
+        subject = _subject(plan, wanted)
         role.require_devices(subject)
         if options.csv is not None:
             if role.is_first:
@@ -120,3 +121,16 @@ def _run(
     overheads = None if role.is_of_team else find_overheads(subject, options, devices)
     settings = role.on_all_nodes(plan, settings_of(subject, options, devices))
     return run_subject(subject, programs, settings, overheads)
+
+
+def _subject(path: Path, options: RunOptions) -> Subject:
+    """Return what a document says is to be run.
+
+    Raises:
+        UsageError: `--step` is given for a plan, or a shape that it does not have.
+        DocumentError: a file cannot be read.
+    """
+    schedule, plan = load_planned(path)
+    return (
+        subject_of_schedule(path.stem, schedule, options) if plan is None else subject_of_plan(plan, options)
+    )

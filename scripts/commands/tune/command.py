@@ -8,7 +8,8 @@ from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import ModelArgument, check_writable_folder, job_options
 from scripts.terminal import console
 from tessel.jobs.inputs.arguments import check_model
-from tessel.jobs.tuning import TuneOptions, tune_with
+from tessel.jobs.inputs.tune_options import TuneOptions
+from tessel.jobs.tuning import tune_with
 
 
 @common_options(

@@ -18,7 +18,7 @@ from scripts.options.tuning_options import (
     TuningOptions,
     ValueOption,
 )
-from tessel.jobs.tuning import OPTIMIZERS, TuneOptions
+from tessel.jobs.inputs.tune_options import OPTIMIZERS, TuneOptions
 
 
 def _check_placement(name: str) -> str:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from tessel.engine.actions import EXPECTED_AHEAD, Action, ActionKind, RankActions
+from tessel.engine.actions import EXPECTED_AHEAD, Action, ActionKind, RankActions, input_half
 from tessel.engine.errors import EngineError
 from tessel.engine.job import MAX_TENSORS, Event
 from tessel.engine.program import StageProgram, Tensors, routes_of
@@ -144,7 +144,7 @@ class Executor:
     def _incoming(self, action: Action, own: frozenset[Action]) -> tuple[_Arrival, ...]:
         routes = self._routes[action.stage]
         is_gradient = action.kind is not ActionKind.FORWARD
-        if action.kind is ActionKind.BACKWARD_WEIGHT and _input_half_of(action) in own:
+        if action.kind is ActionKind.BACKWARD_WEIGHT and input_half(action) in own:
             return ()  # Its input half took the gradients before.
         arrivals = []
         for origin, tensors in sorted(
@@ -211,7 +211,3 @@ def _makers(handover: Handover) -> tuple[Action, ...]:
         Action(handover.origin, kind, handover.micro_batch)
         for kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
     )
-
-
-def _input_half_of(action: Action) -> Action:
-    return action._replace(kind=ActionKind.BACKWARD_INPUT)

@@ -23,18 +23,11 @@ from pathlib import Path
 import msgspec
 
 from tessel.engine.import_function import find_function
-from tessel.engine.job import FOLDER_PREFIX, JobSpec
+from tessel.engine.job import FOLDER_PREFIX, Failure, JobSpec
 from tessel.engine.ranks.worker import Provider, run_rank
 
 _SETTLE_S = 0.2
 """How long the ranks that fail of another's failure are waited for, to choose the first."""
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """The rank that failed first, and its exit status; negative for a signal."""
-
-    rank: int
-    status: int
 
 
 def _main(job_path: Path) -> int:

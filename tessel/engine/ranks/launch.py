@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from tessel.engine.errors import EngineError
-from tessel.engine.job import FOLDER_PREFIX, JobSpec, RankResult
+from tessel.engine.job import FOLDER_PREFIX, Failure, JobSpec, RankResult
 from tessel.engine.ranks.progress import is_stopped, read_standing
 
 _LOG_LINES = 12
@@ -40,13 +40,6 @@ _LOOK_PERIOD_S = 0.5
 
 LOOPBACK = "lo"
 """The interface of ranks that are all on this machine."""
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """What `tessel.engine.ranks.forkserver` writes, which is not imported here because it imports torch."""
-
-    rank: int
-    status: int
 
 
 def launch(

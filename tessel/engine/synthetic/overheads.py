@@ -35,7 +35,7 @@ import numpy as np
 
 from records import Environment, Measurement, RecordStore, Status, Workload
 from records.workload import Tensor, describe
-from tessel.engine.actions import Action, ActionKind, actions_from_csv, actions_of, schedule_of_actions
+from tessel.engine.actions import Action, ActionKind, actions_of, schedule_of_actions
 from tessel.engine.devices import CPUS, Devices
 from tessel.engine.job import Event
 from tessel.engine.synthetic.run import run_synthetic, sleep_spec
@@ -215,7 +215,7 @@ def overheads_of_chain(step: Sequence[Sequence[Event]], seconds: Sequence[Mappin
     action, gap = [], []
     for events in step:
         for position, event in enumerate(events):
-            stage, kind, _ = _parse(event)
+            stage, kind, _ = event.parsed
             action.append(event.end_s - event.start_s - seconds[stage][kind])
             if position and event.start_s - event.ready_s < _READY_S:
                 gap.append(event.start_s - events[position - 1].end_s)
@@ -232,7 +232,7 @@ def collective_us_of(step: Sequence[Sequence[Event]], seconds: Sequence[Mapping[
     """
     by_action: dict[Action, list[Event]] = defaultdict(list)
     for event in itertools.chain.from_iterable(step):
-        by_action[_parse(event)].append(event)
+        by_action[event.parsed].append(event)
     return 1e6 * statistics.mean(
         max(event.end_s for event in events)
         - max(event.start_s for event in events)
@@ -317,10 +317,10 @@ def _longer_us(block: Block, own: Overheads) -> float:
 
 def _hops(step: Sequence[Sequence[Event]]) -> Iterator[float]:
     """Yield seconds from the end of an action to the start of the one on another rank that waited for it."""
-    place = {_parse(event): (rank, event) for rank, events in enumerate(step) for event in events}
+    place = {event.parsed: (rank, event) for rank, events in enumerate(step) for event in events}
     for rank, events in enumerate(step):
         for event in events:
-            source = next((place[action] for action in _sources(_parse(event)) if action in place), None)
+            source = next((place[action] for action in _sources(event.parsed) if action in place), None)
             if source is not None and source[0] != rank and source[1].end_s > event.ready_s:
                 yield event.start_s - source[1].end_s
 
@@ -333,11 +333,6 @@ def _sources(action: Action) -> tuple[Action, ...]:
         return ()
     after = action._replace(stage=action.stage + 1)
     return tuple(after._replace(kind=kind) for kind in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT))
-
-
-def _parse(event: Event) -> Action:
-    ((action,),) = actions_from_csv(event.action)
-    return action
 
 
 def _crosses(placement: Placement, edge: Edge) -> bool:

@@ -59,7 +59,7 @@ def building_block_rule(
 
     return StreamRule(
         name=name,
-        applies=lambda pipeline, micro_batches: why_no_split_v(pipeline),
+        applies=why_no_split_v,
         streams=streams,
         includes=includes,
         is_linear=False,

@@ -4,7 +4,8 @@
     device 0   0           device 0   0   2      device 0   0     3
     device 1     1         device 1     1   3    device 1     1 2
 
-Devices may be numbered in any order. Checked in tests/tessel/handwritten/test_rules.py.
+Devices may be numbered in any order. The number of micro-batches, which rules are asked for, does not matter
+to any. Checked in tests/tessel/handwritten/test_rules.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tessel.handwritten.construction.stages import Pipeline
 from tessel.instruction import Instruction
 
 
-def why_no_chain(pipeline: Pipeline) -> str | None:
+def why_no_chain(pipeline: Pipeline, micro_batches: int) -> str | None:
     """Return why the pipeline is not one chain with at most one stage per device, or None if it is."""
     devices = pipeline.chain_devices()
     if devices is None:
@@ -25,14 +26,14 @@ def why_no_chain(pipeline: Pipeline) -> str | None:
     return None
 
 
-def why_no_split_chain(pipeline: Pipeline) -> str | None:
+def why_no_split_chain(pipeline: Pipeline, micro_batches: int) -> str | None:
     """Return why the pipeline is not one such chain that can split its backward, or None if it is."""
     if not pipeline.is_split:
         return "no stage has a backward in an input and a weight half"
-    return why_no_chain(pipeline)
+    return why_no_chain(pipeline, micro_batches)
 
 
-def why_not_interleaved(pipeline: Pipeline) -> str | None:
+def why_not_interleaved(pipeline: Pipeline, micro_batches: int) -> str | None:
     """Return why the pipeline is not one trained chain that goes round its devices several times, or None."""
     devices = pipeline.chain_devices()
     if devices is None:
@@ -45,7 +46,7 @@ def why_not_interleaved(pipeline: Pipeline) -> str | None:
     return None if pipeline.has_backward else "no stage has a backward"
 
 
-def why_no_split_v(pipeline: Pipeline) -> str | None:
+def why_no_split_v(pipeline: Pipeline, micro_batches: int) -> str | None:
     """Return why the pipeline is not one V-shaped chain that can split its backward, or None if it is."""
     if not pipeline.is_split:
         return "no stage has a backward in an input and a weight half"

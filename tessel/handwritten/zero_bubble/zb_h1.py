@@ -57,13 +57,8 @@ def zero_bubble_streams(pipeline: Pipeline, micro_batches: int, *, extra: int) -
     return streams_by_device(pipeline, stream)
 
 
-def applies(pipeline: Pipeline, micro_batches: int) -> str | None:
-    """Return why the pipeline is not one chain that splits its backward, or None if it is."""
-    return why_no_split_chain(pipeline)
-
-
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     return zero_bubble_streams(pipeline, micro_batches, extra=0)
 
 
-ZB_H1 = StreamRule(name="zb-h1", applies=applies, streams=_streams, includes=(ONE_F_ONE_B,))
+ZB_H1 = StreamRule(name="zb-h1", applies=why_no_split_chain, streams=_streams, includes=(ONE_F_ONE_B,))

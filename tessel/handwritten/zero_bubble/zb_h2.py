@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tessel.handwritten.construction.chains import why_no_split_chain
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.eager_1f1b import extra_forwards
-from tessel.handwritten.zero_bubble.zb_h1 import ZB_H1, applies, zero_bubble_streams
+from tessel.handwritten.zero_bubble.zb_h1 import ZB_H1, zero_bubble_streams
 
 
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
@@ -32,4 +33,6 @@ def _variants(pipeline: Pipeline, micro_batches: int) -> Iterator[Streams]:
         yield zero_bubble_streams(pipeline, micro_batches, extra=extra)
 
 
-ZB_H2 = StreamRule(name="zb-h2", applies=applies, streams=_streams, variants=_variants, includes=(ZB_H1,))
+ZB_H2 = StreamRule(
+    name="zb-h2", applies=why_no_split_chain, streams=_streams, variants=_variants, includes=(ZB_H1,)
+)

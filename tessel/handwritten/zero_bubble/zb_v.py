@@ -23,10 +23,6 @@ from tessel.handwritten.zero_bubble.v_half import V_HALF
 from tessel.instruction import BackwardInput, BackwardWeight, Forward
 
 
-def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
-    return why_no_split_v(pipeline)
-
-
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     num_devices = len(pipeline.stages) // 2
     return pipeline.on_devices([_stream(device, num_devices, micro_batches) for device in range(num_devices)])
@@ -63,4 +59,4 @@ def _cool_down(writer: StreamWriter, first: int, second: int, devices_below: int
         writer.write((BackwardWeight, stage), rounds=left)
 
 
-ZB_V = StreamRule(name="zb-v", applies=_applies, streams=_streams, includes=(V_HALF,))
+ZB_V = StreamRule(name="zb-v", applies=why_no_split_v, streams=_streams, includes=(V_HALF,))

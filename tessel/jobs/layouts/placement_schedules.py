@@ -15,7 +15,7 @@ from tessel.progress import messages
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tessel.jobs.tuning import TuneOptions
+    from tessel.jobs.inputs.tune_options import TuneOptions
     from tessel.search.budget import SearchBudget, StoppedBy
     from tessel.tuned_model.layout_choice import ChosenLayout
     from tessel.tuned_plan import TunedPlan

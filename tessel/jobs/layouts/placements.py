@@ -16,7 +16,7 @@ from tessel.jobs.sessions import open_session
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tessel.jobs.tuning import TuneOptions
+    from tessel.jobs.inputs.tune_options import TuneOptions
     from tessel.tuned_model.layout_choice import ChosenLayout
     from tessel.tuned_model.model_placement import ModelPlacement
     from tuner.errors import TunerError

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from tessel.engine.devices import Devices
     from tessel.engine.run import RunReport, RunSettings
     from tessel.engine.synthetic.overheads import Calibration
-    from tessel.jobs.plan import Plan
+    from tessel.jobs.inputs.plan_view import PlanView
 
 
-def run_plan(plan: Plan, **named: Any) -> RunReport:
+def run_plan(plan: PlanView, **named: Any) -> RunReport:
     """Return what a run of a plan and of 1F1B showed; see `Plan.run`.
 
     Raises:

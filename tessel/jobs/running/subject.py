@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tessel.engine.devices import Devices
     from tessel.engine.synthetic.overheads import Calibration
-    from tessel.jobs.plan import Plan
+    from tessel.jobs.inputs.plan_view import PlanView
     from tessel.schedule import Schedule
     from tessel.tuned_plan import TunedPlan
 
@@ -31,23 +31,13 @@ class Subject:
     plan: TunedPlan | None
 
 
-def load_subject(path: Path, options: RunOptions) -> Subject:
-    """Return what a document says is to be run, with the orders of `--orders` where they are given.
-
-    Raises:
-        UsageError: `--step` is given for a plan, or a shape that it does not have.
-        DocumentError: a file cannot be read.
-    """
-    from tessel.jobs.plan import load_planned
-
-    schedule, plan = load_planned(path)
-    if plan is None:
-        step_us = None if options.step is None else parse_duration(str(options.step)) * 1e6
-        return _as_asked(Subject(path.stem, schedule, step_us, None), options)
-    return subject_of_plan(plan, options)
+def subject_of_schedule(name: str, schedule: Schedule, options: RunOptions) -> Subject:
+    """Return what a schedule alone says is to be run, whose steps may have no length."""
+    step_us = None if options.step is None else parse_duration(str(options.step)) * 1e6
+    return _as_asked(Subject(name, schedule, step_us, None), options)
 
 
-def subject_of_plan(plan: Plan, options: RunOptions) -> Subject:
+def subject_of_plan(plan: PlanView, options: RunOptions) -> Subject:
     """Return what a plan says is to be run; a table's plan has no programs, and its stages sleep.
 
     Raises:

@@ -16,7 +16,7 @@ from tessel.jobs.shown.tables import add_end_to_end, add_partition, add_stages
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
-    from tessel.jobs.plan import Plan
+    from tessel.jobs.inputs.plan_view import PlanView
     from tessel.planning.plan_result import PlannedStep, PlanResult
     from tessel.tuned_plan import TunedPlan
 
@@ -24,7 +24,7 @@ SHOWN_ALTERNATIVES = 3
 """Next best plans in the table; `--json` has all."""
 
 
-def explain_plan(plan: Plan) -> Sections:
+def explain_plan(plan: PlanView) -> Sections:
     """Return the tables and sentences of a plan."""
     out = Sections()
     if plan.tuned is not None:
@@ -36,7 +36,7 @@ def explain_plan(plan: Plan) -> Sections:
     return out
 
 
-def _add_saved(out: Sections, plan: Plan) -> None:
+def _add_saved(out: Sections, plan: PlanView) -> None:
     """Add what a plan's file holds: the step, the stages, and the ways that it was compared with."""
     saved = plan.planned
     assert saved is not None, "the plan is of a table"
@@ -48,7 +48,7 @@ def _add_saved(out: Sections, plan: Plan) -> None:
     out.table("", ("plan", "step (ms)", "fits"), baseline_rows(saved))
 
 
-def _add_found(out: Sections, plan: Plan, result: PlanResult) -> None:
+def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
     """Add the best plan, its stages, what it is compared with, why, and what would change it."""
     saved = plan.planned
     assert saved is not None, "the plan is of a table"
@@ -144,7 +144,7 @@ def _ms(microseconds: float) -> str:
     return f"{microseconds / 1e3:.4g}"
 
 
-def _add_tuned(out: Sections, whole: Plan, plan: TunedPlan) -> None:
+def _add_tuned(out: Sections, whole: PlanView, plan: TunedPlan) -> None:
     """Add the partition, the stages, and the schedule beside the hand-written ones."""
     kind = "training" if plan.training else "inference"
     out.line(
@@ -191,7 +191,7 @@ def _whole(plan: TunedPlan) -> str:
     )
 
 
-def _add_schedule(out: Sections, whole: Plan, plan: TunedPlan) -> None:
+def _add_schedule(out: Sections, whole: PlanView, plan: TunedPlan) -> None:
     """Add what the schedule search found beside every hand-written schedule."""
     from tessel.comparison import format_ms
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tessel.comparison import Comparison
-    from tessel.jobs.plan import Plan
+    from tessel.jobs.inputs.plan_view import PlanView
     from tessel.picture.page import PageModel, PagePart, PageTable
     from tessel.picture.style import PictureStyle
     from tessel.schedule import Schedule
@@ -51,7 +51,7 @@ class PictureOptions:
 
 def write_picture(
     schedule: Schedule,
-    plan: Plan | None,
+    plan: PlanView | None,
     out: Path,
     *,
     title: str,
@@ -136,7 +136,7 @@ def _inches(options: PictureOptions) -> float:
     return SCREEN_INCHES / 2 if options.gains else SCREEN_INCHES
 
 
-def _compared_document(comparison: Comparison, plan: Plan | None, out: Path, *, title: str) -> bytes:
+def _compared_document(comparison: Comparison, plan: PlanView | None, out: Path, *, title: str) -> bytes:
     """Return the page, or the report, of a comparison."""
     if out.suffix == ".md":
         return _report(comparison, plan).encode()
@@ -153,7 +153,7 @@ def _compared_document(comparison: Comparison, plan: Plan | None, out: Path, *, 
     )
 
 
-def _tables(plan: Plan) -> tuple[PageTable, ...]:
+def _tables(plan: PlanView) -> tuple[PageTable, ...]:
     """Return what a page shows beside the schedule."""
     if plan.tuned is not None:
         return _plan_tables(plan.tuned)
@@ -161,7 +161,7 @@ def _tables(plan: Plan) -> tuple[PageTable, ...]:
     return layout_tables(plan.planned)
 
 
-def _report(comparison: Comparison, plan: Plan | None) -> str:
+def _report(comparison: Comparison, plan: PlanView | None) -> str:
     """Return the Markdown report of a comparison."""
     from tessel.jobs.shown.markdown_report import comparison_table, plan_report
 
@@ -174,7 +174,7 @@ def _report(comparison: Comparison, plan: Plan | None) -> str:
 
 
 def build_comparison(
-    schedule: Schedule, plan: Plan | None = None, names: Sequence[str] | None = None
+    schedule: Schedule, plan: PlanView | None = None, names: Sequence[str] | None = None
 ) -> Comparison:
     """Build the hand-written schedules beside one; in milliseconds and bytes for a plan.
 

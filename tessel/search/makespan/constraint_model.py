@@ -89,7 +89,7 @@ class ConstraintSearch:
         best.budget.charge(found.operations)
         self.used += best.budget.operations - before
         if found.start is not None:
-            best.offer(found.start, "CP-SAT", is_new=False)
+            best.offer(found.start, "CP-SAT")
         if found.lower_bound > best.lower_bound:
             best.lower_bound = min(found.lower_bound, best.makespan)
             best.proof = ", bound proven by CP-SAT"

@@ -23,10 +23,10 @@ from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
-from tessel.search.makespan.bounds.prover import Prover
 from tessel.search.makespan.constraint_model import ConstraintSearch
 from tessel.search.makespan.exact.device_subsets import DeviceSubsetSearch
 from tessel.search.makespan.exact.exact_search import ExactSearch
+from tessel.search.makespan.exact.prover import Prover
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.initial_schedules import (
     offer_held_back,
@@ -34,7 +34,7 @@ from tessel.search.makespan.initial_schedules import (
     offer_rules,
     offer_serial,
 )
-from tessel.search.makespan.iterated_local_search import IteratedLocalSearch
+from tessel.search.makespan.local_search import LocalSearch
 from tessel.search.makespan.option_search import OptionSearch
 from tessel.search.makespan.params import MakespanParams, Phase
 from tessel.search.makespan.repeating_part import schedule_of
@@ -151,7 +151,7 @@ def _starts_of(schedule: Schedule, instance: Instance) -> IntArray:
 
 
 def _improve(best: Incumbent, windows: WindowSearch, *, seed: int) -> None:
-    """Cut repetends, search near the best schedules and raise the bound, a round each in turn."""
+    """Cut repetends, search near the best schedule and raise the bound, a round each in turn."""
     repetends, prover = RepetendSearch.of(best), Prover.of(best)
     exact, model = ExactSearch.of(best), ConstraintSearch.of(best, seed=seed)
     subsets = DeviceSubsetSearch.of(best, prover, exact)
@@ -159,7 +159,7 @@ def _improve(best: Incumbent, windows: WindowSearch, *, seed: int) -> None:
     exact.run()
     prover.run()
     subsets.run()
-    local_search = IteratedLocalSearch(best, state=seed & 0x7FFFFFFF)
+    local_search = LocalSearch(best, state=seed & 0x7FFFFFFF)
     options = OptionSearch(best)
     while not best.is_over and not {Phase.TABU_SEARCH, Phase.WINDOWS} <= best.params.left_out:
         options.search_round()

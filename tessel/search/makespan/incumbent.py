@@ -17,21 +17,6 @@ from tessel.search.makespan.params import MakespanParams
 from tessel.search.model.instance import Instance, InstanceArrays, IntArray
 
 
-@dataclass(slots=True)
-class Elite:
-    """A good schedule to search near.
-
-    Attributes:
-        makespan: its last end.
-        start: its starts by task.
-        visits: rounds spent near it.
-    """
-
-    makespan: int
-    start: IntArray
-    visits: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class FoundSchedule:
     """A schedule and who found it; replaced as a whole, so that another thread may read it at any time.
@@ -51,7 +36,7 @@ class FoundSchedule:
 
 @dataclass(slots=True)
 class Incumbent:
-    """The best schedule so far, and other good ones.
+    """The best schedule so far.
 
     Attributes:
         instance: what is scheduled.
@@ -60,7 +45,6 @@ class Incumbent:
         params: how it divides that.
         on_better: told makespan, bound and method of each better schedule.
         best: the best schedule.
-        elites: different good schedules, shortest first.
         proof: what is added to the method where another solver has proven the bound.
     """
 
@@ -70,7 +54,6 @@ class Incumbent:
     params: MakespanParams = field(default_factory=MakespanParams)
     on_better: Callable[[int, int, str], None] = lambda makespan, lower_bound, found_by: None
     best: FoundSchedule = field(default_factory=FoundSchedule)
-    elites: list[Elite] = field(default_factory=list)
     proof: str = ""
 
     @property
@@ -79,38 +62,22 @@ class Incumbent:
         return self.best.makespan
 
     @property
-    def is_found(self) -> bool:
-        """Whether there is a schedule."""
-        return self.makespan < NEVER
-
-    @property
     def is_over(self) -> bool:
         """Whether nothing is left to search: the makespan meets the bound, or the budget is used up."""
         return self.makespan <= self.lower_bound or self.budget.is_over
 
-    def offer(self, start: IntArray, found_by: str, *, is_new: bool = True) -> None:
+    def offer(self, start: IntArray, found_by: str) -> None:
         """Keep a schedule if it is shorter than the best.
 
         Args:
             start: starts by task, -1 where a task is not run; copied.
             found_by: the method that found it.
-            is_new: whether it may join the elites; not for what is found near one of them.
         """
         makespan = makespan_of(self.instance.arrays, start)
-        if is_new:
-            self._keep(makespan, start)
         if makespan >= self.makespan:
             return
         self.best = FoundSchedule(makespan, start.copy(), found_by, self.budget.operations)
         self.on_better(makespan, self.lower_bound, found_by)
-
-    def _keep(self, makespan: int, start: IntArray) -> None:
-        """Keep a schedule among the elites if it is good enough and not there yet."""
-        if any(elite.makespan == makespan and (elite.start == start).all() for elite in self.elites):
-            return
-        self.elites.append(Elite(makespan, start.copy()))
-        self.elites.sort(key=lambda elite: elite.makespan)
-        del self.elites[self.params.num_elites :]
 
 
 def makespan_of(arrays: InstanceArrays, start: IntArray) -> int:

@@ -14,7 +14,6 @@ Checked in tests/tessel/search/makespan/test_option_search.py.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,7 +42,7 @@ NUM_PLACES = LATER + 6
 
 @dataclass(slots=True)
 class OptionSearch:
-    """Descents from the best schedule, and from other good ones where that is done, a round at a time.
+    """Descents from the best schedule, a round at a time.
 
     Attributes:
         best: the incumbent, where it begins and what it improves.
@@ -55,7 +54,6 @@ class OptionSearch:
         cursor: the change that is tried next.
         num_failed: changes in a row that were not kept.
         keeps_ties: whether an equally long schedule with less work is kept.
-        begun: makespans and checksums of the schedules that it has begun from.
     """
 
     best: Incumbent
@@ -67,7 +65,6 @@ class OptionSearch:
     cursor: int = 0
     num_failed: int = 0
     keeps_ties: bool = True
-    begun: set[tuple[int, int]] = field(default_factory=set)
 
     def search_round(self) -> None:
         """Go on until no change helps, and offer what is shorter."""
@@ -77,7 +74,7 @@ class OptionSearch:
         if best.makespan < self.least:
             self.least = best.makespan
             self._begin(best.best.start, best.makespan)
-        elif self.num_failed >= self._num_changes and not self._begin_from_elite():
+        elif self.num_failed >= self._num_changes:
             return
         makespan, self.sequence, self.cursor, self.num_failed, num_visited = search_options(
             arrays,
@@ -102,24 +99,12 @@ class OptionSearch:
     def _num_changes(self) -> int:
         return self.options.size * (int(self.best.instance.arrays.option.max()) + 1) * NUM_PLACES
 
-    def _begin_from_elite(self) -> bool:
-        for elite in self.best.elites:
-            if _checksum(elite.start, elite.makespan) not in self.begun:
-                self._begin(elite.start, elite.makespan)
-                return True
-        return False
-
     def _begin(self, start: IntArray, makespan: int) -> None:
         arrays = self.best.instance.arrays
-        self.begun.add(_checksum(start, makespan))
         self.start, self.makespan = start.copy(), makespan
         self.sequence = orders_of(arrays, start).sequence.copy()
         self.options = options_of(arrays, start)
         self.cursor, self.num_failed, self.keeps_ties = 0, 0, False
-
-
-def _checksum(start: IntArray, makespan: int) -> tuple[int, int]:
-    return makespan, zlib.crc32(start.tobytes())
 
 
 @compiled

@@ -21,7 +21,6 @@ class Phase(StrEnum):
     LIMITS_IN_FLIGHT = "limits in flight"
     REPETENDS = "repetends with warm-up and cool-down"
     TABU_SEARCH = "tabu search"
-    KICKS = "random moves"
     OPTIONS = "option search"
     WINDOWS = "window search"
     DECISION_DIAGRAMS = "decision diagrams"
@@ -34,16 +33,13 @@ class MakespanParams:
     """Parameters of `tessel.search.makespan.find_schedule.find_schedule`.
 
     Attributes:
-        num_elites: good schedules kept to search near, >= 1; more only dilute the time.
         rhythms: distances between micro-batches tried by list scheduling, as multiples of the busiest
             device's work, >= 0; the usual winners first.
-        repetend_copies: copies of each block in the repetends that are cut to whole schedules, >= 1: one
-            repeats soonest, several use a tight limit better.
-        first_repetend_work: units of work for each of those at first, above 0: it is enough for most.
-        repetend_share: where it is not, they are searched again with four times as much when that is at most
+        first_repetend_work: units of work at first for the repetend that is cut to whole schedules, above 0:
+            it is enough for most.
+        repetend_share: where it is not, it is searched again with four times as much when that is at most
             this part of the work done, above 0, at most 1.
-        max_kicks: most random moves at the start of a later visit to an elite, >= 1.
-        min_patience: moves without an improvement after which a visit ends, >= 1; each task adds four.
+        min_patience: moves without an improvement after which a tabu search ends, >= 1; each task adds four.
         max_patience: most such moves, >= `min_patience`.
         bound_share: part of the work that goes into lower bounds, 0 to 1; the rest goes into schedules.
         bound_share_while_stuck: part more of the work since the best schedule was found, 0 to 1: it may well
@@ -60,12 +56,9 @@ class MakespanParams:
             (`python -m benchmarks.search_ablation`).
     """
 
-    num_elites: int = 10
     rhythms: tuple[float, ...] = (1.0, 0.5, 0.0, 0.25, 0.75, 2.0, 4.0)
-    repetend_copies: tuple[int, ...] = (1, 3)
     first_repetend_work: float = 0.05
     repetend_share: float = 0.2
-    max_kicks: int = 16
     min_patience: int = 200
     max_patience: int = 2_000
     bound_share: float = 0.15
@@ -78,9 +71,6 @@ class MakespanParams:
     left_out: frozenset[Phase] = frozenset()
 
     def __post_init__(self) -> None:
-        for name in ("num_elites", "max_kicks", "min_patience", "max_patience"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, and the search needs one; give 1 or more")
         firsts = (self.first_bound_work, self.first_exact_work)
         if not self.first_repetend_work > 0 or not all(work >= 0 for work in firsts):
             raise ValueError(
@@ -95,18 +85,12 @@ class MakespanParams:
             raise ValueError(f"work_before_subsets is {self.work_before_subsets}; give 0 or more")
         if not 0 < self.repetend_share <= 1:
             raise ValueError(
-                f"repetend_share is {self.repetend_share}, which is no share; give a number above 0, at most "
-                "1, or no repetend_copies"
+                f"repetend_share is {self.repetend_share}, which is no share; give more than 0, at most 1"
             )
-        if self.max_patience < self.min_patience:
+        if not 1 <= self.min_patience <= self.max_patience:
             raise ValueError(
-                f"max_patience is {self.max_patience}, less than min_patience, {self.min_patience}; give at "
-                "least as much"
-            )
-        if any(copies < 1 for copies in self.repetend_copies):
-            raise ValueError(
-                f"repetend_copies are {self.repetend_copies}, and a repetend has at least one copy of each "
-                "block; give 1 or more"
+                f"min_patience is {self.min_patience} and max_patience {self.max_patience}; give 1 or more, "
+                "and at least as much"
             )
         if any(not rhythm >= 0 for rhythm in self.rhythms):
             raise ValueError(

@@ -69,7 +69,6 @@ def tabu_search(
     best: int,
     turn: int,
     num_rounds: int,
-    num_kicks: int,
     target: int,
     state: int,
 ) -> tuple[int, int, int]:
@@ -81,7 +80,6 @@ def tabu_search(
         best: makespan of the schedule in `orders.best`.
         turn: rounds made on these orders before.
         num_rounds: moves tried, O(tasks) each.
-        num_kicks: random moves made first, whatever they cost.
         target: the search ends at a makespan that is not above it.
         state: state of the random generator.
 
@@ -100,7 +98,7 @@ def tabu_search(
     time_heads(arrays, orders, 0)
     time_tails(arrays, orders, len(orders.sequence) - 1)
     makespan = makespan_in_order(arrays, orders)
-    for done in range(num_rounds + num_kicks):
+    for _ in range(num_rounds):
         if makespan < best:
             best = makespan
             orders.best[:] = orders.head
@@ -113,9 +111,7 @@ def tabu_search(
         num_looks += LOOKS_A_ROUND + num_tasks // TASKS_A_LOOK + length
         for place in range(num_moves):
             num_looks += LOOKS_A_MOVE + moves[place, DISTANCE]
-        chosen = _choose(
-            arrays, orders, moves, num_moves, turn, best, done < num_kicks, scratch, heads, state
-        )
+        chosen = _choose(arrays, orders, moves, num_moves, turn, best, scratch, heads, state)
         if chosen < 0:
             orders.tabu[:] = 0
             continue
@@ -231,27 +227,21 @@ def _choose(
     num_moves: int,
     turn: int,
     best: int,
-    is_kick: bool,
     scratch: IntArray,
     heads: IntArray,
     state: int,
 ) -> int:
     """Return the place in the list of the move with the least estimate, or -1 if none is allowed.
 
-    A tabu move counts only if it promises a new best; a kick is chosen at random, whatever it costs.
+    A tabu move counts only if it promises a new best.
     """
-    chosen, least, drawn = -1, 1 << 60, 0
+    chosen, least = -1, 1 << 60
     for place in range(num_moves):
         task, anchor, device = moves[place, TASK], moves[place, ANCHOR], moves[place, DEVICE]
         is_right, distance = moves[place, DIRECTION] == 1, moves[place, DISTANCE]
         if not _line_up(arrays, orders, task, anchor, device, is_right, distance, scratch):
             continue
-        drawn += 1
         state = next_state(state)
-        if is_kick:
-            if below(state, drawn) == 0:
-                chosen = place
-            continue
         estimate = _longest_through(arrays, orders, device, distance + 1, scratch, heads)
         if estimate >= best and _is_tabu(orders, task, anchor, is_right, turn):
             continue

@@ -42,7 +42,7 @@ LEAST_OPERATIONS_A_BLOCK = 1_000_000
 
 @dataclass(slots=True)
 class RepetendSearch:
-    """Searches for the repetends that are cut to whole schedules, each longer than the one before.
+    """Searches for the repetend that is cut to a whole schedule, each longer than the one before.
 
     Attributes:
         best: where to offer; its budget is charged.
@@ -66,24 +66,18 @@ class RepetendSearch:
         is_due = self.work * OPERATIONS_A_UNIT <= params.repetend_share * best.budget.operations
         if self.is_done or best.is_over or not (is_first or is_due):
             return
-        self.is_done = True
-        for copies in params.repetend_copies:
-            if best.is_over or copies > best.instance.micro_batches:
-                break
-            budget = best.budget.part_of_work(self.work)
-            if self._is_worth_it(copies, budget):
-                break
-            self.is_done &= budget.is_proven
+        budget = best.budget.part_of_work(self.work)
+        self.is_done = self._offer(budget) or budget.is_proven
         self.work *= 4
 
-    def _is_worth_it(self, copies: int, budget: SearchBudget) -> bool:
-        """Offer the repetend of so many copies; return whether no other can be better."""
+    def _offer(self, budget: SearchBudget) -> bool:
+        """Offer the repetend of one copy; return whether no other can be better."""
         instance = self.best.instance
         least = LEAST_OPERATIONS_A_BLOCK * instance.num_blocks
         if instance.num_blocks > MANY_BLOCKS and not budget.covers(least):
             return False
         try:
-            repetend = find_repetend_of(instance, max_copies=copies, budget=budget, params=RepetendParams())
+            repetend = find_repetend_of(instance, max_copies=1, budget=budget, params=RepetendParams())
         except ScheduleError:  # none was found within the work
             return False
         # With a higher limit another one would be found in its place.

@@ -15,12 +15,12 @@ Checked in tests/tessel/search/repetend/test_find_repetend.py.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from tessel.search.jit.compiled import compiled
+from tessel.search.jit.compiled import compiled, compiled_leaf
 from tessel.search.model.problem import IntArray
 from tessel.search.repetend.cyclic_problem import CyclicProblem
 
@@ -49,6 +49,57 @@ MAX_NODES = 2048
 """Blocks of one period up to which the search is begun: the first longest paths cost their cube."""
 
 
+class Rules(NamedTuple):
+    """What is searched, as `CyclicProblem` has it; all int64.
+
+    Attributes:
+        period: the period tried.
+        life_room: by device, unit-steps that its lifetimes may take together.
+    """
+
+    period: int
+    spans: IntArray
+    pairs: IntArray
+    is_low: IntArray
+    row_start: IntArray
+    row_limits: IntArray
+    term_pair: IntArray
+    term_sign: IntArray
+    term_memory: IntArray
+    lifetime_start: IntArray
+    life_room: IntArray
+    life_nodes: IntArray
+    life_units: IntArray
+
+
+class Stack(NamedTuple):
+    """The levels of the search tree; all int64.
+
+    Attributes:
+        distance: by level, the matrix of longest paths.
+        lowest: by level and pair, the least h; `highest` likewise.
+        branch: by level, the pair that is split.
+        weight: by pair, the failures that it has caused, and one.
+    """
+
+    distance: IntArray
+    lowest: IntArray
+    highest: IntArray
+    branch: IntArray
+    weight: IntArray
+
+    @classmethod
+    def of(cls, nodes: int, pairs: int) -> Stack:
+        """Return the first levels."""
+        return cls(
+            distance=np.zeros((FIRST_DEPTH, nodes, nodes), dtype=np.int64),
+            lowest=np.zeros((FIRST_DEPTH, pairs), dtype=np.int64),
+            highest=np.zeros((FIRST_DEPTH, pairs), dtype=np.int64),
+            branch=np.zeros(FIRST_DEPTH, dtype=np.int64),
+            weight=np.ones(pairs, dtype=np.int64),
+        )
+
+
 @dataclass(slots=True)
 class OrderSearch:
     """The search of one period, which remembers where it stopped.
@@ -68,18 +119,15 @@ class OrderSearch:
     operations: int = 0
     answer: Feasibility = Feasibility.UNKNOWN
     method: ClassVar[str] = "branching on device orders"
-    _distance: IntArray | None = None
-    _lowest: IntArray | None = None
-    _highest: IntArray | None = None
-    _branch: IntArray | None = None
-    _weight: IntArray | None = None
+    _rules: Rules | None = None
+    _stack: Stack = field(default_factory=lambda: Stack.of(0, 0))
     _depth: int = -1
 
     def run(self, max_work: int) -> Feasibility:
         """Continue within about this work budget, and return what is known then."""
         if self.answer is not Feasibility.UNKNOWN or self.is_stuck:
             return self.answer
-        if self._distance is None:
+        if self._rules is None:
             self._begin()
         while self.answer is Feasibility.UNKNOWN and max_work > 0 and not self.is_stuck:
             left = self._continue(max_work)
@@ -89,71 +137,35 @@ class OrderSearch:
 
     def _begin(self) -> None:
         cyclic = self.cyclic
-        nodes, pairs = cyclic.num_nodes, len(cyclic.pairs)
+        nodes = cyclic.num_nodes
         if nodes > MAX_NODES:
             self.is_stuck = True
             return
-        self._distance = np.zeros((FIRST_DEPTH, nodes, nodes), dtype=np.int64)
-        self._lowest = np.zeros((FIRST_DEPTH, pairs), dtype=np.int64)
-        self._highest = np.zeros((FIRST_DEPTH, pairs), dtype=np.int64)
-        self._branch = np.full(FIRST_DEPTH, -1, dtype=np.int64)
-        self._weight = np.ones(pairs, dtype=np.int64)
+        self._rules = rules = _rules_of(cyclic, self.period)
+        self._stack = stack = Stack.of(nodes, len(cyclic.pairs))
         self.operations += OPERATIONS_A_BEGIN + nodes**3
         is_consistent = first_distances(
-            self._distance[0], cyclic.arcs, cyclic.components, cyclic.spread, self.period
+            stack.distance[0], cyclic.arcs, cyclic.components, cyclic.spread, self.period
         )
         if is_consistent and cyclic.copies > 1:
             is_consistent = self._number_copies()
         if not is_consistent:
             self.answer = Feasibility.INFEASIBLE
             return
-        first_ranges(
-            self._distance[0], self._lowest[0], self._highest[0], cyclic.pairs, cyclic.spans, self.period
-        )
+        first_ranges(rules, stack.distance[0], stack.lowest[0], stack.highest[0])
 
     def _number_copies(self) -> bool:
         """Let the longest wait between copies of one block be that between the first two.
 
         Copies can be renumbered in a circle, so that one wait of at least the mean may be taken for it.
         """
-        if self._distance is None:
-            raise AssertionError("the search has begun")
         copies, size = self.cyclic.copies, self.cyclic.problem.num_blocks
         block = self.cyclic.problem.order[0]
-        return add_arc(self._distance[0], block, size + block, -(-self.period // copies)) > 0
+        return add_arc(self._stack.distance[0], block, size + block, -(-self.period // copies)) > 0
 
     def _continue(self, max_work: int) -> int:
-        cyclic = self.cyclic
-        if (
-            self._distance is None
-            or self._lowest is None
-            or self._highest is None
-            or self._branch is None
-            or self._weight is None
-        ):
-            raise AssertionError("the search has begun")
-        status, self._depth, left, starts = search(
-            self._depth,
-            max_work,
-            self.period,
-            self._distance,
-            self._lowest,
-            self._highest,
-            self._branch,
-            self._weight,
-            cyclic.spans,
-            cyclic.pairs,
-            cyclic.is_low,
-            cyclic.row_start,
-            cyclic.row_limits,
-            cyclic.term_pair,
-            cyclic.term_sign,
-            cyclic.term_memory,
-            cyclic.lifetime_start,
-            cyclic.lifetime_limits[:, 0] * self.period - cyclic.lifetime_limits[:, 1],
-            cyclic.life_nodes,
-            cyclic.life_units,
-        )
+        assert self._rules is not None  # `run` has begun
+        status, self._depth, left, starts = search(self._rules, self._stack, self._depth, max_work)
         if status == _FULL:
             self._grow()
         elif status == _FOUND:
@@ -164,15 +176,31 @@ class OrderSearch:
         return left
 
     def _grow(self) -> None:
-        if self._distance is None or self._lowest is None or self._highest is None or self._branch is None:
-            raise AssertionError("the search has begun")
-        if 2 * self._distance.nbytes > MAX_STACK_BYTES:
+        if 2 * self._stack.distance.nbytes > MAX_STACK_BYTES:
             self.is_stuck = True
             return
-        self._distance = np.concatenate([self._distance, np.zeros_like(self._distance)])
-        self._lowest = np.concatenate([self._lowest, np.zeros_like(self._lowest)])
-        self._highest = np.concatenate([self._highest, np.zeros_like(self._highest)])
-        self._branch = np.concatenate([self._branch, np.full_like(self._branch, -1)])
+        distance, lowest, highest, branch = (
+            np.concatenate([rows, np.zeros_like(rows)]) for rows in self._stack[:-1]
+        )
+        self._stack = Stack(distance, lowest, highest, branch, self._stack.weight)
+
+
+def _rules_of(cyclic: CyclicProblem, period: int) -> Rules:
+    return Rules(
+        period=period,
+        spans=cyclic.spans,
+        pairs=cyclic.pairs,
+        is_low=cyclic.is_low,
+        row_start=cyclic.row_start,
+        row_limits=cyclic.row_limits,
+        term_pair=cyclic.term_pair,
+        term_sign=cyclic.term_sign,
+        term_memory=cyclic.term_memory,
+        lifetime_start=cyclic.lifetime_start,
+        life_room=cyclic.lifetime_limits[:, 0] * period - cyclic.lifetime_limits[:, 1],
+        life_nodes=cyclic.life_nodes,
+        life_units=cyclic.life_units,
+    )
 
 
 _OUT_OF_WORK, _FOUND, _EXHAUSTED, _FULL = range(4)
@@ -211,39 +239,17 @@ def first_distances(
 
 
 @compiled
-def first_ranges(
-    distance: IntArray, lowest: IntArray, highest: IntArray, pairs: IntArray, spans: IntArray, period: int
-) -> None:
+def first_ranges(rules: Rules, distance: IntArray, lowest: IntArray, highest: IntArray) -> None:
     """Fill the ranges with what the distances allow."""
-    for pair in range(len(pairs)):
-        u, v = pairs[pair, 0], pairs[pair, 1]
-        highest[pair] = (period - spans[v] - distance[u, v]) // period
-        lowest[pair] = -((-spans[u] - distance[v, u]) // period)
+    period = rules.period
+    for pair in range(len(rules.pairs)):
+        u, v = rules.pairs[pair, 0], rules.pairs[pair, 1]
+        highest[pair] = (period - rules.spans[v] - distance[u, v]) // period
+        lowest[pair] = -((-rules.spans[u] - distance[v, u]) // period)
 
 
 @compiled
-def search(
-    depth: int,
-    max_work: int,
-    period: int,
-    distance: IntArray,
-    lowest: IntArray,
-    highest: IntArray,
-    branch: IntArray,
-    weight: IntArray,
-    spans: IntArray,
-    pairs: IntArray,
-    is_low: IntArray,
-    row_start: IntArray,
-    row_limits: IntArray,
-    term_pair: IntArray,
-    term_sign: IntArray,
-    term_memory: IntArray,
-    lifetime_start: IntArray,
-    life_room: IntArray,
-    life_nodes: IntArray,
-    life_units: IntArray,
-) -> tuple[int, int, int, IntArray]:
+def search(rules: Rules, stack: Stack, depth: int, max_work: int) -> tuple[int, int, int, IntArray]:
     """Run depth first from `depth` (-1: from the root) for about `max_work` units of work.
 
     The rows of the stacks up to `depth` are propagated states; `branch` holds the pair split at each.
@@ -251,16 +257,13 @@ def search(
     Returns:
         How it ended, the depth it stopped at, the work left, and the starts where some were found.
     """
-    nodes = len(spans)
+    distance, lowest, highest, branch = stack.distance, stack.lowest, stack.highest, stack.branch
+    nodes = len(rules.spans)
     starts = np.zeros(nodes, dtype=np.int64)
     is_consistent = True
     if depth < 0:
         depth = 0
-        is_consistent, used = propagate(
-            period, distance[0], lowest[0], highest[0], weight,
-            spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
-            lifetime_start, life_room, life_nodes, life_units,
-        )  # fmt: skip
+        is_consistent, used = propagate(rules, distance[0], lowest[0], highest[0], stack.weight)
         max_work -= used
     while True:
         if not is_consistent:
@@ -269,22 +272,17 @@ def search(
             depth -= 1
             highest[depth, branch[depth]] -= 1
             is_consistent, used = propagate(
-                period, distance[depth], lowest[depth], highest[depth], weight,
-                spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
-                lifetime_start, life_room, life_nodes, life_units,
-            )  # fmt: skip
+                rules, distance[depth], lowest[depth], highest[depth], stack.weight
+            )
             max_work -= used
             continue
-        if earliest_fits(
-            period, distance[depth], starts,
-            spans, pairs, is_low, row_start, row_limits, term_pair, term_sign, term_memory,
-        ):  # fmt: skip
+        if earliest_fits(rules, distance[depth], starts):
             return _FOUND, depth, max_work, starts
         if max_work <= 0:
             return _OUT_OF_WORK, depth, max_work, starts
         if depth + 1 == len(branch):
             return _FULL, depth, max_work, starts
-        split = select_branching_pair(lowest[depth], highest[depth], weight)
+        split = select_branching_pair(lowest[depth], highest[depth], stack.weight)
         if split < 0:
             # Only blocks of span 0 that are each before the next in a circle, thus all together, get here.
             is_consistent = False
@@ -295,15 +293,11 @@ def search(
         highest[depth + 1] = highest[depth]
         depth += 1
         lowest[depth, split] = highest[depth, split]
-        is_consistent, used = propagate(
-            period, distance[depth], lowest[depth], highest[depth], weight,
-            spans, pairs, row_start, row_limits, term_pair, term_sign, term_memory,
-            lifetime_start, life_room, life_nodes, life_units,
-        )  # fmt: skip
+        is_consistent, used = propagate(rules, distance[depth], lowest[depth], highest[depth], stack.weight)
         max_work -= used + nodes * nodes
 
 
-@compiled
+@compiled_leaf
 def select_branching_pair(lowest: IntArray, highest: IntArray, weight: IntArray) -> int:
     """Return the undecided pair with the fewest values for its weight; -1 where all are decided."""
     best = -1
@@ -316,81 +310,69 @@ def select_branching_pair(lowest: IntArray, highest: IntArray, weight: IntArray)
     return best
 
 
-@compiled
+@compiled_leaf
 def propagate(
-    period: int,
-    distance: IntArray,
-    lowest: IntArray,
-    highest: IntArray,
-    weight: IntArray,
-    spans: IntArray,
-    pairs: IntArray,
-    row_start: IntArray,
-    row_limits: IntArray,
-    term_pair: IntArray,
-    term_sign: IntArray,
-    term_memory: IntArray,
-    lifetime_start: IntArray,
-    life_room: IntArray,
-    life_nodes: IntArray,
-    life_units: IntArray,
+    rules: Rules, distance: IntArray, lowest: IntArray, highest: IntArray, weight: IntArray
 ) -> tuple[bool, int]:
     """Narrow distances and ranges until nothing changes; return whether something is left, and work used."""
+    period = rules.period
     work = 0
     changed = True
     while changed:
         changed = False
-        for pair in range(len(pairs)):
-            u, v = pairs[pair, 0], pairs[pair, 1]
+        for pair in range(len(rules.pairs)):
+            u, v = rules.pairs[pair, 0], rules.pairs[pair, 1]
             work += 1
-            high = min(highest[pair], (period - spans[v] - distance[u, v]) // period)
-            low = max(lowest[pair], -((-spans[u] - distance[v, u]) // period))
+            high = min(highest[pair], (period - rules.spans[v] - distance[u, v]) // period)
+            low = max(lowest[pair], -((-rules.spans[u] - distance[v, u]) // period))
             highest[pair] = high
             lowest[pair] = low
             if low > high:
                 weight[pair] += 1
                 return False, work
-            if spans[u] - high * period > distance[u, v]:
+            if rules.spans[u] - high * period > distance[u, v]:
                 changed = True
-                used = add_arc(distance, u, v, spans[u] - high * period)
+                used = add_arc(distance, u, v, rules.spans[u] - high * period)
                 if used == 0:
                     weight[pair] += 1
                     return False, work
                 work += used
-            if spans[v] - (1 - low) * period > distance[v, u]:
+            if rules.spans[v] - (1 - low) * period > distance[v, u]:
                 changed = True
-                used = add_arc(distance, v, u, spans[v] - (1 - low) * period)
+                used = add_arc(distance, v, u, rules.spans[v] - (1 - low) * period)
                 if used == 0:
                     weight[pair] += 1
                     return False, work
                 work += used
-        for row in range(len(row_limits)):
-            work += row_start[row + 1] - row_start[row]
-            slack = row_limits[row]
-            for term in range(row_start[row], row_start[row + 1]):
-                slack -= least_term(term_sign[term], term_memory[term], lowest, highest, term_pair[term])
+        for row in range(len(rules.row_limits)):
+            work += rules.row_start[row + 1] - rules.row_start[row]
+            slack = rules.row_limits[row]
+            for term in range(rules.row_start[row], rules.row_start[row + 1]):
+                slack -= least_term(
+                    rules.term_sign[term], rules.term_memory[term], lowest, highest, rules.term_pair[term]
+                )
             if slack < 0:
-                for term in range(row_start[row], row_start[row + 1]):
-                    weight[term_pair[term]] += 1
+                for term in range(rules.row_start[row], rules.row_start[row + 1]):
+                    weight[rules.term_pair[term]] += 1
                 return False, work
-            for term in range(row_start[row], row_start[row + 1]):
-                pair = term_pair[term]
-                room = slack // abs(term_memory[term])
-                if (term_memory[term] > 0) == (term_sign[term] > 0):
+            for term in range(rules.row_start[row], rules.row_start[row + 1]):
+                pair = rules.term_pair[term]
+                room = slack // abs(rules.term_memory[term])
+                if (rules.term_memory[term] > 0) == (rules.term_sign[term] > 0):
                     if lowest[pair] + room < highest[pair]:
                         highest[pair] = lowest[pair] + room
                         changed = True
                 elif highest[pair] - room > lowest[pair]:
                     lowest[pair] = highest[pair] - room
                     changed = True
-        for device in range(len(life_room)):
+        for device in range(len(rules.life_room)):
             used = bound_lifetimes(
                 distance,
-                lifetime_start[device],
-                lifetime_start[device + 1],
-                life_room[device],
-                life_nodes,
-                life_units,
+                rules.lifetime_start[device],
+                rules.lifetime_start[device + 1],
+                rules.life_room[device],
+                rules.life_nodes,
+                rules.life_units,
             )
             if used == 0:
                 return False, work
@@ -399,7 +381,7 @@ def propagate(
     return True, work
 
 
-@compiled
+@compiled_leaf
 def bound_lifetimes(
     distance: IntArray, begin: int, end: int, room: int, nodes: IntArray, units: IntArray
 ) -> int:
@@ -428,7 +410,7 @@ def bound_lifetimes(
     return -work if changed else work
 
 
-@compiled
+@compiled_leaf
 def least_term(sign: int, memory: int, lowest: IntArray, highest: IntArray, pair: int) -> int:
     """Return the least value of `memory * h` (or of `memory * (1 - h)` for sign -1) in the pair's range."""
     if sign > 0:
@@ -454,36 +436,25 @@ def add_arc(distance: IntArray, u: int, v: int, length: int) -> int:
 
 
 @compiled
-def earliest_fits(
-    period: int,
-    distance: IntArray,
-    starts: IntArray,
-    spans: IntArray,
-    pairs: IntArray,
-    is_low: IntArray,
-    row_start: IntArray,
-    row_limits: IntArray,
-    term_pair: IntArray,
-    term_sign: IntArray,
-    term_memory: IntArray,
-) -> bool:
+def earliest_fits(rules: Rules, distance: IntArray, starts: IntArray) -> bool:
     """Set `starts` to the earliest ones after node 0; return whether they keep all rules."""
+    period = rules.period
     starts[:] = distance[0]
-    chosen = np.zeros(len(pairs), dtype=np.int64)
-    for pair in range(len(pairs)):
-        u, v = pairs[pair, 0], pairs[pair, 1]
+    chosen = np.zeros(len(rules.pairs), dtype=np.int64)
+    for pair in range(len(rules.pairs)):
+        u, v = rules.pairs[pair, 0], rules.pairs[pair, 1]
         apart = starts[v] - starts[u]
-        if is_low[pair] > 0:
-            chosen[pair] = -((apart - spans[u]) // period)
+        if rules.is_low[pair] > 0:
+            chosen[pair] = -((apart - rules.spans[u]) // period)
         else:
-            chosen[pair] = (period - spans[v] - apart) // period
-        if apart + chosen[pair] * period < spans[u]:
+            chosen[pair] = (period - rules.spans[v] - apart) // period
+        if apart + chosen[pair] * period < rules.spans[u]:
             return False
-    for row in range(len(row_limits)):
+    for row in range(len(rules.row_limits)):
         held = 0
-        for term in range(row_start[row], row_start[row + 1]):
-            iterations = chosen[term_pair[term]]
-            held += term_memory[term] * (iterations if term_sign[term] > 0 else 1 - iterations)
-        if held > row_limits[row]:
+        for term in range(rules.row_start[row], rules.row_start[row + 1]):
+            iterations = chosen[rules.term_pair[term]]
+            held += rules.term_memory[term] * (iterations if rules.term_sign[term] > 0 else 1 - iterations)
+        if held > rules.row_limits[row]:
             return False
     return True

@@ -24,17 +24,11 @@ from tessel.search.model.problem import UNREACHABLE, IntArray, Problem
 from tessel.search.repetend.cyclic_problem import is_limited
 
 
-def rate_bound(problem: Problem) -> Fraction:
-    """Return the steps that one micro-batch takes at least in the long run, however many overlap."""
-    return max(device_bounds(problem))
-
-
 def device_bounds(problem: Problem) -> tuple[Fraction, ...]:
     """Return the bound that each device imposes, by its work or by its memory."""
     bounds = [Fraction(int(steps)) for steps in problem.work]
-    limited = [device for device in range(problem.num_devices) if _can_bind(problem, device)]
-    if limited:
-        for device in limited:
+    for device in range(problem.num_devices):
+        if is_limited(problem, device) and problem.limits[device] > 0:
             bounds[device] = max(bounds[device], memory_bound(problem, device))
     return tuple(bounds)
 
@@ -61,10 +55,6 @@ def memory_bound(problem: Problem, device: int, paths: IntArray | None = None) -
         if paths[u, v] > UNREACHABLE
     }
     return Fraction(max(0, _greatest_live_time(problem, added, freed, steps)), limit)
-
-
-def _can_bind(problem: Problem, device: int) -> bool:
-    return bool(is_limited(problem, device) and problem.limits[device] > 0)
 
 
 def _holders(problem: Problem, device: int) -> tuple[list[int], list[int]]:

@@ -19,10 +19,10 @@ from scripts.commands.run.options import RunCommandOptions
 from scripts.commands.tune.options import TuneCommandOptions
 from scripts.main import main
 from tessel.errors import DocumentError, UsageError
-from tessel.jobs.checking import CheckOptions
-from tessel.jobs.planning import PlanOptions
+from tessel.jobs.inputs.check_options import CheckOptions
+from tessel.jobs.inputs.plan_options import PlanOptions
+from tessel.jobs.inputs.tune_options import TuneOptions
 from tessel.jobs.running.options import RunOptions
-from tessel.jobs.tuning import TuneOptions
 from tessel.profiles import load_profile
 from tessel.profiles.profile import Profile
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from tuned_model import tuned_model
@@ -31,9 +35,9 @@ def words(svg: str | None) -> set[str]:
 
 def test_a_schedule_is_a_picture_with_its_figures_above() -> None:
     schedule = gpipe(2, 3)
-    svg = schedule._repr_svg_()
+    svg, again = (notebook.schedule_svg(schedule) for _ in range(2))
     assert {repr(schedule), "0", "1", "2", "backward"} <= words(svg)
-    assert svg == schedule._repr_svg_()  # or a notebook under version control would change each time
+    assert svg == again  # or a notebook under version control would change each time
 
 
 @pytest.mark.parametrize(
@@ -41,14 +45,47 @@ def test_a_schedule_is_a_picture_with_its_figures_above() -> None:
 )
 def test_a_placement_is_a_picture_of_one_micro_batch(placement) -> None:
     assert {repr(placement), f"device {placement.devices - 1}"} <= {
-        word.split("  (")[0] for word in words(placement._repr_svg_())
+        word.split("  (")[0] for word in words(notebook.placement_svg(placement))
     }
 
 
 def test_what_nobody_could_read_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook, "MAX_BLOCKS", 11)
-    assert gpipe(2, 3)._repr_svg_() is None  # 12 runs of blocks
-    assert gpipe(2, 2)._repr_svg_() is not None
+    assert notebook.schedule_svg(gpipe(2, 3)) is None  # 12 runs of blocks
+    assert notebook.schedule_svg(gpipe(2, 2)) is not None
+
+
+IN_NOTEBOOK = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+
+{before}
+shell = InteractiveShell.instance()
+shell.run_cell("{first}")
+shell.run_cell("import tessel; placement = tessel.shapes.vshape(1)")
+shell.run_cell("schedule = tessel.Schedule.of(placement, {{(0, 0): 0, (1, 0): 1}}, micro_batches=1)")
+assert "matplotlib" not in sys.modules
+for value in shell.user_ns["placement"], shell.user_ns["schedule"]:
+    shown, _ = shell.display_formatter.format(value)
+    print(shown["text/plain"] == repr(value), "</svg>" in shown["image/svg+xml"])
+"""
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [{"before": "", "first": ""}, {"before": "import tessel", "first": "%load_ext tessel"}],
+    ids=["imported in a notebook", "imported before there was one"],
+)
+def test_ipython_shows_pictures_and_draws_none_before(cells: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("IPython", reason="IPython comes with the extra `test`")
+    done = subprocess.run(
+        [sys.executable, "-c", IN_NOTEBOOK.format(**cells)],
+        env=os.environ | {"IPYTHONDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-2:] == ["True True", "True True"]
 
 
 def test_a_comparison_is_a_table_with_a_row_for_each_schedule() -> None:

@@ -110,7 +110,7 @@ def test_rows_repeat_for_micro_batches_and_degrees(tmp_path: Path) -> None:
     header = "layer,forward_ms,backward_ms,weights_mib,saved_mib,boundary_mib,micro_batch,tensor_parallel"
     profile = load(tmp_path, "\n".join([header, *rows]))
     assert profile.micro_batches == (1, 4)
-    assert profile.tensor_parallel_degrees == (1, 2)
+    assert {each.tensor_parallel for each in profile.tables} == {1, 2}
     assert profile.costs(micro_batch=4, tensor_parallel=2)[0].forward_us == 4500
     assert load_profile(tmp_path / "table.csv", micro_batch=4, tensor_parallel=1).tables == (
         profile.tables[2],

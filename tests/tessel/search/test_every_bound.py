@@ -13,10 +13,10 @@ from tessel.placement import Placement
 from tessel.search import find_schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.bounds.choice_relaxation import without_choices
-from tessel.search.makespan.bounds.decision_diagram import relaxed_diagram
 from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.bounds.ramp_bound import DeviceBlocks, ramp_bound
 from tessel.search.makespan.bounds.sub_problem import on_devices, without_last_blocks
+from tessel.search.makespan.exact.prover import without_options
 from tessel.search.model.instance import Instance, build_instance
 from tessel.search.model.precedence import least_distances_from
 from tessel.search.model.problem import make_problem
@@ -24,7 +24,7 @@ from tessel.search.repetend.period_bounds import device_bounds
 from tessel.validation import check_schedule
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
 from tests.oracles.random_instances import random_instance
-from tests.samples.schedule_samples import Case, least_makespan
+from tests.samples.schedule_samples import Case, bound_of_diagram, least_makespan
 
 NUMBERS = range(300)
 FAR = 1 << 40
@@ -63,16 +63,13 @@ def of_ramps(case: Case) -> Iterator[int]:
 
 
 def of_diagrams(case: Case) -> Iterator[int]:
-    placement, micro_batches, memory = case
-    relaxed = without_choices(placement)
-    assert relaxed is not None
-    problem = make_problem(relaxed, memory=memory)
-    for size in range(1, placement.devices + 1):
-        for devices in combinations(range(placement.devices), size):
-            diagram = relaxed_diagram(problem, devices, micro_batches)
-            while diagram is not None and not diagram.is_over:
-                diagram.advance(FAR)
-            yield 0 if diagram is None else diagram.bound
+    instance = built(case)
+    relaxed = None if instance is None else without_options(instance)
+    if relaxed is None:
+        return
+    for size in range(1, relaxed.placement.devices + 1):
+        for devices in combinations(range(relaxed.placement.devices), size):
+            yield bound_of_diagram(relaxed, devices, FAR)
 
 
 def of_periods(case: Case) -> Iterator[int]:
@@ -105,7 +102,7 @@ def solved(placement: Placement, micro_batches: int, memory: tuple[int, ...] | N
 BOUNDS: dict[str, tuple[Callable[[Case], Iterable[int]], range, int]] = {
     "work, paths and memory": (of_arrays, NUMBERS, 6145),
     "ramps": (of_ramps, NUMBERS, 4504),
-    "diagrams": (of_diagrams, NUMBERS, 11476),
+    "diagrams": (of_diagrams, NUMBERS, 11425),
     "periods": (of_periods, NUMBERS, 4118),
     "relaxations": (of_relaxations, range(60), 5419),
 }

@@ -12,7 +12,7 @@
       head   |  N x work of these blocks  |   tail       <= makespan
 
 Each number is a proof by itself; the largest counts. They take milliseconds;
-`tessel.search.makespan.bounds.decision_diagram` and, where memory is tight,
+`tessel.search.makespan.exact.prover` and, where memory is tight,
 `tessel.search.makespan.exact.device_subsets` prove more. Choices take the option that makes the number
 smallest.
 Checked in tests/tessel/search/test_every_bound.py against CP-SAT.

@@ -39,6 +39,7 @@ class Attempt:
         is_too_large: a layer has too many states.
         is_over: all is done.
         keeps_history: whether the soonest complete schedule is to be read back.
+        merges: whether states with equal counts become one, for a bound alone.
     """
 
     model: CountModel
@@ -52,6 +53,7 @@ class Attempt:
     is_too_large: bool = False
     is_over: bool = False
     keeps_history: bool = True
+    merges: bool = False
     _least: IntArray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +72,9 @@ class Attempt:
         self._least[0] = min(self.least, makespan)
         size = int(self.layer.size[0])
         end = min(self.place + STATES_AT_A_TIME, size)
-        looks, completion = expand(self.model, self.layer, self.later, self.place, end, self._least)
+        looks, completion = expand(
+            self.model, self.layer, self.later, self.place, end, self._least, self.merges
+        )
         charged = OPERATIONS_A_LAYER + abs(looks) * OPERATIONS_A_LOOK
         if completion >= 0:
             state, block = divmod(completion, len(self.model.span))

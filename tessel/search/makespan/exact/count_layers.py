@@ -14,8 +14,13 @@ idle for long enough to run another one that could come next, holds only this de
 run that one in the gap, as its next task wherever it came later, delays nothing and holds no more, so that
 some best completion of each state begins without such a gap (active schedules).
 
+Where states with equal counts are merged, by taking the least of each time, only more can happen: a layer has
+few states, and the least end is a bound (a relaxed decision diagram).
+
 Source: Held and Karp (1962) for sets as states; Baker and Su (1974) and Jackson (1955) for the bound of one
-machine with heads and tails; Giffler and Thompson (1960) for active schedules.
+machine with heads and tails; Giffler and Thompson (1960) for active schedules; Andersen, Hadzic, Hooker and
+Tiedemann (CP 2007) and Bergman, Cire, van Hoeve and Hooker, "Decision Diagrams for Optimization" (2016), for
+relaxed diagrams.
 """
 
 from __future__ import annotations
@@ -74,7 +79,7 @@ def empty_layer(model: CountModel, capacity: int) -> Layer:
 
 @compiled
 def expand(
-    model: CountModel, layer: Layer, later: Layer, begin: int, end: int, least: IntArray
+    model: CountModel, layer: Layer, later: Layer, begin: int, end: int, least: IntArray, merges: bool
 ) -> tuple[int, int]:
     """Add one task to each of some states, in every way, and keep what may end before a known makespan.
 
@@ -85,6 +90,7 @@ def expand(
         begin: first state.
         end: state after the last.
         least: of one number: the makespan to stay below, lowered where a complete schedule is found.
+        merges: whether states with equal counts become one with the least of their times.
 
     Returns:
         Elementary looks, and the state of `layer` whose completion is `least`, with the block that completes
@@ -98,28 +104,34 @@ def expand(
     left = np.zeros(num_groups, dtype=np.int64)
     soonest = np.zeros(num_groups, dtype=np.int64)
     heads = np.zeros(num_groups, dtype=np.int64)
-    gap_end = np.zeros(num_devices, dtype=np.int64)
+    gap_end = np.full(num_devices, MANY, dtype=np.int64)
     looks = np.int64(0)
     completion = np.int64(-1)
-    cost = np.int64(width + 2 * len(model.in_group) + 3 * num_groups * num_devices + 2 * num_blocks)
+    bounding = 2 * len(model.in_group) + 3 * num_groups * num_devices if not merges else num_groups
+    cost = np.int64(width + bounding + 2 * num_blocks)
     for state in range(begin, end):
         # Since it was kept, a shorter schedule may have been found.
         if layer.times[state, 1] >= least[0]:
             continue
         count[:] = layer.counts[state]
         set_totals(model, count, total)
-        set_gap_ends(model, count, total, layer.times[state], gap_end)
+        if not merges:  # merged times are no schedule's, so that a gap in them proves nothing
+            set_gap_ends(model, count, total, layer.times[state], gap_end)
         looks += 4 * num_groups
+        last = np.int64(-1)
         for block in range(num_blocks):
             looks += 6
-            count[:] = layer.counts[state]
-            set_totals(model, count, total)
+            if last >= 0:  # taken back
+                count[last] -= 1
+                total[model.group[last]] -= 1
+                last = np.int64(-1)
             if not may_start(model, count, total, block):
                 continue
             moved[:] = layer.times[state]
             start_block(model, count, total, moved, block)
             if leaves_gap(model, block, moved[0], gap_end):
                 continue
+            last = np.int64(block)
             count[block] += 1
             total[model.group[block]] += 1
             looks += cost
@@ -130,11 +142,14 @@ def expand(
                     completion = np.int64(state * num_blocks + block)
                 continue
             clamp(model, total, moved)
-            bound = least_end(model, count, total, left, moved, soonest, heads)
+            if merges:
+                bound = soonest_end(model, left, moved)
+            else:
+                bound = least_end(model, count, total, left, moved, soonest, heads)
             if bound >= least[0]:
                 continue
             moved[1] = bound
-            found = keep(later, count, moved, state, block)
+            found = keep(later, count, moved, state, block, merges)
             if found < 0:
                 return -int(looks) - 1, int(completion)
             looks += found * width
@@ -295,6 +310,21 @@ def free_time(model: CountModel, moved: IntArray, group: int) -> int:
 
 
 @compiled_leaf
+def soonest_end(model: CountModel, left: IntArray, moved: IntArray) -> int:
+    """Return how soon a schedule can end that begins like this, by the work left on each device alone."""
+    bound = moved[1]
+    for device in range(len(model.limit)):
+        work, after = np.int64(0), np.int64(MANY)
+        for group in range(len(left)):
+            if left[group] > 0 and model.work[device, group] > 0:
+                work += left[group] * model.work[device, group]
+                after = min(after, model.after[device, group])
+        if work > 0:
+            bound = max(bound, moved[2 + device] + work + after)
+    return int(bound)
+
+
+@compiled_leaf
 def least_end(
     model: CountModel,
     count: IntArray,
@@ -370,7 +400,7 @@ def set_soonest(
 
 
 @compiled_leaf
-def keep(later: Layer, count: IntArray, moved: IntArray, state: int, block: int) -> int:
+def keep(later: Layer, count: IntArray, moved: IntArray, state: int, block: int, merges: bool) -> int:
     """Keep a state unless another is as good; return how many it was compared with, or -1 for no room."""
     key = np.int64(0)
     for each in range(len(count)):
@@ -386,6 +416,10 @@ def keep(later: Layer, count: IntArray, moved: IntArray, state: int, block: int)
             if later.counts[at, each] != count[each]:
                 is_equal = False
                 break
+        if is_equal and merges:
+            for each in range(len(moved)):
+                later.times[at, each] = min(later.times[at, each], moved[each])
+            return int(num_looks)
         if is_equal:
             is_no_later, is_no_sooner = True, True
             for each in range(len(moved)):

@@ -116,7 +116,9 @@ class CountModel(NamedTuple):
     subset: IntArray
 
 
-def count_model(instance: Instance, devices: Sequence[int] | None = None) -> CountModel | None:
+def count_model(
+    instance: Instance, devices: Sequence[int] | None = None, *, max_pending: int = MAX_PENDING
+) -> CountModel | None:
     """Return the model, or None where the search says nothing.
 
     That is where blocks that take no time hold memory, which may add and free in one step, where an option
@@ -126,6 +128,7 @@ def count_model(instance: Instance, devices: Sequence[int] | None = None) -> Cou
         instance: what is scheduled.
         devices: the devices to keep, ascending, all of them if left out. Blocks without one of those, and
             without a choice that has, are left out; they still count in distances, heads and tails.
+        max_pending: entries of a queue that are remembered.
     """
     arrays = instance.arrays
     kept_devices = tuple(range(arrays.num_devices) if devices is None else devices)
@@ -164,7 +167,7 @@ def count_model(instance: Instance, devices: Sequence[int] | None = None) -> Cou
     return CountModel(
         blocks=as_array(blocks),
         micro_batches=instance.micro_batches,
-        pending=_pending_of(instance, blocks, kept_devices),
+        pending=_pending_of(instance, blocks, kept_devices, max_pending),
         span=arrays.span[blocks],
         memory=arrays.memory[blocks],
         head=arrays.head[blocks],
@@ -201,7 +204,7 @@ def count_model(instance: Instance, devices: Sequence[int] | None = None) -> Cou
     )
 
 
-def _pending_of(instance: Instance, blocks: Sequence[int], devices: Sequence[int]) -> int:
+def _pending_of(instance: Instance, blocks: Sequence[int], devices: Sequence[int], max_pending: int) -> int:
     """Return how many entries a queue has: most micro-batches that limits let be in flight, and one more.
 
     Fewer entries only let more happen; where a limit holds, as many as it allows leave nothing out.
@@ -214,8 +217,8 @@ def _pending_of(instance: Instance, blocks: Sequence[int], devices: Sequence[int
             for block in blocks
             if arrays.memory[block] > 0 and device in _devices(instance, block)
         ]
-        most = max(most, int(arrays.limit[device]) // min(added) + 1 if added else MAX_PENDING)
-    return min(instance.micro_batches, MAX_PENDING, most)
+        most = max(most, int(arrays.limit[device]) // min(added) + 1 if added else max_pending)
+    return min(instance.micro_batches, max_pending, most)
 
 
 def _kept_blocks(instance: Instance, devices: set[int]) -> list[int]:

@@ -27,12 +27,12 @@ from tessel.errors import ScheduleError
 from tessel.placement import Placement
 from tessel.search.budget import OPERATIONS_A_UNIT
 from tessel.search.makespan.bounds.choice_relaxation import without_choices
-from tessel.search.makespan.bounds.prover import Prover
 from tessel.search.makespan.bounds.sub_problem import on_devices, without_last_blocks
 from tessel.search.makespan.exact.attempt import Attempt
 from tessel.search.makespan.exact.count_layers import width_of
 from tessel.search.makespan.exact.count_model import count_model
 from tessel.search.makespan.exact.exact_search import ExactSearch
+from tessel.search.makespan.exact.prover import Prover
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.params import Phase
 from tessel.search.model.instance import build_instance
@@ -117,7 +117,7 @@ class DeviceSubsetSearch:
         is_small = 1 < instance.arrays.num_devices <= MAX_DEVICES
         is_left_out = bool({Phase.EXACT, Phase.DECISION_DIAGRAMS} & best.params.left_out)
         placement = without_choices(instance.placement)
-        is_done = is_left_out or not is_small or instance.memory is None or prover.problem is None
+        is_done = is_left_out or not is_small or instance.memory is None or placement is None
         return cls(best, placement, prover, exact, is_done=is_done)
 
     def run(self) -> None:

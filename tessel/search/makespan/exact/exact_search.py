@@ -113,7 +113,7 @@ class ExactSearch:
             self.is_done = True
             start = _start_of(best.instance, attempt.model, attempt.sequence())
             if start is not None:
-                best.offer(start, "exact search", is_new=False)
+                best.offer(start, "exact search")
         best.lower_bound = max(best.lower_bound, min(attempt.least, best.makespan))
 
     def _next_attempt(self) -> Attempt | None:

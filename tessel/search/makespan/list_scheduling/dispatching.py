@@ -36,7 +36,6 @@ from tessel.search.jit.compiled import compiled, compiled_leaf
 from tessel.search.makespan.list_scheduling.listing import NEVER, Dispatch, Listing
 from tessel.search.makespan.list_scheduling.room_check import fits
 from tessel.search.makespan.list_scheduling.task_placement import advance, after_all_before, place_task
-from tessel.search.makespan.list_scheduling.tournament_tree import first_in_tree, set_leaf
 from tessel.search.model.instance import InstanceArrays, IntArray
 
 TASKS_A_ROUND = 20_000
@@ -182,7 +181,7 @@ def _next_block(
     """Return the block whose next task is taken, or -1 if none is ready and fits."""
     is_second_look = False
     while True:
-        leader = first_in_tree(listing.tree)
+        leader = _first_in_tree(listing.tree)
         if leader < 0:
             if is_second_look or not keeps_limits:
                 return -1
@@ -196,7 +195,7 @@ def _next_block(
             return block
         listing.earliest[block] = -1
         listing.is_waiting_for_room[block] = 1
-        set_leaf(listing.tree, block, NEVER)
+        _set_leaf(listing.tree, block, NEVER)
 
 
 @compiled_leaf
@@ -250,7 +249,7 @@ def _look_again(
     leaf = NEVER
     if when >= 0:
         leaf = when + (arrays.span[block] if is_active else 0)
-    set_leaf(listing.tree, block, leaf)
+    _set_leaf(listing.tree, block, leaf)
 
 
 @compiled_leaf
@@ -310,3 +309,33 @@ def _compare(arrays: InstanceArrays, dispatch: Dispatch, listing: Listing, one: 
     if listing.since[one] != listing.since[other]:
         return int(listing.since[one] - listing.since[other])
     return int(first - second if first != second else dispatch.rank[one] - dispatch.rank[other])
+
+
+@compiled_leaf
+def _set_leaf(tree: IntArray, block: int, value: int) -> None:
+    """Put a value into the tree, and the least of each pair above it."""
+    node = len(tree) // 2 + block
+    if tree[node] == value:
+        return
+    tree[node] = value
+    node //= 2
+    while node > 0:
+        least = min(tree[2 * node], tree[2 * node + 1])
+        if tree[node] == least:
+            return
+        tree[node] = least
+        node //= 2
+
+
+@compiled_leaf
+def _first_in_tree(tree: IntArray) -> int:
+    """Return the block with the least value, the first of several, or -1 if none is ready."""
+    size = len(tree) // 2
+    if tree[1] == NEVER:
+        return -1
+    node = 1
+    while node < size:
+        node *= 2
+        if tree[node] > tree[node + 1]:
+            node += 1
+    return int(node - size)

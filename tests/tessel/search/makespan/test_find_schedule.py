@@ -9,9 +9,8 @@ from tessel.errors import InfeasibleError, ScheduleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Block, Edge, Placement
 from tessel.schedule.schedule import Schedule
-from tessel.search.budget import SearchBudget
+from tessel.search.budget import Progress, SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule
-from tessel.search.progress import Progress
 from tessel.shapes import SHAPES, make_shape, vshape, zbv
 from tessel.validation import check_schedule
 from tests.samples.schedule_samples import Case, least_makespan, tiny_cases

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, reject, settings
 
 from tessel.errors import InfeasibleError
@@ -11,8 +12,9 @@ from tessel.search import SearchBudget
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.initial_schedules import offer_held_back, offer_list_schedules
 from tessel.search.makespan.limits_in_flight import lifetimes_of
+from tessel.search.makespan.list_scheduling import NEVER
 from tessel.search.makespan.params import MakespanParams, Phase
-from tessel.search.model.instance import build_instance
+from tessel.search.model.instance import IntArray, build_instance
 from tessel.shapes import vshape, zbv
 from tessel.validation import check_schedule
 from tests.samples.schedule_samples import Case, as_schedule, tiny_cases
@@ -67,16 +69,19 @@ def test_every_schedule_offered_is_valid_and_keeps_the_limits(case: Case) -> Non
         best = incumbent_of(placement, micro_batches, memory)
     except InfeasibleError:
         reject()
-    offer_held_back(best)
-    for elite in best.elites:
-        check_schedule(as_schedule(placement, best.instance.arrays, elite.start, memory))
+    with pytest.MonkeyPatch.context() as patch:
+        offered: list[IntArray] = []
+        patch.setattr(Incumbent, "offer", lambda _, start, found_by: offered.append(start.copy()))
+        offer_held_back(best)
+    for start in offered:
+        check_schedule(as_schedule(placement, best.instance.arrays, start, memory))
 
 
 def test_nothing_is_offered_without_limits_or_where_left_out() -> None:
     free = incumbent_of(vshape(3), 4, None)
     offer_held_back(free)
-    assert not free.is_found
+    assert free.makespan == NEVER
     left_out = incumbent_of(vshape(3), 4, (2, 2, 2))
     left_out.params = MakespanParams(left_out=frozenset({Phase.LIMITS_IN_FLIGHT}))
     offer_held_back(left_out)
-    assert not left_out.is_found
+    assert left_out.makespan == NEVER

@@ -50,7 +50,7 @@ def test_what_is_found_is_valid_and_no_longer(*, shape: str, limit: int, option:
     assert best.makespan <= before
     check_schedule(as_schedule(placement, best.instance.arrays, best.best.start, memory))
     # What it stands at is as it says, also where that is no better than the best.
-    if search.begun:
+    if len(search.sequence):
         found = as_schedule(placement, best.instance.arrays, search.start, memory)
         check_schedule(found)
         assert found.makespan == search.makespan

@@ -18,7 +18,7 @@ from tessel.search.model.instance import build_instance
 from tessel.search.model.memory_need import least_memory
 from tessel.search.model.problem import Problem, make_problem, options
 from tessel.search.repetend.assignments import relaxed_bound
-from tessel.search.repetend.period_bounds import device_bounds, rate_bound
+from tessel.search.repetend.period_bounds import device_bounds
 from tessel.shapes import make_shape
 
 
@@ -73,7 +73,7 @@ def test_with_many_blocks_the_least_memory_is_a_bound(placement: Placement) -> N
 @settings(max_examples=60, deadline=None)
 @given(one_device_placements(), st.integers(1, 6), st.integers(1, 3))
 def test_no_repetend_beats_the_bound(placement: Placement, memory: int, copies: int) -> None:
-    bound = rate_bound(make_problem(placement, memory=memory))
+    bound = max(device_bounds(make_problem(placement, memory=memory)))
     try:
         found = find_repetend(placement, memory=memory, max_copies=copies, budget=SearchBudget(2))
     except InfeasibleError:
@@ -87,7 +87,7 @@ def test_no_repetend_beats_the_bound(placement: Placement, memory: int, copies: 
 )
 def test_the_bound_of_a_chain_is_its_live_time_over_the_limit(memory: int, bound: Fraction) -> None:
     # device 0 holds a unit from step 0 to 16: four forwards, then four backwards of three steps
-    assert rate_bound(make_problem(make_shape("vshape", 4), memory=memory)) == bound
+    assert max(device_bounds(make_problem(make_shape("vshape", 4), memory=memory))) == bound
 
 
 def test_the_least_memory_of_many_blocks_in_a_chain_is_exact() -> None:
@@ -113,7 +113,7 @@ def test_units_are_matched_for_the_longest_life() -> None:
         devices=1, blocks=blocks, edges=(Edge("a", "c", 9), Edge("b", "c"), Edge("c", "d"), Edge("a", "b"))
     )
     # a lifetimes 11 steps if it ends with c, and b two more with d; the other way round a 12 and b 10
-    assert rate_bound(make_problem(placement, memory=2)) >= Fraction(11 + 3, 2)
+    assert max(device_bounds(make_problem(placement, memory=2))) >= Fraction(11 + 3, 2)
 
 
 @settings(max_examples=30, deadline=None)

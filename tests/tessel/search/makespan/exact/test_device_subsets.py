@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tessel.placement import Placement
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
-from tessel.search.makespan.bounds.prover import Prover
 from tessel.search.makespan.exact.device_subsets import DeviceSubsetSearch
 from tessel.search.makespan.exact.exact_search import ExactSearch
+from tessel.search.makespan.exact.prover import Prover
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.initial_schedules import offer_serial
 from tessel.search.makespan.params import MakespanParams

@@ -2,7 +2,7 @@
 
 Small micro-batches are bound by how fast the host launches kernels, and there a table is noisiest; but more
 samples are never less work, so that every larger micro-batch bounds a smaller one from above. Checked in
-tests/tessel/profiles/test_smoothing.py.
+tests/benchmarks/test_smoothing.py.
 """
 
 from __future__ import annotations

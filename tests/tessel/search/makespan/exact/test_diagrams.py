@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from tessel.errors import InfeasibleError
 from tessel.placement import Block, Placement
 from tessel.search import find_schedule
 from tessel.search.budget import SearchBudget
-from tessel.search.makespan.bounds.decision_diagram import RelaxedDiagram, relaxed_diagram
 from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.model.instance import build_instance
-from tessel.search.model.problem import make_problem
 from tessel.shapes import make_shape, vshape
 from tessel.validation import check_schedule
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
-from tests.samples.schedule_samples import Case, zero_bubble_v
+from tests.samples.schedule_samples import Case, bound_of_diagram, zero_bubble_v
 
 FAR = 1 << 40
 
@@ -47,14 +46,6 @@ def small_cases(draw: st.DrawFn) -> Case:
     return placement, micro_batches, None if limit is None else (limit,) * devices
 
 
-def finished(diagram: RelaxedDiagram | None, known: int) -> int:
-    if diagram is None:
-        return 0
-    while not diagram.is_over:
-        diagram.advance(known)
-    return diagram.bound
-
-
 @settings(max_examples=25, deadline=None)
 @given(case=small_cases())
 def test_the_search_finds_what_the_general_solver_finds(case: Case) -> None:
@@ -72,12 +63,14 @@ def test_the_search_finds_what_the_general_solver_finds(case: Case) -> None:
 @given(case=small_cases())
 def test_a_known_makespan_only_helps(case: Case) -> None:
     placement, micro_batches, memory = case
-    problem = make_problem(placement, memory=memory)
+    try:
+        instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
+    except InfeasibleError:
+        reject()
     for device in range(placement.devices):
-        far = finished(relaxed_diagram(problem, (device,), micro_batches), FAR)
-        near = finished(relaxed_diagram(problem, (device,), micro_batches), far + 1)
-        assert near >= far
-        assert finished(relaxed_diagram(problem, (device,), micro_batches), far) == far
+        far = bound_of_diagram(instance, (device,), FAR)
+        assert bound_of_diagram(instance, (device,), far + 1) >= far
+        assert bound_of_diagram(instance, (device,), far) == far
 
 
 @pytest.mark.parametrize(
@@ -108,13 +101,10 @@ def test_the_zero_bubble_v_is_proven_least() -> None:
 
 def bounds_of_devices(case: Case) -> list[int]:
     placement, micro_batches, memory = case
-    problem = make_problem(placement, memory=memory)
-    return [
-        finished(relaxed_diagram(problem, (device,), micro_batches), FAR)
-        for device in range(placement.devices)
-    ]
+    instance = build_instance(placement, micro_batches=micro_batches, memory=memory)
+    return [bound_of_diagram(instance, (device,), FAR) for device in range(placement.devices)]
 
 
 def test_blocks_without_a_span_that_hold_memory_say_nothing() -> None:
     placement = Placement(devices=1, blocks=(Block(name="f", devices=(0,), span=0, memory=1),))
-    assert relaxed_diagram(make_problem(placement, memory=None), (0,), 2) is None
+    assert bound_of_diagram(build_instance(placement, micro_batches=2, memory=None), (0,), FAR) == 0

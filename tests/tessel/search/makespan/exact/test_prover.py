@@ -8,7 +8,7 @@ from benchmarks.cpsat.makespan import solve_makespan
 from tessel.placement import Placement
 from tessel.search.budget import OPERATIONS_A_UNIT, SearchBudget
 from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
-from tessel.search.makespan.bounds.prover import Prover
+from tessel.search.makespan.exact.prover import Prover
 from tessel.search.makespan.incumbent import Incumbent
 from tessel.search.makespan.list_scheduling import by_priority, list_schedule
 from tessel.search.makespan.params import MakespanParams

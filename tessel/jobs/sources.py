@@ -16,7 +16,7 @@ from tessel.errors import UsageError
 from tessel.progress import messages
 
 if TYPE_CHECKING:
-    from tessel.jobs.planning import PlanOptions
+    from tessel.jobs.inputs.plan_options import PlanOptions
     from tessel.profiles.profile import Profile
     from tuner.frontend import Model
     from tuner.tuning.search.options import SearchOptions

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tessel.checking.case import Case
     from tessel.checking.sources import Pricing
     from tessel.exports.megatron import MegatronLayout
-    from tessel.jobs.checking import CheckOptions
+    from tessel.jobs.inputs.check_options import CheckOptions
     from tessel.jobs.plan import Plan
     from tessel.planning.saved_plan import SavedPlan
 

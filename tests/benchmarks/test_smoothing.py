@@ -5,8 +5,8 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
+from benchmarks.reality.smoothing import bound_by_larger
 from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
-from tessel.profiles.smoothing import bound_by_larger
 
 
 def table(micro_batch: int, forward_us: float, *, degree: int = 1, backward_us: float = 5.0) -> CostTable:

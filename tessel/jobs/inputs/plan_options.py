@@ -1,0 +1,274 @@
+"""Options of a plan, with the names and defaults of the command `tessel plan`.
+
+What a person writes on a command line (`"80GiB"`, `"100GB/s"`) and plain numbers are both taken. Checked in
+tests/tessel/jobs/test_planning.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tessel.errors import UsageError
+from tessel.jobs.inputs.arguments import (
+    check_choice,
+    check_counts,
+    parse_bandwidth,
+    parse_bytes,
+    parse_duration,
+)
+from tessel.jobs.inputs.limits import check_hop_us, make_budget
+from tuner.tuning.search.options import PriceName
+
+if TYPE_CHECKING:
+    from tessel.jobs.inputs.plan_view import PlanView
+    from tessel.placement import Placement
+    from tessel.planning.cluster import Cluster, Link
+    from tessel.planning.job import Job
+    from tessel.planning.layout import Layout, PlacementName
+    from tessel.planning.options import CustomPlacement
+    from tessel.planning.options import PlanOptions as Choices
+    from tessel.profiles.profile import Profile
+    from tessel.search.budget import SearchBudget
+
+RUNTIMES = ("overlapped", "deepspeed")
+PLACEMENTS = ("auto", "vshape", "interleaved", "zbv", "xshape", "mshape", "kshape")
+OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-mixed")
+"""As the planner's own tables, whose modules load more than a completion may; checked in
+tests/scripts/commands/test_plan.py."""
+
+DEFAULT_MICRO_BATCHES_A_DEVICE = 4
+"""Micro-batches of a step unless told otherwise: with four a device, 1F1B idles for a fifth of the step."""
+
+DEFAULT_LINK = "100GB/s"
+DEFAULT_HOP_US = 10.0
+DEFAULT_OPTIMIZER = "adam"
+DEFAULT_WORK = 30.0
+DEFAULT_TIME_LIMIT_S = 60.0
+
+Size = str | int
+"""Bytes: `16GiB`, or a number."""
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What a plan is made for, and what it is made from.
+
+    Attributes:
+        devices: in all.
+        memory: of one device, such as `80GiB`, or bytes; unlimited if None.
+        device_memory: of each device where they differ.
+        device_speed: of each device, relative to the profiled one.
+        link: bandwidth between devices in one direction, such as `100GB/s`, or bytes a second.
+        hop_us: microseconds of a message between devices.
+        collective_link: bandwidth of a device in an all-reduce of gradients; as `link` if None.
+        node_devices: devices of a node, connected by `node_link`.
+        node_link: bandwidth between devices of one node.
+        optimizer: whose state is kept in memory: one of `OPTIMIZERS`.
+        runtime: `overlapped`, transfers overlap computation; `deepspeed`, they block it.
+        global_batch: samples of a training step.
+        micro_batches: in place of that: micro-batches of a step over all replicas, of the smallest size.
+        placement: which device runs which stage: one of `PLACEMENTS`, a placement, or its file.
+        data_parallel: replicas; found if None. The same holds for
+        pipeline: devices of a pipeline,
+        tensor_parallel: the degree, of those in the profile,
+        micro_batch: samples of a micro-batch, of the profile's sizes, and
+        chunks: stages a device.
+        by_hand: a layout to compare with: layers of each stage (`0-5,6-11`), a layout of Megatron, a saved
+            plan or its file.
+        no_recompute: whether all activations are kept.
+        joint_backward: whether backwards are not split into halves.
+        format: of the profile; detected if None.
+        entry: which profile of a file that holds several.
+        num_layers: of the model, where the profile repeats one block.
+        batch: samples of a micro-batch of a model of the zoo.
+        shape: of a model's inputs, by name.
+        value: of a model's inputs that become constants, by name.
+        target: what a model's layers are measured on. The same holds for
+        records: SQLAlchemy URL or path of the records,
+        backends: to choose among; all available if None,
+        trials: of each kernel,
+        threads: of each measurement,
+        jobs: programs built at once,
+        seed: of inputs and searches,
+        price: where latencies come from, and
+        cost_model: folder of a trained model.
+        work: units of the search, of about a second each; `DEFAULT_WORK` if None.
+        time_limit: of the search, such as `10s`, or seconds; `DEFAULT_TIME_LIMIT_S` if both are None.
+    """
+
+    devices: int
+    memory: Size | None = None
+    device_memory: str | Sequence[Size] | None = None
+    device_speed: str | Sequence[float] | None = None
+    link: str | float = DEFAULT_LINK
+    hop_us: float = DEFAULT_HOP_US
+    collective_link: str | float | None = None
+    node_devices: int | None = None
+    node_link: str | float | None = None
+    optimizer: str = DEFAULT_OPTIMIZER
+    runtime: str = "overlapped"
+    global_batch: int | None = None
+    micro_batches: int | None = None
+    placement: str | os.PathLike[str] | Placement = "auto"
+    data_parallel: int | None = None
+    pipeline: int | None = None
+    tensor_parallel: int | None = None
+    micro_batch: int | None = None
+    chunks: int | None = None
+    by_hand: str | os.PathLike[str] | PlanView | None = None
+    no_recompute: bool = False
+    joint_backward: bool = False
+    format: str | None = None
+    entry: str | None = None
+    num_layers: int | None = None
+    batch: int = 1
+    shape: Mapping[str, tuple[int, ...]] | None = None
+    value: Mapping[str, bool | int | float] | None = None
+    target: str = "cpu"
+    records: str = "sqlite:///out/records.db"
+    backends: Sequence[str] | None = None
+    trials: int = 0
+    threads: int | None = None
+    jobs: int = 1
+    seed: int = 0
+    price: PriceName = "measured"
+    cost_model: Path | None = None
+    work: float | None = None
+    time_limit: str | float | None = None
+
+    def check(self) -> None:
+        """Refuse values that are wrong by themselves, before anything is read.
+
+        Raises:
+            UsageError: there is one.
+        """
+        counts = ("devices", "global_batch", "micro_batches", "data_parallel", "pipeline", "tensor_parallel")
+        check_counts(self, (*counts, "micro_batch", "chunks", "num_layers", "node_devices", "batch"))
+        for name in ("data_parallel", "pipeline", "tensor_parallel"):
+            value = getattr(self, name)
+            if value is not None and self.devices % value:
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(
+                    f"{option} {value} does not divide the {self.devices} devices; give one that does"
+                )
+        check_choice("--optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("--runtime", self.runtime, RUNTIMES)
+        check_hop_us(self.hop_us)
+        self.cluster()
+        self.budget()
+
+    def cluster(self) -> Cluster:
+        """Return the devices and links."""
+        from tessel.planning.cluster import Cluster
+
+        hop = _link(self.link, self.hop_us)
+        return Cluster(
+            devices=self.devices,
+            hop=hop,
+            collective=hop if self.collective_link is None else _link(self.collective_link, self.hop_us),
+            memory_bytes=None if self.memory is None else parse_bytes(str(self.memory)),
+            device_memory_bytes=_each("--device-memory", self.device_memory, self.devices, parse_bytes),
+            device_speed=_each("--device-speed", self.device_speed, self.devices, _speed),
+            devices_per_node=self.node_devices or 0,
+            intra_node=None if self.node_link is None else _link(self.node_link, self.hop_us),
+        )
+
+    def budget(self) -> SearchBudget:
+        """Return what the search may spend."""
+        from tessel.search.budget import SearchBudget
+
+        budget = make_budget(self.work, self.time_limit)  # which refuses what is no limit
+        if self.work is not None:
+            return budget  # equal work gives equal plans, however long it takes
+        limit_s = DEFAULT_TIME_LIMIT_S if self.time_limit is None else parse_duration(str(self.time_limit))
+        return SearchBudget(work_limit=DEFAULT_WORK, time_limit_s=limit_s)
+
+    def samples_of_step(self, profile: Profile) -> int:
+        """Return the global batch."""
+        if self.global_batch is not None:
+            return self.global_batch
+        count = self.micro_batches or DEFAULT_MICRO_BATCHES_A_DEVICE * self.devices
+        return count * min(profile.micro_batches)
+
+    def job(self, profile: Profile) -> Job:
+        """Return what is asked for."""
+        from tessel.planning.cluster import OPTIMIZERS as OPTIMIZER_BY_NAME
+        from tessel.planning.job import Job
+        from tessel.planning.runtime import RUNTIMES as RUNTIME_BY_NAME
+
+        return Job(
+            cluster=self.cluster(),
+            global_batch=self.samples_of_step(profile),
+            optimizer=OPTIMIZER_BY_NAME[self.optimizer],
+            runtime=RUNTIME_BY_NAME[self.runtime],
+        )
+
+    def choices(self, by_hand: Layout | None = None) -> Choices:
+        """Return what the planner may choose from, and what it is compared with."""
+        from tessel.planning.options import NAMED_PLACEMENTS
+        from tessel.planning.options import PlanOptions as Choices
+
+        return Choices(
+            placements=NAMED_PLACEMENTS if self.placement == "auto" else (self._placement(),),
+            split_backward=False if self.joint_backward else None,
+            recompute=not self.no_recompute,
+            data_parallel=self.data_parallel,
+            pipeline=self.pipeline,
+            tensor_parallel=self.tensor_parallel,
+            micro_batch=self.micro_batch,
+            chunks=self.chunks,
+            by_hand=by_hand,
+        )
+
+    def _placement(self) -> PlacementName | CustomPlacement:
+        """Return the placement named, or the devices of the chain that a placement or its file holds."""
+        from tessel.documents import load_placement
+        from tessel.placement import Placement
+        from tessel.planning.candidates.families import chain_of
+        from tessel.planning.options import NAMED_PLACEMENTS
+
+        if isinstance(self.placement, Placement):
+            return chain_of(self.placement)
+        for name in NAMED_PLACEMENTS:
+            if name == self.placement:
+                return name
+        path = Path(self.placement)
+        if not path.suffix and not path.exists():
+            check_choice("--placement", str(self.placement), PLACEMENTS)
+        return chain_of(load_placement(path))
+
+
+def _link(bandwidth: str | float, latency_us: float) -> Link:
+    from tessel.planning.cluster import Link
+
+    return Link(bytes_per_s=parse_bandwidth(bandwidth), latency_us=latency_us)
+
+
+def _each(
+    option: str, values: str | Sequence[Any] | None, num_devices: int, parse: Callable[[str], _Value]
+) -> tuple[_Value, ...]:
+    """Return one value a device, or none where the option is left out."""
+    if values is None:
+        return ()
+    parts = [part.strip() for part in values.split(",")] if isinstance(values, str) else list(values)
+    if len(parts) != num_devices:
+        raise UsageError(f"{option} has {len(parts)} values for {num_devices} devices; give one for each")
+    return tuple(parse(str(part)) for part in parts)
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0.001 <= speed <= 1000:
+        raise UsageError(
+            f"--device-speed has {text!r}; give speeds relative to the profiled device, such as 1 or 0.5"
+        )
+    return speed
