@@ -25,6 +25,7 @@ from tessel.jobs.sources import ProfileSource, profile_of_source
 from tessel.progress import messages
 
 if TYPE_CHECKING:
+    from tessel.jobs.inputs.plan_view import PlanView
     from tessel.planning.layout import Layout
     from tessel.planning.plan_result import PlanProgress, PlanResult
     from tessel.profiles.profile import Profile
