@@ -52,10 +52,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "tessel/validation.py": ("test_validation.py",),
     "records/database/store.py": STORE,
     "records/database/pruning.py": ("database/test_pruning.py",),
-    "tessel/search/makespan/bounds/decision_diagram.py": (
-        "search/makespan/bounds/test_decision_diagram.py",
-        "search/makespan/bounds/test_prover.py",
-    ),
     "tessel/search/makespan/bounds/": BOUNDS,
     "tessel/search/repetend/period_bounds.py": PERIODS,
     "tessel/search/repetend/steady_state_memory.py": STEADY,
