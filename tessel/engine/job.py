@@ -39,7 +39,7 @@ class RankSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     num_bytes: int
 
 
-class Meeting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Rendezvous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where ranks of several machines meet, each started apart.
 
     Attributes:
@@ -71,7 +71,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         devices: where each rank computes, and what carries tensors between them.
         write_gradients: whether gradients of each schedule's last step are written.
         write_outputs: whether each schedule runs once more, uncounted, and outputs of that step are written.
-        meeting: where the ranks meet if they are on several machines; None where all are started here, and
+        rendezvous: where the ranks meet if they are on several machines; None where all are started here, and
             meet in a file.
         stages_before: of each stage, those that it receives from; the one before it where empty.
         sums: of gradients over ranks, which are timed after the steps.
@@ -91,7 +91,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     devices: Devices = CPUS
     write_gradients: bool = True
     write_outputs: bool = False
-    meeting: Meeting | None = None
+    rendezvous: Rendezvous | None = None
     stages_before: tuple[tuple[int, ...], ...] = ()
     sums: tuple[RankSum, ...] = ()
 
@@ -105,7 +105,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     @property
     def own_ranks(self) -> Sequence[int]:
         """The ranks that are started here."""
-        return range(self.num_ranks) if self.meeting is None else (self.meeting.rank,)
+        return range(self.num_ranks) if self.rendezvous is None else (self.rendezvous.rank,)
 
     @property
     def farthest(self) -> int:

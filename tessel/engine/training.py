@@ -116,7 +116,7 @@ class TrainingPipeline:
         self._programs = dict(programs)
         self._micro_batches = schedule.micro_batches
         device = next((weight.device for _, weight in self._weights()), torch.device("cpu"))
-        self._executor = Executor(self._rank, self._ranks_by_stage, programs, _Untold(), device)
+        self._executor = Executor(self._rank, self._ranks_by_stage, programs, _NoProgress(), device)
         self._order = self._executor.prepare(actions_of(schedule))
         distances = (n - each for n, earlier in enumerate(stages_before(schedule)) for each in earlier)
         self._transport = TaggedTransport(
@@ -278,7 +278,7 @@ def own_stages(schedule: Schedule, rank: int) -> tuple[int, ...]:
     return tuple(number for number, ranks in enumerate(rank_by_stage(schedule)) if rank in ranks)
 
 
-class _Untold(Progress):
+class _NoProgress(Progress):
     """Progress that nobody reads: torchrun watches over the processes."""
 
     def __init__(self) -> None:  # no file, unlike its base

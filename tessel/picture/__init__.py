@@ -1,10 +1,10 @@
 """Pictures of schedules: bars first, then drawing, a page, a trace and text."""
 
 from tessel.picture.bars import Bar, MemoryCurve, Phase, bars_of, critical_bars, idle_steps, memory_curves
+from tessel.picture.captions import DescribedFigure, save_figure
 from tessel.picture.charts.frontier import draw_frontier, frontier_figure
 from tessel.picture.charts.gains import draw_gains
 from tessel.picture.charts.memory import draw_memory
-from tessel.picture.described import DescribedFigure, save_figure
 from tessel.picture.draw import ArtistArgs, draw_schedule
 from tessel.picture.figures import comparison_figure, gains_figure, schedule_figure
 from tessel.picture.page import GraphPart, PageModel, PagePart, PageTable, PageVariant, page_document

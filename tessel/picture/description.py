@@ -1,7 +1,7 @@
 """Captions of a picture: the title and the description that a screen reader reads of it.
 
 Sentences of figures only, in the order in which the picture is read. Checked in
-tests/tessel/picture/test_described.py.
+tests/tessel/picture/test_captions.py.
 """
 
 from __future__ import annotations

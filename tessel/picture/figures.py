@@ -2,7 +2,7 @@
 
 A figure is made for a width: of a screen, or of a page or a column of print, where rows, text and labels are
 smaller. Its text then has the size it is printed with; nothing needs to be scaled.
-Checked in tests/tessel/picture/test_draw.py and test_described.py.
+Checked in tests/tessel/picture/test_draw.py and test_captions.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from tessel.comparison import Comparison
+from tessel.picture.captions import DescribedFigure
 from tessel.picture.charts.gains import draw_gains
 from tessel.picture.charts.memory import draw_memory
 from tessel.picture.colors import DEVICE_COLORS
-from tessel.picture.described import DescribedFigure
 from tessel.picture.description import (
     describe_comparison,
     describe_gains,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tessel.comparison import Comparison, compare_schedules
 from tessel.documents import save_document
-from tessel.picture.described import save_figure
+from tessel.picture.captions import save_figure
 from tessel.picture.figures import comparison_figure, gains_figure, schedule_figure
 from tessel.picture.page import page_document
 from tessel.picture.sizes import SCREEN_INCHES

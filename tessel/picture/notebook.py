@@ -10,7 +10,7 @@ from __future__ import annotations
 import networkx as nx
 
 from tessel.orders import Task, earliest_starts
-from tessel.picture.described import svg_document
+from tessel.picture.captions import svg_document
 from tessel.picture.figures import schedule_figure
 from tessel.placement import Placement
 from tessel.schedule import Schedule

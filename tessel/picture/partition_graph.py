@@ -18,8 +18,8 @@ from matplotlib.patches import FancyBboxPatch, Patch, PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.text import Text
 
+from tessel.picture.captions import DescribedFigure
 from tessel.picture.colors import color_by_backend, ink_on
-from tessel.picture.described import DescribedFigure
 from tessel.picture.draw import ArtistArgs
 from tessel.picture.sizes import Size, text_of
 

@@ -2,7 +2,7 @@
 
 A plan that was copied to one node and changed on another would give wrong results, or a rank that waits for
 what is never sent. So every rank publishes digests of what it was told to run, and all of them refuse by the
-same rule, which needs no judge. Checked in tests/tessel/engine/nodes/test_blame.py.
+same rule, which needs no judge. Checked in tests/tessel/engine/nodes/test_failure_cause.py.
 """
 
 from __future__ import annotations

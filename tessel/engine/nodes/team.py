@@ -2,13 +2,13 @@
 
     supervisor of rank 0   read plan ─ meet ─ rank 0 ── results of all ── check ─ conclude ─ one table
     supervisor of rank 1   read plan ─ meet ─ rank 1 ── (wait for what rank 0 finds) ─────── same status
-          every half second each says what its rank does, and hears of the others (`pulse`)
+          every half second each says what its rank does, and hears of the others (`heartbeat`)
 
 `torchrun` starts the supervisors; each starts its rank as on one machine (`tessel.engine.ranks.launch`), only
 that the ranks meet in torchrun's store instead of in a file. Ranks send what they measured and computed to
 rank 0 over their process group; the end of a failed rank's log goes through the store, for then the group is
 broken. When a rank or a node is lost, every supervisor ends its own rank, and one on each node says whose
-fault it was (`blame`). Checked in tests/scripts/commands/run/test_run_nodes.py.
+fault it was (`failure_cause`). Checked in tests/scripts/commands/run/test_run_nodes.py.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import msgspec
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, unlisted
 
 from tessel.engine.errors import EngineError
-from tessel.engine.job import FOLDER_PREFIX, JobSpec, Meeting, RankResult
-from tessel.engine.nodes.blame import Blame, find_blame, find_late, lost_a_peer
+from tessel.engine.job import FOLDER_PREFIX, JobSpec, RankResult, Rendezvous
+from tessel.engine.nodes.failure_cause import FailureCause, find_failure_cause, find_late, lost_a_peer
+from tessel.engine.nodes.heartbeat import PERIOD_S, Heartbeat, PeerState, RankFailure
 from tessel.engine.nodes.identity import Identity, digest_of_job, own_versions, why_not
 from tessel.engine.nodes.member import Member, Route
-from tessel.engine.nodes.pulse import PERIOD_S, Pulse, RankFailure, Sight
 from tessel.engine.ranks.launch import (
     SILENCE_S,
     log_end,
@@ -112,8 +112,8 @@ class Team:
                 "reaches"
             ) from error
         prefixed = PrefixStore(f"tessel/{member.attempt}", store)
-        self._pulse = Pulse(prefixed, self._identity, member.world_size)
-        self._pulse.start()
+        self._heartbeat = Heartbeat(prefixed, self._identity, member.world_size)
+        self._heartbeat.start()
         self._former_handler = signal.signal(signal.SIGTERM, self._end_as_told)
         return self
 
@@ -127,10 +127,10 @@ class Team:
                 self._find_reason()
             elif error is not None and not self._is_over:
                 what = f"could not go on: {str(error) or type(error).__name__}"
-                self._pulse.fail(RankFailure(kind="raised", what=what))
+                self._heartbeat.fail(RankFailure(kind="raised", what=what))
                 time.sleep(_LINGER_S)
         finally:
-            self._pulse.leave(patience_s=_LINGER_S)
+            self._heartbeat.leave(patience_s=_LINGER_S)
             signal.signal(signal.SIGTERM, self._former_handler)  # type: ignore[arg-type]  # as returned
 
     @property
@@ -168,17 +168,17 @@ class Team:
             )
         )
         member = self._member
-        meeting = Meeting(
+        rendezvous = Rendezvous(
             rank=member.rank, host=member.host, port=member.port, prefix=f"tessel/{member.attempt}/ranks"
         )
-        own_job = msgspec.structs.replace(job, meeting=meeting)
+        own_job = msgspec.structs.replace(job, rendezvous=rendezvous)
         with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as name:
             folder = Path(name)
             (folder / "job.json").write_bytes(msgspec.json.encode(own_job))
             with start_ranks(own_job, folder, interface=self._route.interface) as process:
                 self._watch(process, folder, timeout_s)
             if not self.is_first:
-                self._pulse.finish()
+                self._heartbeat.finish()
                 return ()
             results = read_results(folder, job.num_ranks)
             read(folder)
@@ -197,11 +197,11 @@ class Team:
 
     def conclude(self, *, is_right: bool) -> None:
         """Tell the others what was found, and wait until they have heard it."""
-        self._pulse.finish(is_right=is_right)
+        self._heartbeat.finish(is_right=is_right)
         self._is_over = True
         patience_s = time.monotonic() + self._silence_s
         while time.monotonic() < patience_s:
-            others = self._pulse.see().beats[1:]
+            others = self._heartbeat.see().beats[1:]
             if all(beat.has_left for beat in others):
                 return
             time.sleep(_LOOK_PERIOD_S)
@@ -212,7 +212,7 @@ class Team:
         Raises:
             EngineError: they are not.
         """
-        self._pulse.introduce(identity)
+        self._heartbeat.introduce(identity)
         until_s = time.monotonic() + _MEET_S
         while True:
             found = [beat.identity for beat in self._look().beats]
@@ -222,11 +222,11 @@ class Team:
             if time.monotonic() > until_s:
                 missing = sorted(set(range(len(found))) - {each.rank for each in ready})
                 late = f"ranks {', '.join(map(str, missing))} have not come within {_MEET_S:.0f} s"
-                self._end(Blame(tuple(missing), f"{late}; see what torchrun printed on their node"))
+                self._end(FailureCause(tuple(missing), f"{late}; see what torchrun printed on their node"))
             time.sleep(_LOOK_PERIOD_S)
         reason = why_not(ready)
         if reason:
-            self._end(Blame((), reason))
+            self._end(FailureCause((), reason))
 
     def _watch(self, process: subprocess.Popen[bytes], folder: Path, timeout_s: float) -> None:
         """Wait until this process's rank has run.
@@ -239,42 +239,42 @@ class Team:
             with suppress(subprocess.TimeoutExpired):
                 if process.wait(_LOOK_PERIOD_S) == 0:
                     return
-                self._pulse.fail(_failure_of(folder, rank))
+                self._heartbeat.fail(_failure_of(folder, rank))
                 time.sleep(_LOOK_PERIOD_S)
             standing = read_standing(folder, rank)
-            self._pulse.tell(standing.what, is_waiting=standing.is_waiting)
+            self._heartbeat.tell(standing.what, is_waiting=standing.is_waiting)
             if standing.is_stopped and standing.silent_s >= self._silence_s:
                 what = f"has been stopped for {standing.silent_s:.0f} s while {standing.what}"
                 log = log_end(folder / f"rank-{rank}.log")
-                self._pulse.fail(RankFailure(kind="stopped", what=what, log_end=log))
-            sight = self._look()
+                self._heartbeat.fail(RankFailure(kind="stopped", what=what, log_end=log))
+            peers = self._look()
             if time.monotonic() - begin_s >= timeout_s:
-                late = find_late(sight, self._ranks_by_stage)
+                late = find_late(peers, self._ranks_by_stage)
                 what = f"ended the run, which took longer than its time-out of {timeout_s:.0f} s when {late}"
                 log = log_end(folder / f"rank-{rank}.log")
-                self._pulse.fail(RankFailure(kind="timed out", what=what, log_end=log))
+                self._heartbeat.fail(RankFailure(kind="timed out", what=what, log_end=log))
 
-    def _look(self) -> Sight:
+    def _look(self) -> PeerState:
         """Return what is known now.
 
         Raises:
             EngineError: the run is over.
         """
-        sight = self._pulse.see()
-        has_failed = any(beat.failure is not None for beat in sight.beats)
+        peers = self._heartbeat.see()
+        has_failed = any(beat.failure is not None for beat in peers.beats)
         if has_failed and self._failing_since is None:
             self._failing_since = time.monotonic()
-        blame = find_blame(
-            sight,
+        cause = find_failure_cause(
+            peers,
             self._ranks_by_stage,
             silence_s=self._silence_s,
             failing_s=None if self._failing_since is None else time.monotonic() - self._failing_since,
         )
-        if blame is not None:
-            self._end(blame)
-        return sight
+        if cause is not None:
+            self._end(cause)
+        return peers
 
-    def _end(self, blame: Blame) -> None:
+    def _end(self, cause: FailureCause) -> None:
         """Leave the run, with the reason if this is the process of its node that gives it.
 
         Raises:
@@ -282,19 +282,19 @@ class Team:
         """
         self._is_over = True
         own = self._member
-        sight = self._pulse.see()
+        peers = self._heartbeat.see()
         here = [
             rank
-            for rank, beat in enumerate(sight.beats)
+            for rank, beat in enumerate(peers.beats)
             if beat.identity is not None
             and beat.identity.node == own.node
-            and sight.silent_s[rank] < self._silence_s
+            and peers.silent_s[rank] < self._silence_s
         ]
         if min(here, default=own.rank) == own.rank:
-            raise EngineError(f"{blame.message}; all ranks were ended")
+            raise EngineError(f"{cause.message}; all ranks were ended")
         # torchrun ends the processes of a node when the first of them fails: the one that speaks goes first.
         time.sleep(_LINGER_S)
-        raise QuietEnd(blame.message)
+        raise QuietEnd(cause.message)
 
     def _end_as_told(self, number: int, frame: FrameType | None) -> None:
         """Take torchrun's signal to end: another process of this node has failed."""
@@ -311,7 +311,7 @@ class Team:
         while time.monotonic() < until_s:
             self._look()
             time.sleep(_LOOK_PERIOD_S)
-        self._pulse.fail(RankFailure(kind="ended", what=_TOLD))
+        self._heartbeat.fail(RankFailure(kind="ended", what=_TOLD))
         raise QuietEnd(_TOLD)
 
 

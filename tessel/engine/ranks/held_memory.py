@@ -35,11 +35,11 @@ def resident_bytes() -> int | None:
 
 
 def peak_bytes() -> int | None:
-    """Return the largest resident set since `forget_peak`; None where the system does not say."""
+    """Return the largest resident set since `reset_peak`; None where the system does not say."""
     return _read("VmHWM")
 
 
-def forget_peak() -> bool:
+def reset_peak() -> bool:
     """Let the largest resident set be counted from now on; return whether the system does so."""
     try:
         _CLEAR.write_text(_RESET_PEAK)
@@ -48,7 +48,7 @@ def forget_peak() -> bool:
     return True
 
 
-def keep_no_large_gaps() -> bool:
+def mmap_large_tensors() -> bool:
     """Have every tensor of at least `_OWN_PAGES_BYTES` get pages of its own, which go back when it is freed.
 
     Returns whether the C library does so.
@@ -58,7 +58,7 @@ def keep_no_large_gaps() -> bool:
     return False
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Return freed memory to the system, as far as it lies in whole pages."""
     gc.collect()
     with suppress(OSError, AttributeError):  # not with every C library

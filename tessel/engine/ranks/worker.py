@@ -21,7 +21,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from tessel.engine.actions import Action, actions_from_csv
 from tessel.engine.devices import Devices
-from tessel.engine.job import Event, JobSpec, Meeting, RankResult
+from tessel.engine.job import Event, JobSpec, RankResult, Rendezvous
 from tessel.engine.memory import predict_held_bytes
 from tessel.engine.outputs_check import outputs_path, write_outputs
 from tessel.engine.program import OutputsProgram, StageProgram
@@ -29,10 +29,10 @@ from tessel.engine.ranks.executor import Executor, Step
 from tessel.engine.ranks.gathering import gather_files, on_first_clock, read_first_clock
 from tessel.engine.ranks.gradient_sums import time_sums
 from tessel.engine.ranks.held_memory import (
-    forget_peak,
-    give_back,
-    keep_no_large_gaps,
+    mmap_large_tensors,
     peak_bytes,
+    release_free_memory,
+    reset_peak,
     resident_bytes,
 )
 from tessel.engine.ranks.progress import Progress
@@ -63,13 +63,13 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
     progress = Progress(folder, rank)
     progress.start_heartbeat()
     torch.set_num_threads(job.num_threads)
-    keep_no_large_gaps()
+    mmap_large_tensors()
     device = _take_device(job.devices, rank)
     progress.wait("joining the other ranks")
     dist.init_process_group(
         # With NCCL, what is on the host still goes over gloo.
         "gloo" if job.devices.backend == "gloo" else "cpu:gloo,cuda:nccl",
-        **_meeting_place(job.meeting, folder),
+        **_rendezvous_of(job.rendezvous, folder),
         rank=rank,
         world_size=job.num_ranks,
         timeout=_NO_TIMEOUT,
@@ -88,12 +88,12 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
     gc.disable()  # A collection in the midst of a step would be timed as an action's.
     gc.freeze()  # What has been imported lives on; looking through it takes a tenth of a second.
     # In turn, so that a change of the machine's load affects every schedule alike.
-    give_back()
+    release_free_memory()
     resident_before, peak_before = resident_bytes(), 0
-    counts_peak = forget_peak()
+    counts_peak = reset_peak()
     clocks = []
     for repeat in range(WARM_UP_STEPS + job.repeats):
-        if repeat == WARM_UP_STEPS and job.meeting is not None:
+        if repeat == WARM_UP_STEPS and job.rendezvous is not None:
             clocks.append(read_first_clock(on_host))
         for name, step in steps.items():
             gc.collect()
@@ -111,8 +111,8 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
             if job.write_gradients and repeat == WARM_UP_STEPS + job.repeats - 1:
                 progress.work("writing gradients")
                 gradient_types |= _write_gradients(folder / f"gradients-{name}-{rank}.npz", programs)
-                give_back()
-                forget_peak()
+                release_free_memory()
+                reset_peak()
     if job.write_outputs:
         for name, step in steps.items():
             progress.wait("waiting for all ranks before a step whose outputs are kept")
@@ -125,7 +125,7 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
     sums_s = time_sums(job.sums, rank, device, repeats=job.repeats, on_host=on_host)
     progress.wait("waiting for all ranks at the end")
     dist.barrier(on_host)
-    if job.meeting is not None:
+    if job.rendezvous is not None:
         clocks.append(read_first_clock(on_host))
         events = {name: list(on_first_clock(steps, *clocks)) for name, steps in events.items()}
     result = RankResult(
@@ -142,7 +142,7 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
     )
     # MessagePack, since JSON has no word for a loss that is not a number.
     (folder / f"result-{rank}.msgpack").write_bytes(msgspec.msgpack.encode(result))
-    if job.meeting is not None:
+    if job.rendezvous is not None:
         progress.wait("gathering what the ranks wrote")
         sys.stdout.flush()
         sys.stderr.flush()
@@ -151,12 +151,12 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def _meeting_place(meeting: Meeting | None, folder: Path) -> dict[str, Any]:
+def _rendezvous_of(rendezvous: Rendezvous | None, folder: Path) -> dict[str, Any]:
     """Return what tells torch where the ranks meet."""
-    if meeting is None:
+    if rendezvous is None:
         return {"init_method": f"file://{folder / 'rendezvous'}"}
-    store = TCPStore(meeting.host, meeting.port, is_master=False, wait_for_workers=False)
-    return {"store": PrefixStore(meeting.prefix, store)}
+    store = TCPStore(rendezvous.host, rendezvous.port, is_master=False, wait_for_workers=False)
+    return {"store": PrefixStore(rendezvous.prefix, store)}
 
 
 def _predict_memory(

@@ -15,7 +15,7 @@ from dataclasses import replace
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from tessel.picture.described import DescribedFigure
+from tessel.picture.captions import DescribedFigure
 from tessel.picture.draw import ArtistArgs
 from tessel.picture.sizes import SCREEN_INCHES, Size, text_of
 from tessel.search.frontier.makespan import MakespanPoint

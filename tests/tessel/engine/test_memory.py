@@ -11,7 +11,7 @@ import pytest
 
 from tessel.engine.actions import actions_from_csv
 from tessel.engine.memory import predict_held_bytes
-from tessel.engine.ranks.held_memory import forget_peak, peak_bytes, resident_bytes
+from tessel.engine.ranks.held_memory import peak_bytes, reset_peak, resident_bytes
 from tuner.plan import StageMemory
 
 PAGE = 4096
@@ -79,14 +79,14 @@ def test_what_neighbouring_ranks_send_is_held_from_when_its_receive_is_posted() 
 
 
 def test_the_peak_of_a_process_is_counted_anew() -> None:
-    if not forget_peak():
+    if not reset_peak():
         pytest.skip("this system does not count the largest resident set anew")
     before = resident_bytes()
     large = bytearray(b"1") * (64 << 20)
     assert before is not None
     assert (peak_bytes() or 0) - before > 60 << 20
     del large
-    forget_peak()
+    reset_peak()
     assert (peak_bytes() or 0) - before < 30 << 20
 
 
@@ -97,8 +97,8 @@ def test_freed_tensors_leave_gaps_unless_large_ones_have_pages_of_their_own(is_k
         pytest.skip("this system does not say, or has another C library")
     code = (
         "import numpy as np\n"
-        "from tessel.engine.ranks.held_memory import keep_no_large_gaps, resident_bytes\n"
-        f"assert not {is_kept} or keep_no_large_gaps()\n"
+        "from tessel.engine.ranks.held_memory import mmap_large_tensors, resident_bytes\n"
+        f"assert not {is_kept} or mmap_large_tensors()\n"
         "large = np.ones(2 << 20)\n"
         "del large\n"
         "before = resident_bytes()\n"

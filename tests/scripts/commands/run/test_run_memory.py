@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from planned_models import m_shape_on_tvm, plan_on_tvm
 from saved_plans import run_compiled, save_planned
 
-from tessel.engine.ranks.held_memory import forget_peak
+from tessel.engine.ranks.held_memory import reset_peak
 from tessel.engine.run import RankMemory
 from tessel.tuned_model.recomputation import recomputing
 from tuner.plan import ModelPlan
@@ -71,7 +71,7 @@ def build():
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """Return what writes a module that builds a model, and names it."""
-    if not forget_peak():
+    if not reset_peak():
         pytest.skip("this system does not count the largest resident set anew")
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
 

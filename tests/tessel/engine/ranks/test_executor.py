@@ -22,7 +22,7 @@ from tessel.engine.import_function import find_function
 from tessel.engine.job import MAX_TENSORS
 from tessel.engine.ranks.executor import Executor
 from tessel.engine.ranks.transport import Handover, TaggedTransport
-from tessel.engine.training import _Untold
+from tessel.engine.training import _NoProgress
 from tessel.handwritten import HANDWRITTEN
 from tessel.placement import Block, BlockKind, Edge, Placement
 from tessel.search import find_schedule
@@ -164,7 +164,7 @@ def test_what_forks_comes_back_as_a_sum() -> None:
     )
     schedule = find_schedule(placement, micro_batches=1, memory=None, time_limit_s=0.2)
     assert stages_before(schedule) == ((), (0,), (0,), (1, 2))
-    executor = Executor(0, rank_by_stage(schedule), programs, _Untold(), torch.device("cpu"))
+    executor = Executor(0, rank_by_stage(schedule), programs, _NoProgress(), torch.device("cpu"))
     transport = TaggedTransport(4, torch.device("cpu"), farthest=2)
     executor.run_step(executor.prepare(actions_of(schedule)), 1, transport)
     assert programs[3].given == {"F y": 10.0, "F z": 100.0}
@@ -205,7 +205,9 @@ def test_a_stage_without_a_backward_is_sent_no_gradients(is_trained: bool) -> No
     )
     schedule = find_schedule(placement, micro_batches=2, memory=None, time_limit_s=0.2)
     others = Sendings()
-    executor = Executor(1, rank_by_stage(schedule), {1: Diamond(routes, 1.0)}, _Untold(), torch.device("cpu"))
+    executor = Executor(
+        1, rank_by_stage(schedule), {1: Diamond(routes, 1.0)}, _NoProgress(), torch.device("cpu")
+    )
     executor.run_step(executor.prepare(actions_of(schedule)), 2, others)
     assert sorted(others.sent) == ([(0, 0), (0, 1)] if is_trained else [])
 

@@ -3,7 +3,7 @@
 An SVG carries its title and description where screen readers look for them (`role="img"`, `<title>`,
 `<desc>`), and its text as text: it can be searched, selected and read aloud. A PNG and a PDF carry both as
 metadata; a PDF embeds its fonts as TrueType, which publishers ask for. The same figure gives the same bytes.
-Checked in tests/tessel/picture/test_described.py. Source: W3C, SVG Accessibility API Mappings 1.0, section 5.
+Checked in tests/tessel/picture/test_captions.py. Source: W3C, SVG Accessibility API Mappings 1.0, section 5.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each supervisor writes one small record to the store in which ranks meet, and re
 a process of its own, so a computation that holds Python's interpreter, or a rank that is stopped, does not
 silence it: a supervisor that is silent has been killed, or its node or network is gone. How long each one has
 been silent is counted on this machine's own clock from when something new was last read; clocks of different
-machines are never compared. Checked in tests/tessel/engine/nodes/test_pulse.py.
+machines are never compared. Checked in tests/tessel/engine/nodes/test_heartbeat.py.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     has_left: bool = False
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
+class PeerState(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of all ranks at one moment.
 
     Attributes:
@@ -101,7 +101,7 @@ class Store(Protocol):
         ...
 
 
-class Pulse:
+class Heartbeat:
     """Writes this rank's beats and reads the others', in a thread.
 
     Args:
@@ -126,7 +126,7 @@ class Pulse:
         self._heard_at = [clock()] * num_ranks
         self._answered_at = clock()
         self._error = ""
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         """Begin to write and read, until `leave`."""
@@ -164,11 +164,11 @@ class Pulse:
         if self._thread.is_alive():
             self._thread.join(patience_s)
 
-    def see(self) -> Sight:
+    def see(self) -> PeerState:
         """Return what is known now."""
         with self._lock:
             now = self._clock()
-            return Sight(
+            return PeerState(
                 beats=tuple(self._beats),
                 silent_s=tuple(
                     now - heard if beat.number else 0.0

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from tessel.engine.nodes.heartbeat import Heartbeat, RankFailure
 from tessel.engine.nodes.identity import Identity
-from tessel.engine.nodes.pulse import Pulse, RankFailure
 
 
 class MemoryStore:
@@ -36,11 +36,11 @@ class MemoryStore:
             return self.count
 
 
-def start(store: MemoryStore, rank: int) -> Pulse:
+def start(store: MemoryStore, rank: int) -> Heartbeat:
     identity = Identity(rank=rank, node=rank, address="192.0.2.1", local_rank=0, versions={})
-    pulse = Pulse(store, identity, 2)
-    pulse.start()
-    return pulse
+    heartbeat = Heartbeat(store, identity, 2)
+    heartbeat.start()
+    return heartbeat
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
