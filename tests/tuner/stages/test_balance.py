@@ -53,6 +53,7 @@ def test_what_a_heavy_head_leaves_is_even():
 def test_the_slowest_stage_comes_before_evenness():
     # Stages of 8, 9 and 2 have more squares than 5, 4 and 10, and none is as slow as 10.
     assert choose_cuts([5, 3, 1, 8, 2], [1] * 5, 3) == (2, 4)
+    assert choose_cuts([2, 8, 1, 3, 5], [1] * 5, 3) == (1, 2)
 
 
 def test_the_least_communication_breaks_ties():

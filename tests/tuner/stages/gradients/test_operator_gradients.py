@@ -139,6 +139,7 @@ CASES = {
     "nn.softplus beyond its threshold": (lambda x: op.nn.softplus(x, beta=2.0, threshold=0.5), [(3, 4)]),
     "nn.pad": (lambda x: op.nn.pad(x, [0, 0, 1, 2]), [(3, 4)]),
     "repeat": (lambda x: op.repeat(x, 2, axis=0), [(3, 2)]),
+    "repeat of a middle axis": (lambda x: op.repeat(x, 2, axis=1), [(2, 3, 2)]),
     "repeat of all": (lambda x: op.repeat(x, 2), [(3, 2)]),
     "rsqrt": (lambda x: op.rsqrt(op.add(op.multiply(x, x), const(1.0))), [(3, 4)]),
     "square": (op.square, [(3, 4)]),
@@ -180,6 +181,10 @@ CASES = {
         lambda x, w: op.nn.conv2d(x, w, padding=(2, 3, 2, 3), dilation=(2, 3)),
         [(1, 2, 4, 5), (2, 2, 3, 3)],
     ),
+    "conv2d with a dilation of two": (
+        lambda x, w: op.nn.conv2d(x, w, strides=(2, 2), padding=(1, 1, 0, 1), dilation=(2, 2)),
+        [(1, 2, 6, 7), (2, 2, 2, 2)],
+    ),
     "conv2d with dilation and strides": (
         lambda x, w: op.nn.conv2d(x, w, strides=(2, 2), padding=(1, 1, 0, 1), dilation=(2, 3)),
         [(1, 2, 5, 6), (1, 2, 2, 3)],
@@ -207,6 +212,10 @@ CASES = {
         ),
         [(1, 2, 3, 5, 2)],
     ),
+    "nn.avg_pool3d of the last axis": (
+        lambda x: op.nn.avg_pool3d(x, (1, 1, 2), strides=(1, 1, 2)),
+        [(1, 1, 2, 2, 4)],
+    ),
     "nn.avg_pool3d that counts its padding": (
         lambda x: op.nn.avg_pool3d(
             x, (3, 2, 1), strides=(2, 2, 1), padding=(1, 1, 0), ceil_mode=True, count_include_pad=True
@@ -216,6 +225,10 @@ CASES = {
     "avg_pool2d with a window beyond the image": (
         lambda x: op.nn.avg_pool2d(x, (5, 5), strides=(5, 5), ceil_mode=True, count_include_pad=True),
         [(1, 2, 2, 3)],
+    ),
+    "avg_pool2d with every window cut": (
+        lambda x: op.nn.avg_pool2d(x, (2, 1), strides=(2, 1), ceil_mode=True, count_include_pad=True),
+        [(1, 1, 1, 3)],
     ),
     "avg_pool2d with windows cut at the end": (
         lambda x: op.nn.avg_pool2d(x, (2, 2), strides=(2, 2), ceil_mode=True, count_include_pad=True),
@@ -381,6 +394,10 @@ def test_attention_of_other_masks_has_no_gradient(attribute):
         ("nn.max_pool1d", lambda x: op.nn.max_pool1d(op.reshape(x, (1, 1, 4)), 2, dilation=2)),
         ("nn.max_pool2d", lambda x: op.nn.max_pool2d(op.reshape(x, (1, 1, 1, 4)), (1, 2), dilation=(1, 2))),
         ("strided_slice", lambda x: op.strided_slice(x, [0], [3], [0], strides=[-1])),
+        (
+            "strided_slice",
+            lambda x: op.strided_slice(op.reshape(x, (2, 2)), [0, 1], [1, 0], [0, 2], strides=[-1, 1]),
+        ),
         ("nn.pad", lambda x: op.nn.pad(x, [1, 1], "reflect")),
         (
             "scatter_elements",
