@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from tessel.compiling.partitioning import PartitionOptions, compile_within
+from tessel.compiling.partitioning import check_options, compile_within
 from tessel.compiling.program import Program
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def tessel(
     """
     settings = dict(options or {})
     tune_s = _seconds(settings.pop("tune", 0))
-    PartitionOptions(**settings)  # a misspelt option is an error, and no reason to run as torch does
+    check_options(**settings)  # a misspelt option is an error, and no reason to run as torch does
     reason = _obstacle(example_inputs)
     if reason:
         return _torch_own(graph, example_inputs, reason)

@@ -29,7 +29,7 @@ from tuner.tuning.search.gpu_prediction import describe_prediction, gpu_model, i
 from tuner.tuning.search.kernel_budget import spend_trials
 from tuner.tuning.search.opening import assignments_of, open_search
 from tuner.tuning.search.options import DEFAULT_RECORDS, MatchName, PartitionOptions, PriceName
-from tuner.tuning.session import Report, TuningProgress
+from tuner.tuning.session import Report, Session, TuningProgress
 
 logger = logging.getLogger(__name__)
 
@@ -247,20 +247,27 @@ def compile_model(
         mix = partition_model(
             model, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
         )
-        report.on_progress(TuningProgress(text=f"compiling {model.name}"))
-        compiled = compile_mix(
-            mix.source,
-            mix.function.module,
-            session.backends,
-            session.target,
-            facts=ProgramFacts.of(mix),
-            seed=options.seed,
-        )
+        report.on_progress(TuningProgress(text="compiling the mix"))
+        compiled = _compiled(mix, session)
     return CompiledModel(program_of(compiled, mix.source, source), mix)
+
+
+def _compiled(mix: PartitionedModel, session: Session) -> CompiledMix:
+    facts, module = ProgramFacts.of(mix), mix.function.module
+    return compile_mix(mix.source, module, session.backends, session.target, facts=facts, seed=session.seed)
 
 
 class _TimeUpError(Exception):
     """Say that a search was given no more time."""
+
+
+def check_options(**options: Unpack[PartitionKeywords]) -> None:
+    """Refuse options that there are not.
+
+    Raises:
+        TypeError: there is no such option.
+    """
+    PartitionOptions(**options)
 
 
 def compile_within(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tessel.compiling.program_file import read_program, write_program
 from tessel.compiling.racing import (
     COMPILED,
     EAGER,
@@ -178,8 +179,6 @@ class Program:
             ValueError: a backend of one's own runs some of it, which no other process has.
             OSError: the file cannot be written.
         """
-        from tessel.compiling.program_file import write_program  # noqa: PLC0415 - it builds programs
-
         return write_program(self._compiled, self._write_library(), path)
 
     def __repr__(self) -> str:
@@ -253,3 +252,18 @@ def _kind_of(leaves: Sequence[Any]) -> Callable[[Any], Any]:
         return lambda found: found
     from_dlpack = namespace().from_dlpack
     return lambda found: from_dlpack(found)
+
+
+def load(path: str | os.PathLike[str]) -> Program:
+    """Return the program of a file that `Program.save` wrote, ready to be called.
+
+    Its compiled code becomes part of this process: load files only of those whose code you would run. Weights
+    are mapped from the file, which must stay as it is while the program lives.
+
+    Raises:
+        UnfitProgramError: the file is none of a program, was changed, or is for another processor or other
+            versions; says which.
+        OSError: it cannot be read.
+    """
+    compiled, library = read_program(path)
+    return Program(compiled, write_library=library)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +25,6 @@ import msgspec
 import numpy as np
 
 from records.output import open_output
-from tessel.compiling.program import Program
 from tuner.runtime.bound_arguments import provide_calls
 from tuner.runtime.compiled_program import CompiledProgram, assemble
 from tuner.runtime.manifest import SCHEMA_VERSION, Manifest, UnfitProgramError, check_fits
@@ -78,11 +78,8 @@ def write_program(compiled: CompiledProgram, library: bytes, path: str | os.Path
     return written.size
 
 
-def load(path: str | os.PathLike[str]) -> Program:
-    """Return the program of a file that `Program.save` wrote, ready to be called.
-
-    Its compiled code becomes part of this process: load files only of those whose code you would run. Weights
-    are mapped from the file, which must stay as it is while the program lives.
+def read_program(path: str | os.PathLike[str]) -> tuple[CompiledProgram, Callable[[], bytes]]:
+    """Return the program of a file, its code loaded and its weights mapped, and what gives that code again.
 
     Raises:
         UnfitProgramError: the file is none of a program, was changed, or is for another processor or other
@@ -101,7 +98,7 @@ def load(path: str | os.PathLike[str]) -> Program:
         compiled = assemble(manifest, load_library(library.tobytes()), weights)
     except (ValueError, OSError) as error:
         raise UnfitProgramError(f"{path} cannot be loaded ({error}); compile it again") from error
-    return Program(compiled, write_library=library.tobytes)
+    return compiled, library.tobytes
 
 
 class _HashedOutput:

@@ -439,6 +439,29 @@ OF_TVM: dict[str, Case] = {
             "scripts.commands.partition._note_reasons": None,
         },
     ),
+    "compile": Case(
+        bases=("mlp:tiny --out {folder}/out/net.tessel",),
+        samples={
+            **TUNING,
+            **{name: value for name, value in MODEL.items() if name not in ("--train", "--infer")},
+            "--graph-level-search": "4",
+            "--trial-budget": "8",
+            "--coalesce": "",
+            "--out": "{folder}/out/other.tessel",
+            "--json": "",
+        },
+        context=TUNING_CONTEXT,
+        spies={
+            **SESSION,
+            "tessel.compiling.partitioning.load_model": SimpleNamespace(cuts=(), notes=()),
+            "tessel.compiling.partitioning.require_compilable": None,
+            "tessel.compiling.partitioning.partition_model": SimpleNamespace(source="model"),
+            "tessel.compiling.partitioning._compiled": "compiled",
+            "tessel.compiling.partitioning.program_of": SimpleNamespace(save=lambda path: 1),
+            "scripts.commands.compile._document": {},
+            "scripts.commands.compile._print": None,
+        },
+    ),
     "stages": Case(
         bases=("mlp:tiny --devices 2", "mlp:tiny --cut layer:0"),
         samples={

@@ -13,9 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 
-from compiled_modules import draw_nested, nested, perceptron  # noqa: E402 - after the skips
-
 from tessel.compiling import dynamo  # noqa: E402
+from tests.samples.programs.compiled_modules import draw_nested, nested, perceptron  # noqa: E402 - after the skips
 
 pytestmark = [pytest.mark.torch, pytest.mark.tvm]
 

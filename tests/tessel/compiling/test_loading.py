@@ -17,11 +17,10 @@ from msgspec.structs import replace
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 
-from compiled_modules import nested, perceptron  # noqa: E402
-
 import tessel  # noqa: E402 - after the skips
 from tessel.compiling.partitioning import compile_within  # noqa: E402
 from tessel.compiling.program_file import _MAGIC, write_program  # noqa: E402
+from tests.samples.programs.compiled_modules import nested, perceptron  # noqa: E402
 from tuner.errors import TunerError  # noqa: E402
 from tuner.runtime.manifest import UnfitProgramError  # noqa: E402
 

@@ -12,10 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 
-from compiled_modules import draw_nested, nested, perceptron  # noqa: E402
-
 import tessel  # noqa: E402 - after the skips
 from tessel.compiling.partitioning import compile_within  # noqa: E402
+from tests.samples.programs.compiled_modules import draw_nested, nested, perceptron  # noqa: E402
 from tuner.errors import TunerError  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.tvm]

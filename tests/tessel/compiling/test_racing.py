@@ -10,10 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 
-from compiled_modules import perceptron  # noqa: E402 - after the skips
-
 from tessel.compiling.partitioning import compile_within  # noqa: E402
 from tessel.compiling.racing import median_interval, race  # noqa: E402
+from tests.samples.programs.compiled_modules import perceptron  # noqa: E402 - after the skips
 
 pytestmark = [pytest.mark.torch, pytest.mark.tvm]
 
