@@ -115,11 +115,8 @@ def _remedy(placement: Placement, device: int, micro_batches: int) -> str:
 
 
 def _units_left(placement: Placement, device: int) -> int:
-    """Units that a micro-batch leaves on a device whatever options it takes; 0 where there are too many."""
-    combinations = list(itertools.islice(_problems(placement), MAX_COMBINATIONS + 1))
-    if len(combinations) > MAX_COMBINATIONS:
-        return 0
-    return min(int(problem.net_memory[device]) for problem in combinations)
+    """Units that a micro-batch leaves on a device whatever options it takes, which are few here."""
+    return min(int(problem.net_memory[device]) for problem in _problems(placement))
 
 
 def _holders(problem: Problem, device: int) -> list[int]:
