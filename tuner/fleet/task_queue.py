@@ -25,6 +25,9 @@ from tuner.errors import TunerError
 
 logger = logging.getLogger(__name__)
 
+CONNECT_S = 10.0
+"""How long nobody may answer at the scheduler's address at first."""
+
 RECONNECT_S = 300.0
 """How long a scheduler may be away."""
 
@@ -82,7 +85,7 @@ class TaskQueue:
         self._client: Client | None = None
         self._workers: dict[str, dict[str, Any]] = {}
         self._asked_s = -_POLL_S
-        self._connect(timeout_s=10.0)
+        self._connect(timeout_s=CONNECT_S)
 
     def close(self) -> None:
         """Close the connection; what is in flight is given up."""

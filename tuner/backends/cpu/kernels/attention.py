@@ -288,8 +288,8 @@ def _emit_softmax(shape: AttentionShape, scores: Any, num_rows: int) -> Any:
 def _emit_largest(vector: Any) -> Any:
     """Return a vector's largest element, found by halves that are stored: it is then the first.
 
-    A maximum of maxima in one expression compiles for six seconds: that NaN passes makes each of them name its
-    operands three times, and TVM's code generator simplifies what the names stand for.
+    A maximum of maxima in one expression compiles for six seconds: that NaN passes makes each of them name
+    its operands three times, and TVM's code generator simplifies what the names stand for.
     """
     half = LANES // 2
     while half:
