@@ -19,7 +19,7 @@ $(BIN)/python -m tessel.search.jit.cache >/dev/null 2>&1 & \
 $(BIN)/python -m tessel.search.jit.cache
 endef
 
-.PHONY: install tune test coverage lint mutate bench gpu-report docs schemas clean
+.PHONY: install tune test test-slow coverage lint mutate bench gpu-report docs schemas clean
 
 install: $(VENV)/.installed
 	@echo 'installed; now: . $(VENV)/bin/activate'
@@ -27,12 +27,19 @@ install: $(VENV)/.installed
 tune: $(VENV)/.installed
 	$(BIN)/tessel tune gpt2 --target cpu --devices 4 --micro-batches 16 --train --placement mshape --link 10GB/s --hop-us 5 --memory 480MiB --backends tvm,blas --work 4 --jobs 2 --out $(OUT)/gpt2 --records sqlite:///$(OUT)/records.db
 
+# Files are tested whole, so that what a file's tests share is made once, and in the order of tests/conftest.py.
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 test: lint
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(PYTEST)
+
+# What `make test` leaves a sample of: all kills, faults and pairs of options, and models of others; hours.
+test-slow: $(VENV)/.installed-test
+	$(PYTEST) -m slow
 
 coverage: $(VENV)/.installed-test
 	$(BIN)/coverage erase
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --cov --cov-report=term
+	$(PYTEST) --cov --cov-report=term
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -5,17 +5,44 @@ OpenMP spin where they wait for one another: with two in each process, a small n
 slower. Whatever measures, and each rank, sets the threads of its own processes. No example of Hypothesis has
 a deadline, and each run draws the same ones: what passed once passes again. New ones are drawn by
 `pytest --hypothesis-profile explore`.
+
+Folders with long files come first: a long one at the end would keep one core busy and the others idle. What
+is imported while tests are collected, with torch and TVM millions of objects, is no garbage: none is looked
+for until then, and later not among these.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
+gc.disable()
+
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("repeatable")
+
+_LONG = ("tuner", "scripts", "examples", "cost_model")
+"""Folders whose files take longest."""
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    root = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(root).parts[0]
+        return _LONG.index(folder) if folder in _LONG else len(_LONG)
+
+    items.sort(key=place)

@@ -6,9 +6,9 @@ from cost_model import evaluate, load_dataset
 
 @pytest.fixture(scope="module")
 def figures():
-    dataset = load_dataset(many_records(120))
+    dataset = load_dataset(many_records(80))
     fingerprints = list(dict.fromkeys(sample.query.workload.fingerprint for sample in dataset.samples))
-    networks = {"first": fingerprints[:50], "second": fingerprints[40:90], "third": fingerprints[90:]}
+    networks = {"first": fingerprints[:35], "second": fingerprints[25:60], "third": fingerprints[60:]}
     return evaluate(dataset, networks=networks, min_latency_us=1.0)
 
 
@@ -29,4 +29,4 @@ def test_known_combinations_are_easier_than_new_ones(figures):
 
 
 def test_shared_workloads_are_not_held_out(figures):
-    assert figures["network"].num_samples == 2 * (120 - 10)
+    assert figures["network"].num_samples == 2 * (80 - 10)

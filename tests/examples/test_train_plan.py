@@ -58,6 +58,7 @@ def test_a_chain_with_a_tied_head_trains_as_its_module(tmp_path: Path) -> None:
     check(trained(recomputing(plan_on_tvm(LANGUAGE_MODEL, ["layers.1"]), {0}), tmp_path))
 
 
+@pytest.mark.slow
 def test_divided_ends_train_as_the_module(tmp_path: Path) -> None:
     check(trained(m_shape_on_tvm(LANGUAGE_MODEL, 2), tmp_path))
 
@@ -67,6 +68,7 @@ def test_four_ranks_with_divided_ends_train_as_the_module(tmp_path: Path) -> Non
     check(trained(m_shape_on_tvm(LANGUAGE_MODEL, 4), tmp_path))
 
 
+@pytest.mark.slow
 def test_copies_that_are_no_longer_tied_are_seen(tmp_path: Path) -> None:
     """The fault: each stage trains its own copy of the table on its own part of the gradient."""
     tuned = msgspec.structs.replace(plan_on_tvm(LANGUAGE_MODEL, ["layers.1"]), tied=())

@@ -29,6 +29,22 @@ def run_module(
     return flat_arrays(machine[function](*tensors))
 
 
+def plain_machine(module: Any, *, is_large: bool = False) -> relax.VirtualMachine:
+    """Return a virtual machine of a module for this processor, by TVM's default build and not by the tuner's.
+
+    Optimising small kernels takes longer than running them, and their own checks of their arguments are
+    half of their machine code: the virtual machine has checked these already.
+
+    Args:
+        module: a module of Relax functions.
+        is_large: whether its loops run so long that they are optimised.
+    """
+    target = tvm.target.Target({"kind": "llvm", "opt-level": 3 if is_large else 0})
+    level = tvm.transform.PassContext.current().opt_level
+    with tvm.transform.PassContext(opt_level=level, config={"tirx.disable_assert": True}):
+        return relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
+
+
 def all_in_turn(module: IRModule) -> IRModule:
     """Return a module with all its kernels so; they share nothing between threads."""
     turned = module.clone()

@@ -52,17 +52,17 @@ ARGUMENTS = {
     "records import": "{folder}/exported.jsonl --records {folder}/new{number}.db",
     "records merge": "{folder}/exported.jsonl --records {folder}/new{number}.db",
     "records prune": "--records {folder}/records.db",
-    "cost-model train": "--records {folder}/records.db --out {folder}/model",
     "cost-model predict": "{fingerprint} --model {folder}/model --records {folder}/records.db",
 }
 OF_TVM = {
     "targets": "",
     "backends": "",
-    "doctor": "",
     "records best": "--records {folder}/records.db",
 }
 SMALL = "mlp:tiny --infer --threads 1 --backends tvm --records {folder}/measured.db"
 SLOW = {
+    "doctor": "",
+    "cost-model train": "--records {folder}/records.db --out {folder}/model",
     "cost-model evaluate": "--records {folder}/records.db --min-latency-us 0",
     "partition": SMALL,
     "compile": "mlp:tiny --threads 1 --backends tvm --records {folder}/measured.db --out {folder}/mlp.tessel",

@@ -202,7 +202,7 @@ def test_a_broken_rule_is_named_alone(rule: str) -> None:
     repeats = True if rule in ("repetend's figures", "repetition", "starts in a period") else None
     has_choice = True if rule in ("starts", "one option") else None
 
-    @settings(max_examples=20, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
     @given(schedule=schedules(repeats=repeats, has_choice=has_choice), data=st.data())
     def check(schedule: Schedule, data: st.DataObject) -> None:
         broken = BREAKS[rule](schedule, data)

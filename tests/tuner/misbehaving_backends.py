@@ -80,7 +80,11 @@ class LittersWhileLowering(Misbehaving):
 
 
 class HangsWhileLowering(Misbehaving):
+    """Hangs; says so by making the file that `HANGS_AT` names."""
+
     def called(self, function: RelaxFunction) -> IRModule:
+        if "HANGS_AT" in os.environ:
+            Path(os.environ["HANGS_AT"]).touch()
         time.sleep(3600)
         raise AssertionError("unreachable")
 

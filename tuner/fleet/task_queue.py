@@ -28,6 +28,9 @@ from tuner.fleet.held_tasks import HeldTasks
 
 logger = logging.getLogger(__name__)
 
+CONNECT_S = 10.0
+"""How long nobody may answer at the scheduler's address at first."""
+
 RECONNECT_S = 300.0
 """How long a scheduler may be away."""
 
@@ -97,7 +100,7 @@ class TaskQueue:
         self._asked_s = self._watched_s = -_POLL_S
         self._held = HeldTasks()
         self._late: set[str] = set()
-        self._connect(timeout_s=10.0)
+        self._connect(timeout_s=CONNECT_S)
 
     def close(self) -> None:
         """Close the connection; what is in flight is given up."""

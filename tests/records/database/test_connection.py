@@ -87,8 +87,9 @@ def test_encryption_that_is_asked_for_reaches_the_driver_and_its_lack_is_named(p
         b"N" + b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I" + b"T\0\0\x10\0" + b"\xff" * 5000,  # accepts, then garbage
     ],
 )
-def test_a_server_that_talks_nonsense_is_one_line(answer: bytes) -> None:
+def test_a_server_that_talks_nonsense_is_one_line(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    monkeypatch.setattr("records.database.connection.CONNECT_TIMEOUT_S", 2)
 
     def talk(listener: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -132,19 +132,22 @@ def test_a_truncated_file_is_refused(file: Path, share: float) -> None:
         read_all(file)
 
 
-def test_of_random_flipped_bits_none_changes_what_is_read(sound_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_trials", [40, pytest.param(150, marks=pytest.mark.slow)], ids=["few", "many"])
+def test_of_random_flipped_bits_none_changes_what_is_read(
+    num_trials: int, sound_file: Path, tmp_path: Path
+) -> None:
     sound = read_all(Path(shutil.copy(sound_file, tmp_path / "sound.db")))
     content = sound_file.read_bytes()
     rng = random.Random(5)
     refused = 0
-    for trial in range(150):
+    for trial in range(num_trials):
         path = tmp_path / f"{trial}.db"
         path.write_bytes(_flipped(content, rng.randrange(len(content)), 1 << rng.randrange(8)))
         digests = _read_or_refuse(path)
         refused += digests is None
         # Where no record is refused, all are as they were, or `verify` says that some are gone.
         assert digests is None or digests == sound or _findings(path), trial
-    assert refused > 10
+    assert refused > num_trials / 15
 
 
 def _flipped(content: bytes, position: int, bits: int) -> bytes:

@@ -14,7 +14,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,6 +105,14 @@ def kill_after(process: subprocess.Popen[str], seconds: float, *, num_lines: int
     return [line for line in (first + rest).split("\n")[:-1] if line]
 
 
+def trials(num_kills: int, was_cut: Callable[[], bool]) -> Iterator[int]:
+    """Count kills: as many as asked for, and more until one is in time, which a busy machine puts off."""
+    for trial in range(20 * num_kills):
+        if trial >= num_kills and was_cut():
+            return
+        yield trial
+
+
 @pytest.fixture(params=[5, pytest.param(200, marks=pytest.mark.slow)], ids=["few", "many"])
 def num_kills(request: pytest.FixtureRequest) -> int:
     return int(request.param)
@@ -132,21 +140,22 @@ def test_kill_during_append_loses_at_most_what_was_in_flight(tmp_path: Path, num
 def test_kill_during_upgrade_leaves_the_old_or_the_new_file(tmp_path: Path, num_kills: int) -> None:
     workload = make_workload()
     rng = random.Random(2)
-    num_cut = 0
+    cut: list[bool] = []
     old = tmp_path / "old.db"
     build_version_1(
         f"sqlite:///{old}",
         [(index + 1, workload, make_measurement(workload, [1.0 + index])) for index in range(NUM_OLD)],
     )
-    for trial in range(num_kills):
+    for trial in trials(num_kills, lambda: any(cut)):
         path = tmp_path / f"{trial}" / "records.db"
         path.parent.mkdir()
         path.write_bytes(old.read_bytes())
-        num_cut += len(kill_after(start(UPGRADE, str(path)), rng.uniform(0.0, 0.3) if num_cut else 0.0)) == 1
+        said = kill_after(start(UPGRADE, str(path)), rng.uniform(0.0, 0.3) if any(cut) else 0.0)
+        cut.append(len(said) == 1)
         with open_store(str(path)) as store:
             assert [record.record_id for record in store.iterate()] == list(range(1, NUM_OLD + 1))
             assert store.verify() == []
-    assert num_cut > 0
+    assert any(cut)
 
 
 @pytest.mark.parametrize("program", [IMPORT, MERGE], ids=["import", "merge"])
@@ -157,23 +166,23 @@ def test_kill_during_import_or_merge_is_mended_by_doing_it_again(
     with open_store(str(tmp_path / "source.db")) as store:
         whole = {record.digest for record in store.iterate()}
     rng = random.Random(3)
-    num_cut = 0
-    for trial in range(num_kills):
+    cut: list[bool] = []
+    for trial in trials(num_kills, lambda: any(cut)):
         path = tmp_path / f"{trial}.db"
         with open_store(str(path)) as store:
             workload = make_workload(3)
             own = store.append(workload, make_measurement(workload))
-        kill_after(start(program, str(path), source), rng.uniform(0.0, 0.3) if num_cut else 0.0)
+        kill_after(start(program, str(path), source), rng.uniform(0.0, 0.3) if any(cut) else 0.0)
         with open_store(str(path)) as store:
             found = {record.digest for record in store.iterate(after_id=own)}
             assert found <= whole
             assert len(found) % PAGE == 0  # a batch is there whole or not at all
-            num_cut += found < whole
+            cut.append(found < whole)
             assert store.get(own).workload == workload
             assert store.verify() == []
             do_again(store, Path(source))
             assert {record.digest for record in store.iterate(after_id=own)} == whole
-    assert num_cut > 0
+    assert any(cut)
 
 
 def test_kill_during_prune_leaves_all_records_or_those_that_stay(tmp_path: Path, num_kills: int) -> None:
@@ -187,7 +196,7 @@ def test_kill_during_prune_leaves_all_records_or_those_that_stay(tmp_path: Path,
     content = source.read_bytes()
     rng = random.Random(4)
     seen = set()
-    for trial in range(num_kills):
+    for trial in trials(num_kills, lambda: len(whole) in seen):
         path = tmp_path / f"{trial}.db"
         path.write_bytes(content)
         kill_after(start(PRUNE, str(path)), rng.uniform(0.0, 0.15) if len(whole) in seen else 0.0)
@@ -337,12 +346,14 @@ def test_a_server_that_restarts_loses_nothing_and_stops_nobody(
 def test_a_server_that_stays_away_is_an_error(
     postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("records.database.store.RESTART_PATIENCE_S", 0.5)
     with open_store(postgres_url) as store:
         postgres_server.stop()
         try:
-            with pytest.raises(RecordError, match="start the server"):
-                store.stats()
+            # Short only while the server is away: what it takes to answer again is the machine's affair.
+            with monkeypatch.context() as patched:
+                patched.setattr("records.database.store.RESTART_PATIENCE_S", 0.5)
+                with pytest.raises(RecordError, match="start the server"):
+                    store.stats()
         finally:
             postgres_server.start()
         assert store.stats().measurements == 0

@@ -26,7 +26,7 @@ from records.database.pruning import prune
 from tests.records.strategies import items, make_environment, make_measurement, make_workload, texts
 
 ROUND_TRIP = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 APPENDS = 25
 FOUND_BY = {"backend": "tvm", "target": "llvm", "environment": make_environment()}
@@ -313,7 +313,7 @@ def test_find_many_has_every_key_and_all_backends(store: RecordStore) -> None:
 
 
 def test_find_many_takes_thousands_of_fingerprints(store: RecordStore) -> None:
-    workloads = [make_workload(rows) for rows in range(1, 1500)]
+    workloads = [make_workload(rows) for rows in range(1, 1100)]
     store.append_many((workload, make_measurement(workload)) for workload in workloads)
     found = store.find_many(
         [workload.fingerprint for workload in workloads], target="llvm", environment=make_environment()

@@ -54,7 +54,8 @@ def test_its_status_is_one_document(tessel: Run, fleet: LocalFleet) -> None:
     assert "1 machine" in tessel("fleet", "status", fleet.address).stdout
 
 
-def test_nobody_at_the_address_is_one_line(tessel: Run) -> None:
+def test_nobody_at_the_address_is_one_line(tessel: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.fleet.task_queue.CONNECT_S", 1.0)
     result = tessel("fleet", "status", "tcp://127.0.0.1:9")
     assert result.status == 1
     assert "no scheduler of a fleet answers at tcp://127.0.0.1:9" in result.stderr

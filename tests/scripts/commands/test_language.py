@@ -159,6 +159,7 @@ def interrupted(words: str, *, after: str) -> str:
     return rest
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_leaves_a_whole_model(model: Path, tmp_path: Path) -> None:
     training = TRAINING.replace("--epochs 2", "--epochs 100000")
     rest = interrupted(

@@ -92,7 +92,7 @@ def test_a_limit_that_keeps_few_micro_batches_in_flight_is_met_faster_with_recom
     assert max(row.peak_memory_bytes) <= limit
 
 
-@pytest.mark.parametrize("limit", [2700, 3150, 3800])
+@pytest.mark.parametrize("limit", [2700, 3150, pytest.param(3800, marks=pytest.mark.slow)])
 def test_the_best_of_all_sets_is_found(limit: int) -> None:
     """Every set is planned by itself, as a user would who marks stages by hand."""
     tuned = chain((100.0, 200.0, 100.0, 100.0), (60.0, 120.0, 70.0, 60.0), (140.0, 250.0, 130.0, 130.0))

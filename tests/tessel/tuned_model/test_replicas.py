@@ -104,6 +104,7 @@ def test_mirrored_copies_share_all_devices_in_opposite_directions(halves: ModelP
     assert four == ((0,), (1,), (1,), (0,), (2,), (3,), (3,), (2,))
 
 
+@pytest.mark.slow
 def test_an_x_shape_has_the_losses_and_gradients_of_plain_torch(halves: ModelPlan) -> None:
     """The tied table is in both stages, so that each rank holds it for both ends of both copies."""
     report = run(replicated(halves, 2, is_mirrored=True))
@@ -147,6 +148,7 @@ def test_two_copies_have_the_losses_and_gradients_of_plain_torch(whole: ModelPla
     check(run(replicated(whole, 2)))
 
 
+@pytest.mark.slow
 def test_copies_that_repeat_one_anothers_micro_batches_are_seen(whole: ModelPlan) -> None:
     failures = run(
         replicated(whole, 2), provider="sharded_with_a_fault:repeated_micro_batches"

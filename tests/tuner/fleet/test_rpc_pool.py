@@ -183,6 +183,7 @@ def test_another_device_than_the_servers_is_refused(devices: RpcDevices) -> None
         find_device(devices.address("?target=cuda"))
 
 
+@pytest.mark.slow
 def test_a_stock_server_names_its_key_for_a_device(store: RecordStore) -> None:
     here = resolve_target("cpu")
     mcpu = json.loads(here.tvm_json)["mcpu"]

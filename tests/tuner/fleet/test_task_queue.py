@@ -182,6 +182,7 @@ def test_what_is_no_address_is_refused_at_once(address: str) -> None:
         TaskQueue(address)
 
 
-def test_an_address_at_which_nobody_listens_is_refused() -> None:
+def test_an_address_at_which_nobody_listens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.fleet.task_queue.CONNECT_S", 1.0)
     with pytest.raises(TunerError, match="no scheduler of a fleet answers"):
         TaskQueue("tcp://127.0.0.1:9")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from run_module import plain_machine
 
 from tuner.backends.torch.operators import provide_torch_calls
 from tuner.frontend import Model
@@ -23,11 +23,9 @@ def run_model() -> Callable[[Model, Sequence[np.ndarray], Mapping[str, np.ndarra
         model: Model, inputs: Sequence[np.ndarray], parameters: Mapping[str, np.ndarray]
     ) -> list[np.ndarray]:
         arguments = [*inputs, *(parameters[name] for name in model.parameter_names)]
-        # Optimising small kernels takes longer than running them once without it.
         provide_torch_calls(model.module)
-        level = 0 if sum(argument.size for argument in arguments) < _LARGE else 3
-        target = tvm.target.Target({"kind": "llvm", "opt-level": level})
-        machine = relax.VirtualMachine(tvm.compile(model.module, target=target), tvm.cpu())
+        is_large = sum(argument.size for argument in arguments) >= _LARGE
+        machine = plain_machine(model.module, is_large=is_large)
         result = machine["main"](*[tvm.runtime.tensor(argument) for argument in arguments])
         return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
 

@@ -10,6 +10,7 @@ import tvm
 from dataflow_samples import branchy_network, relax_module, transformer_block
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from run_module import plain_machine
 from tvm import relax
 
 from tuner.graph import DataflowGraph, NodeSet, SubGraph
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.tvm
 def run(module: Any, arguments: Sequence[np.ndarray], function: str = "main") -> list[np.ndarray]:
     """Build with TVM's default pipeline and run; partitions are plain private functions to it."""
     plain = relax.transform.InlinePrivateFunctions()(module)
-    machine = relax.VirtualMachine(tvm.compile(plain, target="llvm"), tvm.cpu())
+    machine = plain_machine(plain)
     result = machine[function](*[tvm.runtime.tensor(argument) for argument in arguments])
     return [result.numpy()] if hasattr(result, "numpy") else [field.numpy() for field in result]
 

@@ -63,7 +63,9 @@ def check(report: RunReport, num_gradients: int) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("run", [run_compiled, run_on_torch], ids=["compiled", "torch"])
+@pytest.mark.parametrize(
+    "run", [run_compiled, pytest.param(run_on_torch, marks=pytest.mark.slow)], ids=["compiled", "torch"]
+)
 def test_outputs_of_inference_are_the_uncut_model_s(
     plan: Callable[[], ModelPlan], run: Callable[[ModelPlan, int], RunReport]
 ) -> None:
@@ -77,6 +79,7 @@ def test_outputs_of_inference_are_the_uncut_model_s(
     assert report.check.num_gradients == report.check.num_losses == 0
 
 
+@pytest.mark.slow
 def test_outputs_that_an_earlier_stage_makes_are_compared_too() -> None:
     """The model returns what crosses the cut, and what it was given, which no stage makes."""
     check = run_compiled(plan_on_tvm(ECHO, ["first"], training=False), MICRO_BATCHES).check

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 tvm = pytest.importorskip("tvm")
 
+from run_module import plain_machine  # noqa: E402 - after the skip
 from tvm import relax  # noqa: E402 - after the skip
 
 from tuner.errors import UnsupportedOperatorError  # noqa: E402 - after the skip
@@ -52,7 +53,7 @@ def written(function, *, shape=X.shape, dtype="float32"):
 def test_values_are_tvms(function) -> None:
     module = written(function)
     (found,) = TorchProgram(module, is_checked=True).run([torch.from_numpy(X)])
-    machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+    machine = plain_machine(module)
     expected = machine["main"](tvm.runtime.tensor(X)).numpy()
     assert found.dtype == getattr(torch, str(expected.dtype))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-6)

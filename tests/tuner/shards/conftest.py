@@ -2,6 +2,7 @@
 
 import pytest
 import tvm
+from run_module import plain_machine
 from tvm import relax
 
 from tuner.frontend.model import InputSpec, Model
@@ -90,7 +91,7 @@ def run():
     """Build a module with TVM's default pipeline, and run its `main` once."""
 
     def call(module, arrays):
-        machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+        machine = plain_machine(module)
         return [output.numpy() for output in machine["main"](*map(tvm.runtime.tensor, arrays))]
 
     return call

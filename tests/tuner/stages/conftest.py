@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import tvm
+from run_module import plain_machine
 from tvm import relax
 
 from tuner.frontend.model import InputSpec, Model
@@ -14,7 +15,7 @@ def compile_module():
     """Build a module with TVM's default pipeline, and give its `main` as a function of arrays."""
 
     def build(module):
-        machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+        machine = plain_machine(module)
 
         def call(arrays):
             return [output.numpy() for output in machine["main"](*map(tvm.runtime.tensor, arrays))]

@@ -34,7 +34,7 @@ def built(batch: int = 6, p: float = 0.25):
     return import_module(Normalised(p), (torch.randn(batch, 3, 7, 7),), "normalised")
 
 
-@pytest.mark.parametrize("p", [0.0, 0.25])
+@pytest.mark.parametrize("p", [pytest.param(0.0, marks=pytest.mark.slow), 0.25])
 def test_stages_have_the_loss_and_the_gradients_of_the_module_in_train_mode(run, p: float) -> None:
     imported = built(p=p)
     before = {name: each.clone() for name, each in imported.reference.module.named_buffers()}

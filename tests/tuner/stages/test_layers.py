@@ -63,7 +63,14 @@ def test_blocks_are_divided_between_attention_and_feed_forward(name, parts):
     assert {layer.stop for layer in whole} <= {layer.stop for layer in layers}
 
 
-@pytest.mark.parametrize("name", ["gpt2:tiny", "bert:tiny", "mt5:tiny", "flava:tiny"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2:tiny",
+        "bert:tiny",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("mt5:tiny", "flava:tiny")),
+    ],
+)
 def test_a_cut_after_a_part_is_asked_for_by_its_name(name):
     model = load_model(name, training=True)
     whole = {layer.stop for layer in layers_of(model)}

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tvm
+from run_module import plain_machine
 from tvm import relax
 
 onnx = pytest.importorskip("onnx")
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
 
 
 def run(module, arrays):
-    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
+    machine = plain_machine(module)
     result = machine["main"](*[tvm.runtime.tensor(np.array(array)) for array in arrays])
     return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
 
@@ -216,7 +217,7 @@ def quantised(tmp_path: Path) -> Path:
 def test_values_beside_a_half_are_ties_and_the_rest_is_compared(quantised: Path, session) -> None:
     model = load_model(str(quantised), guarded=False)
     weights = [np.asarray(model.parameters[name]) for name in model.parameter_names]
-    machine = relax.VirtualMachine(tvm.compile(model.module, tvm.target.Target("llvm")), tvm.cpu())
+    machine = plain_machine(model.module)
 
     def error(seed: int) -> float:
         drawn, (expected,) = model.source.draw(model.inputs, seed)

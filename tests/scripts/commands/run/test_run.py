@@ -74,6 +74,7 @@ def test_a_plan_runs_and_its_gradients_are_exact(
     assert "as it ran" in picture.read_text()
 
 
+@pytest.mark.slow
 def test_weights_in_bfloat16_run_and_are_compared_within_their_own_tolerance(
     plan: Path, tessel: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_schedule_alone_runs_on_stages_of_ones_own(tessel: Callable[..., objec
         assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_torch_calls_of_a_saved_plan_run_on_real_ranks_and_are_exact(
     tessel: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,11 +194,12 @@ def test_bad_options_are_one_clear_line(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_torch_stages_of_a_plan_for_another_model_are_refused(
     plan: Path, tessel: Callable[..., object], tmp_path: Path
 ) -> None:
     path = tmp_path / "plan.json"
-    save_plan(msgspec.structs.replace(load_plan(plan), model="gpt2:tiny"), path)
+    save_plan(msgspec.structs.replace(load_plan(plan), model="mlp:tiny"), path)
     done = tessel("run", path, "--stages", "torch")
     assert done.status == 1
     assert "the plan was made for" in " ".join(done.stderr.split())

@@ -59,7 +59,9 @@ def assert_exact(
             )
 
 
-@pytest.mark.parametrize("devices", [CPUS, IN_ORDER], ids=["tags", "order"])
+@pytest.mark.parametrize(
+    "devices", [CPUS, pytest.param(IN_ORDER, marks=pytest.mark.slow)], ids=["tags", "order"]
+)
 def test_any_order_of_a_chain_is_exact(devices: Devices, run_ranks: Callable[..., object]) -> None:
     """Joint and split backwards mixed, weight halves late, the last stage's micro-batches shuffled."""
     placement = make_shape("vshape", 3, choose_backward=True)
@@ -89,7 +91,9 @@ def test_a_rank_that_holds_both_ends_of_the_v_is_exact(run_ranks: Callable[..., 
 
 
 @pytest.mark.parametrize(
-    ("shape", "devices"), [("mllm", CPUS), ("nnshape", CPUS), ("nnshape", IN_ORDER)], ids=str
+    ("shape", "devices"),
+    [("mllm", CPUS), pytest.param("nnshape", CPUS, marks=pytest.mark.slow), ("nnshape", IN_ORDER)],
+    ids=str,
 )
 def test_blocks_on_all_ranks_are_exact(
     shape: str, devices: Devices, run_ranks: Callable[..., object]

@@ -125,6 +125,7 @@ def test_a_block_that_holds_its_collectives_lasts_from_the_last_arrival() -> Non
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_real_ranks_are_measured_once_and_then_found_in_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

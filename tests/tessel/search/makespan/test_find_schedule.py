@@ -133,7 +133,7 @@ def test_equal_seeds_and_rounds_give_equal_schedules() -> None:
 @pytest.mark.parametrize(
     ("placement", "micro_batches", "memory"),
     [
-        (make_shape("nnshape", 4), 12, 5),
+        pytest.param(make_shape("nnshape", 4), 12, 5, marks=pytest.mark.slow),
         (vshape(3, choose_backward=True, backward_input_span=2, forward_span=2), 6, 2),
         (zbv(3, split_backward=True, forward_span=3, lag=1), 7, 5),
     ],

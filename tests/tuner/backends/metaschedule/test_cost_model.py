@@ -65,6 +65,7 @@ def test_the_model_is_part_of_settings_and_reference() -> None:
     assert MetaSchedule(trials=4).settings == "trials=4"
 
 
+@pytest.mark.slow
 def test_trials_are_records_and_are_replayed_into_features(tmp_path: Path, target: Target) -> None:
     url = str(tmp_path / "records.db")
     module = dense(16, 32)

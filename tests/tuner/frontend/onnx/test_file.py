@@ -48,6 +48,7 @@ def with_random_weights(name: str, path: Path) -> Path:
 SMALL_IMAGE = {"data_0": (1, 3, 64, 64)}
 
 
+@pytest.mark.slow
 def test_shipped_architecture_computes_what_the_reference_computes(
     tmp_path: Path, run_model, assert_close
 ) -> None:
@@ -82,7 +83,11 @@ def test_shipped_architecture_computes_what_torch_computes(
 
 
 @pytest.mark.parametrize(
-    "name", ["squeezenet", "resnet50", "densenet121", "shufflenet", "inception_v1", "inception_v2"]
+    "name",
+    [
+        *("squeezenet", "shufflenet", "inception_v1"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet50", "densenet121", "inception_v2")),
+    ],
 )
 def test_shipped_architecture_becomes_one_data_flow_of_operators(name: str) -> None:
     model = load_model(str(LIGHT / f"light_{name}.onnx"))

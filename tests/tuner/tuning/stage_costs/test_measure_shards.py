@@ -276,6 +276,7 @@ def test_towers_are_found_in_measured_layers_and_cut_where_one_begins_within_a_l
     assert plans["between"].cut_positions == ()
 
 
+@pytest.mark.slow
 def test_equal_layers_are_divided_once_and_have_equal_figures(session, model):
     link = Link(bytes_per_s=1e09, latency_us=5.0)
     layers = measure_layers(model, session, tensor_counts=(2,), collectives=link)

@@ -274,25 +274,37 @@ def _emit_softmax(shape: AttentionShape, scores: Any, num_rows: int) -> Any:
         with script.serial(width // LANES) as vector:
             found = scores[script.Ramp(line * width + vector * LANES, 1, LANES)]
             script.buffer_store(extreme, script.max(extreme[everywhere], found), [everywhere])
-        largest = script.Bind(_folded(extreme, script.max))
+        largest = script.Bind(_emit_largest(extreme))
         with script.serial(width // LANES) as vector:
             with script.vectorized(LANES) as lane:
                 at = line * width + vector * LANES + lane
                 script.buffer_store(scores, tirx.exp(scores[at] - largest), [at])
             found = scores[script.Ramp(line * width + vector * LANES, 1, LANES)]
             script.buffer_store(total, total[everywhere] + found, [everywhere])
-        script.buffer_store(factors, script.float32(1) / _folded(total, lambda a, b: a + b), [line])
+        script.buffer_store(factors, script.float32(1) / _folded_sum(total), [line])
     return factors
 
 
-def _folded(vector: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """Return what joining all elements of a vector gives, by halves."""
+def _emit_largest(vector: Any) -> Any:
+    """Return a vector's largest element, found by halves that are stored: it is then the first.
+
+    A maximum of maxima in one expression compiles for six seconds: that NaN passes makes each of them name
+    its operands three times, and TVM's code generator simplifies what the names stand for.
+    """
+    half = LANES // 2
+    while half:
+        left, right = (script.Ramp(first, 1, half) if half > 1 else first for first in (0, half))
+        script.buffer_store(vector, script.max(vector[left], vector[right]), [left])
+        half //= 2
+    return vector[0]
+
+
+def _folded_sum(vector: Any) -> Any:
+    """Return the sum of a vector's elements, by halves."""
     elements = [vector[lane] for lane in range(LANES)]
     while len(elements) > 1:
         half = len(elements) // 2
-        elements = [
-            join(first, second) for first, second in zip(elements[:half], elements[half:], strict=True)
-        ]
+        elements = [first + second for first, second in zip(elements[:half], elements[half:], strict=True)]
     return elements[0]
 
 

@@ -121,7 +121,7 @@ def test_kernels_with_any_decisions_give_the_same_results(name: str, threads: in
     kernels = {each.name: each for each in MAKERS[backend]().kernels_of(module, ["part"], target)}
     assert family in map(family_of, kernels)
     rng = np.random.default_rng([threads, len(name)])
-    for _ in range(4):
+    for _ in range(2):
         chosen = {each: space_of(each).decisions_of(space_of(each).sample(1, rng)[0]) for each in kernels}
         tuned = MAKERS[backend](ChosenTiles(chosen).text)
         lowered = lower_module(module, [tuned], target)
