@@ -39,7 +39,7 @@ class Attention(TunedKernels):
     """Runs attention of several heads, with what cuts rows into heads and puts them together."""
 
     name = "attention"
-    kernels_version = 3
+    kernels_version = 4
     computes = frozenset({"matmul"})
 
     def rule(self, target: Target) -> Rule:

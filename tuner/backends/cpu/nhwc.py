@@ -32,7 +32,7 @@ class Nhwc(TunedKernels):
     """Runs sub-graphs of convolutional networks in channels-last layout, 3 x 3 by Winograd's method."""
 
     name = "nhwc"
-    kernels_version = 8
+    kernels_version = 9
     computes = frozenset({"nn.conv2d"})
     packs_weights = True
     takes_contiguous_subgraphs = True

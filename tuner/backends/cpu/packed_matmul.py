@@ -41,7 +41,7 @@ class PackedMatmul(TunedKernels):
     """Runs products with packed weights, and what follows them."""
 
     name = "packed_matmul"
-    kernels_version = 6
+    kernels_version = 7
     computes = frozenset({"matmul"})
     packs_weights = True
 

@@ -22,7 +22,15 @@ from tvm.tirx.script.builder import ir as script
 
 from cost_model.register_tile import lanes_of
 from tuner.backends.cpu.kernels import fused_concat_input as joined_data
-from tuner.backends.cpu.kernels.accumulators import SINGLE, WIDE, Sums, tile_rows, tile_vectors
+from tuner.backends.cpu.kernels.accumulators import (
+    AVX2,
+    SINGLE,
+    WIDE,
+    Sums,
+    avx2_tile,
+    tile_rows,
+    tile_vectors,
+)
 from tuner.backends.cpu.kernels.clamp import Bounds
 from tuner.backends.cpu.kernels.fused_concat_input import JoinedShape
 from tuner.backends.cpu.kernels.memory import Operands, flat, prefetch
@@ -44,8 +52,9 @@ _SHORT_ROWS = 14
 """The same where a tile has one vector of `_SHORT_LANES`, for which AVX-512 has registers: 1.15 times as fast
 with 20 filters, 1.17 with 8."""
 
-_CACHED_BYTES = 1 << 22
-"""Weights above this are read once, a panel for all tiles; others are read again for each tile."""
+_CACHED_BYTES = {32: 1 << 22, 8: 1 << 20, 4: 1 << 22}
+"""Weights above this are read once, a panel for all tiles; others are read again for each tile. By how many
+vectors registers hold: the narrow panels of AVX2 pay earlier."""
 
 _FEW_TILES = 8
 """Below this, threads share the panels, not the tiles."""
@@ -134,15 +143,23 @@ class DirectShape:
         """Filters of a vector."""
         if self.tile is not None:
             return self.tile.lanes
+        if self._is_avx2:
+            return avx2_tile(self.lines[1], self.filters).lanes
         if self.filters >= 2 * _LANES:
             return _LANES
         return max(lanes_of(self.filters), _SHORT_LANES if self.filters >= _SHORT_LANES else 0)
+
+    @property
+    def _is_avx2(self) -> bool:
+        return self.registers == AVX2 and self.filters >= _SHORT_LANES
 
     @property
     def vectors(self) -> int:
         """Vectors of filters of a panel."""
         if self.tile is not None:
             return self.tile.vectors
+        if self._is_avx2:
+            return avx2_tile(self.lines[1], self.filters).vectors
         fitting = [count for count in (2, 3) if self.filters % (count * self.lanes) == 0]
         pairs, singles = (-(-self.filters // (count * self.lanes)) for count in (2, 1))
         # With fewer registers one vector has too few rows to hide the latency of its sums.
@@ -321,7 +338,7 @@ def _emit_tiles(shape: DirectShape, operands: Operands, activation: Bounds, prep
 
 def takes_panels_first(shape: DirectShape, num_tiles: int) -> bool:
     """Say whether a rule of this module has all tiles pass a panel of weights before the next."""
-    return num_tiles < _FEW_TILES or 4 * math.prod(shape.packed_shape) > _CACHED_BYTES
+    return num_tiles < _FEW_TILES or 4 * math.prod(shape.packed_shape) > _CACHED_BYTES[shape.registers]
 
 
 def tile_rows_of_row(shape: DirectShape) -> int:
@@ -334,6 +351,8 @@ def tile_rows_of_row(shape: DirectShape) -> int:
 
 def tile_rows_of(shape: DirectShape, length: int) -> int:
     """Return how many pixels of a line a tile has by this module's rule."""
+    if shape.registers == AVX2 and shape.filters >= _SHORT_LANES:
+        return avx2_tile(length, shape.filters, shape.panel).rows
     if shape.registers >= WIDE and (shape.vectors, shape.lanes) == (1, _SHORT_LANES):
         return tile_rows(length, _SHORT_ROWS, most=_SHORT_ROWS)
     return tile_rows(length, _BEST_ROWS, shape.registers)

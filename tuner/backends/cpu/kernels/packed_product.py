@@ -22,10 +22,12 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
 from tuner.backends.cpu.kernels.accumulators import (
+    AVX2,
     MAX_ROWS,
     SINGLE,
     WIDE,
     Sums,
+    avx2_tile,
     tile_rows,
     tile_vectors,
 )
@@ -49,9 +51,9 @@ _CUTS = ((2, _BEST_ROWS), (3, _BEST_ROWS), (1, 12))
 _MOST_OF_A_ROW = 20
 """Vectors of a tile of one row."""
 
-_LANES_OF_A_ROW = 8
-"""Columns of a vector where there is one row, with AVX2 and more: with AVX-512 panels half as wide come from
-memory 1.07 times as fast."""
+_SHORT_LANES = 8
+"""Columns of the vectors of one row, with AVX2 and more: with AVX-512 panels half as wide come from memory 1.07 times
+as fast."""
 
 _VECTORS_OF_A_ROW = 8
 """Vectors of a tile of one row that half of AVX2's registers hold: from memory 1.1 times as fast as one of 16
@@ -148,8 +150,11 @@ class ProductShape:
         """Columns of a vector."""
         if self.tile is not None:
             return self.tile.lanes
-        is_short = self.rows == 1 and self.registers >= _VECTORS_OF_A_ROW
-        return _LANES_OF_A_ROW if is_short and self.least_lanes <= _LANES_OF_A_ROW else LANES
+        if self.least_lanes > _SHORT_LANES or self.registers < AVX2:
+            return LANES
+        if self.rows == 1:
+            return _SHORT_LANES
+        return avx2_tile(self.rows, self.columns).lanes if self.registers == AVX2 else LANES
 
     @property
     def vectors(self) -> int:
@@ -161,8 +166,10 @@ class ProductShape:
         """A tile by this module's rule: the one with which least is computed, results twice included."""
         rows, whole = tile_rows(self.rows, _BEST_ROWS, self.registers), self.columns // self.lanes
         wanted = max(1, min(max(2, _ACCUMULATORS // rows), whole))
-        if self.registers < WIDE and self.lanes < LANES:
-            return rows, min(_VECTORS_OF_A_ROW, whole)
+        if self.registers == AVX2 and self.least_lanes <= _SHORT_LANES:
+            if self.rows == 1:
+                return 1, min(_VECTORS_OF_A_ROW, whole)
+            return avx2_tile(self.rows, self.columns)[:2]
         if self.registers < WIDE or whole < 2:
             return rows, tile_vectors(wanted, LANES, self.registers)
         if rows < _MIN_ROWS:
