@@ -20,7 +20,6 @@ from scripts.options.tuning_options import (
     ModelArgument,
     RemoteTargetOption,
     ShapeOption,
-    TrialBudgetOption,
     TuningOptions,
     ValueOption,
     assignments_of,
@@ -57,7 +56,6 @@ class PartitionOptions(TuningOptions):
     batch: BatchOption = 1
     shape: ShapeOption = None
     value: ValueOption = None
-    trial_budget: TrialBudgetOption = None
     graph_level_search: GraphLevelSearchOption = 0
     coalesce: CoalesceOption = False
     picture: Annotated[
@@ -103,7 +101,6 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
     if is_predicted_for_gpu(options):
         result = _predict(loaded, options)
     else:
-        options = tuning_options.spend_trials(options, loaded, options.trial_budget)
         with tuning_options.open_session(options) as session:
             result = partition_model(
                 loaded, session, graph_level_search=options.graph_level_search, coarser=options.coalesce

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -26,16 +26,12 @@ from scripts.terminal import console
 
 if TYPE_CHECKING:
     from cost_model import StageModel
-    from cost_model.language.network import Network
     from tuner.frontend import Model
-    from tuner.graph.node_set import NodeSet
     from tuner.partition.assignment import Assignment
     from tuner.pricing.protocol import PriceMode, Pricing
-    from tuner.targets.target import Target
     from tuner.tuning.session import Session
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
-SCHEDULE_COST_MODELS = ("tvm", "records", "draft")
 PROPOSERS = ("language", "draft", "neighbour", "evolutionary", "random")
 _FEW_TRIALS = 32
 """Below this, MetaSchedule's evolution is not used unless asked for; equal to the backend's own number."""
@@ -84,17 +80,7 @@ AssignOption = Annotated[
 ]
 TrialsOption = Annotated[
     int,
-    typer.Option(
-        help="Trials of each kernel, MetaSchedule's and our own; 0 tunes none.", rich_help_panel=_TUNING
-    ),
-]
-TrialBudgetOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Trials of all kernels of the model together, our own and MetaSchedule's, dealt in rounds to "
-        "those that gain most end to end; proposed by --proposer, `draft` if left out.",
-        rich_help_panel=_TUNING,
-    ),
+    typer.Option(help="MetaSchedule trials of each kernel; 0 tunes none.", rich_help_panel=_TUNING),
 ]
 ThreadsOption = Annotated[
     int | None,
@@ -172,17 +158,6 @@ DatabaseOption = Annotated[
         "--tvm-database",
         help="Folder of a MetaSchedule database in TVM's format; with --trials, new trials are added to it.",
         rich_help_panel=_TUNING,
-    ),
-]
-ScheduleCostModelOption = Annotated[
-    str,
-    typer.Option(
-        "--schedule-cost-model",
-        help="Model that ranks MetaSchedule's candidates: TVM's own (`tvm`), or one trained on all trials in "
-        "the records, by loops (`records`) or by decisions (`draft`).",
-        rich_help_panel=_TUNING,
-        autocompletion=completion.one_of(*SCHEDULE_COST_MODELS),
-        callback=lambda text: check_choice("--schedule-cost-model", text, SCHEDULE_COST_MODELS),
     ),
 ]
 FleetOption = Annotated[
@@ -281,141 +256,9 @@ class TuningOptions(MeasuringOptions):
     prune: PruneOption = False
     match: MatchOption = "exact"
     database: DatabaseOption = None
-    schedule_cost_model: ScheduleCostModelOption = "tvm"
     fleet: FleetOption = None
     proposer: ProposerOption = None
     language_model: LanguageModelOption = None
-
-
-_Options = TypeVar("_Options", bound=TuningOptions)
-
-
-def spend_trials(options: _Options, model: Model, budget: int | None) -> _Options:
-    """Tune a model's kernels before anything is priced; return options that build with what was found.
-
-    Kernels of our own get `--trials` each, or most of the budget; MetaSchedule's, which nobody of ours runs,
-    get the rest of the budget here, or `--trials` each when they are priced. What the records hold of kernels
-    of our own counts without either option.
-    """
-    if budget is not None and budget < 1:
-        raise typer.BadParameter(f"--trial-budget is {budget}; it is at least 1")
-    is_here = options.target.startswith("cpu") and options.fleet is None and options.price != "model"
-    if not is_here:
-        return options if budget is None else _spend_on_metaschedule(options, model, budget, None)
-    own = _tune_own_kernels(options, model, budget)
-    if own.backends != options.backends:
-        options = replace(options, backends=own.backends)
-    if budget is None or not own.has_metaschedule:
-        return options
-    return _spend_on_metaschedule(options, model, budget - own.spent, own)
-
-
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """What came of tuning kernels of our own.
-
-    Attributes:
-        backends: what `--backends` is from then on.
-        spent: trials of the budget that these kernels have had.
-        covered: nodes of the model's graph that they compute.
-        has_metaschedule: whether that backend takes part, if it has trials or a database.
-    """
-
-    backends: str | None
-    spent: int
-    covered: NodeSet
-    has_metaschedule: bool
-
-
-def _packed_network(options: _Options, target: Target) -> Network | None:
-    """Return the language model if it has learnt kernels of our own."""
-    from cost_model.language.model_files import load_network
-    from tuner.backends.metaschedule.backend import DEFAULT_LANGUAGE_MODEL
-
-    folder = options.language_model or Path(DEFAULT_LANGUAGE_MODEL)
-    network, manifest = load_network(folder, target.text, target.num_threads)
-    return network if manifest.num_packed else None
-
-
-def _tune_own_kernels(options: _Options, model: Model, budget: int | None) -> _Own:
-    from records import open_store
-    from tuner.backends.metaschedule.proposers import DRAFT, EVOLUTIONARY, LANGUAGE
-    from tuner.backends.registry import available_backends, backends_for
-    from tuner.targets.resolution import resolve_target
-    from tuner.tuning.own_kernels import OwnTrials, tune_model
-
-    target = resolve_target(options.target, num_threads=options.threads)
-    names = _backend_references(options.backends)
-    known = None if names is None else [name for name in names if name.partition("?")[0] != "metaschedule"]
-    backends = available_backends(target) if known is None else backends_for(known, target)
-    proposer = DRAFT if options.proposer in (None, EVOLUTIONARY) else options.proposer
-    trials = OwnTrials(
-        budget=budget,
-        each=options.trials or None,
-        proposer=proposer,
-        network=_packed_network(options, target) if proposer == LANGUAGE else None,
-    )
-    with console.progress_bar("tuning our own kernels") as update, open_store(options.records) as store:
-        found = tune_model(
-            model,
-            backends,
-            trials if budget or options.trials else None,
-            store,
-            target,
-            on_batch=lambda num_trials: update("tuning our own kernels", num_trials, budget),
-        )
-    for each in found.kernels:
-        if each.trials:
-            console.print_note(
-                f"{each.name} runs {each.count} times: {each.trials} trials, {each.rule_us:.1f} us by its "
-                f"rule, {each.best_us:.1f} us now"
-            )
-    takes_part = names is None or any(name.partition("?")[0] == "metaschedule" for name in names)
-    text = options.backends
-    if found.chosen:
-        references = [each.reference for each in found.backends if each.name != "metaschedule"]
-        is_asked_for = names is not None or options.trials or options.database is not None or budget
-        if takes_part and is_asked_for:
-            references.append("metaschedule")
-        text = ",".join(references)
-    return _Own(text, found.spent, found.covered, takes_part)
-
-
-def _spend_on_metaschedule(options: _Options, model: Model, budget: int, own: _Own | None) -> _Options:
-    """Tune what no kernel of our own runs; return options that read it from its database."""
-    from tuner.backends.metaschedule.backend import DEFAULT_FOLDER, MetaSchedule
-    from tuner.backends.metaschedule.proposers import DRAFT
-    from tuner.graph.node_set import NodeSet
-    from tuner.language.trial_worker import builder_and_runner
-    from tuner.targets.resolution import resolve_target
-    from tuner.tuning.model_kernels import tune_model_kernels
-
-    backend = MetaSchedule(
-        trials=max(1, budget),
-        database=DEFAULT_FOLDER if options.database is None else str(options.database),
-        records=options.records,
-        proposer=options.proposer or DRAFT,
-        language_model="" if options.language_model is None else str(options.language_model),
-    )
-    target = resolve_target(options.target, num_threads=options.threads)
-    builder, runner = builder_and_runner(target.num_threads)
-    with console.progress_bar("tuning kernels") as update:
-        found = tune_model_kernels(
-            model,
-            backend,
-            target,
-            budget=budget,
-            builder=builder,
-            runner=runner,
-            on_batch=lambda num_trials: update("tuning kernels", num_trials, budget),
-            without=NodeSet() if own is None else own.covered,
-        )
-    for kernel in found.kernels:
-        console.print_note(
-            f"a kernel that runs {kernel.count} times got {kernel.trials} trials: "
-            f"{kernel.first_us:.1f} us after the first batch, {kernel.best_us:.1f} us at best"
-        )
-    return replace(options, database=found.database, proposer=None, language_model=None)
 
 
 @contextmanager
@@ -429,8 +272,7 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
         value = getattr(tuning, name)
         if value is not None and value < least:
             raise typer.BadParameter(f"--{name} is {value}; it is at least {least}")
-    is_default = tuning.proposer is None and tuning.schedule_cost_model == "tvm"
-    if 0 < tuning.trials < _FEW_TRIALS and is_default and not tuning.target.startswith("cpu"):
+    if 0 < tuning.trials < _FEW_TRIALS and tuning.proposer is None and not tuning.target.startswith("cpu"):
         console.print_note(
             f"{tuning.trials} trials are too few for evolution to learn from, so schedules are drawn at "
             "random"
@@ -443,7 +285,6 @@ def open_session(options: MeasuringOptions) -> Iterator[Session]:
                 backend_names=_backend_references(tuning.backends),
                 trials=tuning.trials,
                 database=None if tuning.database is None else str(tuning.database),
-                schedule_cost_model=tuning.schedule_cost_model,
                 proposer=tuning.proposer,
                 language_model=None if tuning.language_model is None else str(tuning.language_model),
                 num_threads=tuning.threads,

@@ -55,7 +55,6 @@ def tune(model: ModelArgument, options: TuneOptions) -> None:
     loaded = tuning_options.load_model(
         model, shapes=shapes, values=options.value, batch=options.batch, training=options.train
     )
-    options = tuning_options.spend_trials(options, loaded, options.trial_budget)
     tuned, choice = measure_placements(loaded, placements, shapes, options)
     plan, stopped_by = find_plan(tuned, choice, options)
     if others:

@@ -15,7 +15,6 @@ from scripts.options.tuning_options import (
     GraphLevelSearchOption,
     JsonOption,
     RemoteTargetOption,
-    TrialBudgetOption,
     TuningOptions,
     ValueOption,
 )
@@ -123,7 +122,6 @@ class TuneOptions(TuningOptions):
             show_default=False,
         ),
     ] = None
-    trial_budget: TrialBudgetOption = None
     graph_level_search: GraphLevelSearchOption = 0
     json: JsonOption = False
 

@@ -142,19 +142,6 @@ class Sums:
         """Return a vector of sums."""
         return self.memory[self.at(row, vector)]
 
-    def store(self, memory: Any, first: Any) -> None:
-        """Write all sums to a row of memory, from an element on."""
-        for row, vector in self.places:
-            at = first + (row * self.vectors + vector) * self.lanes
-            script.buffer_store(memory, self.load(row, vector), [script.Ramp(at, 1, self.lanes)])
-
-    def restore(self, memory: Any, first: Any) -> None:
-        """Go on with the sums that `store` wrote."""
-        for row, vector in self.places:
-            at = first + (row * self.vectors + vector) * self.lanes
-            value = memory[script.Ramp(at, 1, self.lanes)]
-            script.buffer_store(self.memory, value, [self.at(row, vector)])
-
     def bound(self, memory: Any, first: Any) -> list[Vector]:
         """Return as many neighbouring vectors of a row of memory as a row of sums has, bound to variables."""
         return [

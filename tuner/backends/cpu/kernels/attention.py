@@ -52,21 +52,6 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionTile:
-    """How a kernel is cut, instead of by the rule.
-
-    Attributes:
-        rows: queries of a tile.
-        key_vectors: vectors of keys of a tile of scores, no more than there are keys.
-        value_vectors: vectors of features of a tile of results, which divide those of a head.
-    """
-
-    rows: int
-    key_vectors: int
-    value_vectors: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
     """softmax(scale · query keyᵀ + mask) value, for each head.
 
@@ -81,7 +66,6 @@ class AttentionShape:
         rows: of queries, keys and values in these.
         mask: shape of what is added to scores, which has at most their four axes; None for nothing.
         registers: vectors of `LANES` that all registers hold (`tuner.targets.vector_registers`).
-        tile: how it is cut; by the rule if None.
     """
 
     batch: int
@@ -94,13 +78,10 @@ class AttentionShape:
     rows: tuple[Rows, Rows, Rows]
     mask: tuple[int, ...] | None
     registers: int = 32
-    tile: AttentionTile | None = None
 
     @property
     def tile_rows(self) -> int:
         """Queries of a tile: what divides them best."""
-        if self.tile is not None:
-            return self.tile.rows
         if self.registers == AVX2 and self.keys > _AVX2_KEYS:
             return min(_AVX2_ROWS, self.queries)
         choices = [rows for rows in _ROWS if rows <= self.queries] or [self.queries]
@@ -114,15 +95,11 @@ class AttentionShape:
     @property
     def key_vectors(self) -> int:
         """Vectors of keys of a tile of scores."""
-        if self.tile is not None:
-            return self.tile.key_vectors
         return tile_vectors(min(2, self.keys // LANES), LANES, self.registers)
 
     @property
     def value_vectors(self) -> int:
         """Vectors of features of a tile of results."""
-        if self.tile is not None:
-            return self.tile.value_vectors
         return tile_vectors(2 if self.depth % (2 * LANES) == 0 else 1, LANES, self.registers)
 
 

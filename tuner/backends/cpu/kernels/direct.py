@@ -3,9 +3,8 @@
 One kernel packs the weights: for each panel of filters, window by window and channel by channel, its filters.
 The other keeps a tile of results, some pixels by a panel, in vector registers while the sum over the window
 and the channels runs, and adds the bias, another tensor and the activation as the tile leaves them. A 1 x 1
-convolution is so one product of pixels x channels by channels x filters. A shape may carry another tile,
-which trials found faster (`tuner.backends.cpu.tuned`). Checked in tests/tuner/backends/cpu/test_nhwc.py and
-tests/tuner/backends/cpu/tuned/test_families.py.
+convolution is so one product of pixels x channels by channels x filters. Checked in
+tests/tuner/backends/cpu/test_nhwc.py.
 """
 
 from __future__ import annotations
@@ -64,29 +63,6 @@ _MAX_BLOCKS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DirectTile:
-    """How a direct convolution is cut.
-
-    Attributes:
-        rows: pixels of a tile, no more than a line has.
-        vectors: of filters of a panel.
-        lanes: filters of a vector.
-        block_tiles: tiles for each panel before the next panel.
-        unroll: channels that are written out; they divide all channels.
-    """
-
-    rows: int
-    vectors: int
-    lanes: int
-    block_tiles: int = 1
-    unroll: int = 1
-
-    def __post_init__(self) -> None:
-        if min(self.rows, self.vectors, self.lanes, self.block_tiles, self.unroll) < 1:
-            raise ValueError(f"{self} cuts nothing; every number is at least 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DirectShape:
     """A convolution without groups and dilation.
 
@@ -98,7 +74,6 @@ class DirectShape:
         strides: along rows and columns.
         padding: rows of zeros above and below, columns left and right.
         registers: vectors of 16 that all registers hold (`tuner.targets.vector_registers`).
-        tile: how it is cut; by this module's rule if None.
     """
 
     data: tuple[int, int, int, int]
@@ -108,15 +83,6 @@ class DirectShape:
     padding: tuple[int, int]
     is_planar: bool = False
     registers: int = 32
-    tile: DirectTile | None = None
-
-    def __post_init__(self) -> None:
-        if self.tile is None:
-            return
-        if self.tile.rows > self.lines[1] or self.panel > self.filters or self.data[3] % self.tile.unroll:
-            raise ValueError(
-                f"{self.tile} does not fit into {self.lines[1]} pixels, filters and channels of {self}"
-            )
 
     @property
     def data_in_memory(self) -> tuple[int, int, int, int]:
@@ -141,8 +107,6 @@ class DirectShape:
     @property
     def lanes(self) -> int:
         """Filters of a vector."""
-        if self.tile is not None:
-            return self.tile.lanes
         if self._is_avx2:
             return avx2_tile(self.lines[1], self.filters).lanes
         if self.filters >= 2 * _LANES:
@@ -156,8 +120,6 @@ class DirectShape:
     @property
     def vectors(self) -> int:
         """Vectors of filters of a panel."""
-        if self.tile is not None:
-            return self.tile.vectors
         if self._is_avx2:
             return avx2_tile(self.lines[1], self.filters).vectors
         fitting = [count for count in (2, 3) if self.filters % (count * self.lanes) == 0]
@@ -194,9 +156,7 @@ class DirectShape:
     @property
     def tile_rows(self) -> int:
         """Pixels of a tile, of which the last of a line may repeat some."""
-        if self.tile is not None:
-            return self.tile.rows
-        return tile_rows_of(self, self.lines[1])
+        return _tile_rows_of(self, self.lines[1])
 
 
 def weights_kernel(shape: DirectShape) -> PrimFunc:
@@ -306,10 +266,7 @@ def _emit_tiles(shape: DirectShape, operands: Operands, activation: Bounds, prep
     tiles = _Tiles(shape)
     rows, num_panels, channels = tiles.rows, shape.packed_shape[0], shape.data[3]
     emit = partial(_emit_tile, shape, activation=activation, rows=rows)
-    if shape.tile is not None:
-        _emit_blocks(tiles, shape.tile, operands, prepare, emit)
-        return
-    if takes_panels_first(shape, tiles.count):
+    if _takes_panels_first(shape, tiles.count):
         if prepare is not None:
             data = script.alloc_buffer((math.prod(shape.data),), "float32")
             with script.parallel(tiles.count) as index:
@@ -336,59 +293,18 @@ def _emit_tiles(shape: DirectShape, operands: Operands, activation: Bounds, prep
                     emit(operands, start=start, pixel=pixel, which=which)
 
 
-def takes_panels_first(shape: DirectShape, num_tiles: int) -> bool:
-    """Say whether a rule of this module has all tiles pass a panel of weights before the next."""
+def _takes_panels_first(shape: DirectShape, num_tiles: int) -> bool:
+    """Say whether all tiles pass a panel of weights before the next."""
     return num_tiles < _FEW_TILES or 4 * math.prod(shape.packed_shape) > _CACHED_BYTES[shape.registers]
 
 
-def tile_rows_of_row(shape: DirectShape) -> int:
-    """Return how many pixels a tile has where results are computed row by row."""
-    length = shape.result[2]
-    if shape.tile is not None:
-        return min(shape.tile.rows, length)
-    return tile_rows_of(shape, length)
-
-
-def tile_rows_of(shape: DirectShape, length: int) -> int:
-    """Return how many pixels of a line a tile has by this module's rule."""
+def _tile_rows_of(shape: DirectShape, length: int) -> int:
+    """Return how many pixels of a line a tile has."""
     if shape.registers == AVX2 and shape.filters >= _SHORT_LANES:
         return avx2_tile(length, shape.filters, shape.panel).rows
     if shape.registers >= WIDE and (shape.vectors, shape.lanes) == (1, _SHORT_LANES):
         return tile_rows(length, _SHORT_ROWS, most=_SHORT_ROWS)
     return tile_rows(length, _BEST_ROWS, shape.registers)
-
-
-def _emit_blocks(
-    tiles: _Tiles, tile: DirectTile, operands: Operands, prepare: Prepare | None, emit: Callable[..., None]
-) -> None:
-    """Compute results block by block, of each all panels; the last may repeat some of the one before."""
-    num_panels, channels = tiles.shape.packed_shape[0], tiles.shape.data[3]
-    size = min(tile.block_tiles, tiles.count)
-    num_blocks = -(-tiles.count // size)
-
-    def first_of(block: Any) -> Any:
-        return script.Bind(script.min(block * size, tiles.count - size))
-
-    if prepare is None:
-        with script.parallel(num_blocks * num_panels) as task, script.serial(size) as member:
-            which = script.Bind(task % num_panels)
-            start, pixel = tiles.place(first_of(task // num_panels) + member)
-            emit(operands, start=start, pixel=pixel, which=which)
-        return
-    with script.parallel(num_blocks) as block:
-        data = script.alloc_buffer((size * tiles.rows * channels,), "float32")
-        first = first_of(block)
-        with script.serial(size) as member:
-            _, pixel = tiles.place(first + member)
-            prepare(pixel, tiles.rows, data, member * tiles.rows * channels)
-        with script.serial(num_panels) as which, script.serial(size) as member:
-            _, pixel = tiles.place(first + member)
-            emit(
-                replace(operands, data=data),
-                start=member * tiles.rows * channels,
-                pixel=pixel,
-                which=which,
-            )
 
 
 class _Tiles:
@@ -426,7 +342,7 @@ def emit_row(shape: DirectShape, operands: Operands, activation: Bounds, *, star
         pixel: the row's first pixel in the memory of the result, and of what is added.
     """
     length = shape.result[2]
-    rows = tile_rows_of_row(shape)
+    rows = _tile_rows_of(shape, length)
     step = Steps(shape).column * shape.strides[1]
     with script.serial(shape.packed_shape[0]) as which, script.serial(-(-length // rows)) as index:
         column = script.Bind(script.min(index * rows, length - rows))
@@ -474,18 +390,13 @@ def _emit_tile(
             prefetch(operands.result, at, writes=True)
     sums = Sums(rows, shape.vectors, lanes)
     height, width = shape.window
-    unroll = 1 if shape.tile is None else shape.tile.unroll
     apart = shape.strides[1] * steps.column
 
-    def add(y: Any, x: Any, channel: Any) -> None:
+    with script.serial(height) as y, script.serial(width) as x, script.serial(channels) as channel:
         at_weights = (((which * height + y) * width + x) * channels + channel) * panel
         right = sums.bound(operands.weights, at_weights)
         first = script.Bind(start + y * steps.row + x * steps.column + channel * steps.channel)
         sums.add(lambda row: operands.data[first + row * apart], right)
-
-    with script.serial(height) as y, script.serial(width) as x, script.serial(channels // unroll) as outer:
-        for inner in range(unroll):
-            add(y, x, outer if unroll == 1 else outer * unroll + inner)
     for row, vector in sums.places:
         value = sums.load(row, vector)
         if operands.bias is not None:

@@ -60,8 +60,6 @@ class WinogradShape:
         block: tiles worked on at a time, a multiple of `rows`.
         rows: tiles whose partial results are in registers at once.
         vectors: vectors of filters whose partial results are.
-        lanes: filters of a vector, and at most channels of one; as many as fill vectors of AVX-512 if 0.
-        unroll: channels that the products write out; they divide all channels.
     """
 
     batch: int
@@ -74,22 +72,16 @@ class WinogradShape:
     block: int
     rows: int
     vectors: int
-    lanes: int = 0
-    unroll: int = 1
-
-    def __post_init__(self) -> None:
-        if self.lanes and (self.filters % (self.lanes * self.vectors) or self.channels % self.unroll):
-            raise ValueError(f"{self} does not fill panels of {self.lanes * self.vectors} filters")
 
     @property
     def filter_lanes(self) -> int:
         """Filters of a vector."""
-        return self.lanes or lanes_of(self.filters)
+        return lanes_of(self.filters)
 
     @property
     def channel_lanes(self) -> int:
         """Channels of a vector."""
-        return min(self.lanes or lanes_of(self.channels), lanes_of(self.channels))
+        return lanes_of(self.channels)
 
     @property
     def side(self) -> int:
