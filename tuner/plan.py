@@ -335,8 +335,7 @@ class ModelPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             from the one before it.
         cut_positions: bindings of the model at which each stage but the first begins, where no names of
             layers say so.
-        tiles: decisions that tuned kernels of our own are built with, as text; empty where all take their
-            rules'.
+        tiles: decisions that earlier versions built tuned kernels with; nothing follows from them any more.
         binds_weights: whether stages compute once what depends on weights alone, as they do where nothing
             trains; false in plans of earlier versions.
     """

@@ -4,11 +4,9 @@ Each network of `benchmarks.network_models` is partitioned through the records, 
 goes on where it stopped. Then all contenders run in one process, on one set of weights, in turn: one
 execution of each, again and again, so that whatever else the machine does meets all of them alike. Every
 contender's output is compared with torch's. Give the networks that are wanted; each run replaces their
-figures in --out. With --trial-budget, kernels are tuned by what --trial-records know, and the mix that may
-have them runs beside the one without.
+figures in --out.
 
     taskset -c 1 python -m benchmarks.networks squeezenet --records sqlite:///out/networks.db
-    taskset -c 1 python -m benchmarks.networks --trial-budget 200 --out out/networks-tuned.json
     python -m benchmarks.networks --report --out out/networks.json
 """
 
@@ -34,19 +32,12 @@ from tvm import relax
 from benchmarks import network_models
 from benchmarks.networks.contenders import REMEDIES, Run, eager, other_contenders
 from benchmarks.networks.figures import TOLERANCE, figures_of, largest_error, run_in_turn
-from benchmarks.networks.report import LONGEST, UNTUNED, WITHOUT, report
+from benchmarks.networks.report import LONGEST, WITHOUT, report
 from benchmarks.processor_peak import peak_gflops
-from records import open_store
-from tuner.backends.metaschedule.backend import MetaSchedule
-from tuner.backends.metaschedule.proposers import DRAFT, LANGUAGE, NEIGHBOUR
-from tuner.backends.metaschedule.trial_worker import builder_and_runner
 from tuner.frontend import Model
 from tuner.frontend.torch.program import import_module
 from tuner.lowering.lower import build_module, lower_module
 from tuner.lowering.weight_binding import bound_arguments
-from tuner.targets.resolution import resolve_target
-from tuner.tuning.model_kernels import tune_model_kernels
-from tuner.tuning.own_kernels import OwnTrials, tune_model
 from tuner.tuning.partition_model import PartitionedModel, partition_model
 from tuner.tuning.partitioned_function import PartitionedFunction
 from tuner.tuning.session import Session, SessionSettings, TuningProgress, start_session
@@ -76,12 +67,6 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     session, result = _partitioned(model, backends, arguments)
     partition_s = time.perf_counter() - started
     functions = {"mix": (session, result.function)}
-    tuning: dict[str, Any] = {}
-    if arguments.trial_budget:
-        functions[UNTUNED] = session, result.function
-        tuned, database, tuning = _tuned(model, session, arguments)
-        session, result = _partitioned(model, tuned, arguments, database=database)
-        functions["mix"] = session, result.function
     functions |= {name: (session, function) for name, function in result.alone.items()}
     others = [backend.reference for backend in session.backends if backend.name != LONGEST]
     if len(others) < len(session.backends):
@@ -105,64 +90,15 @@ def measure_network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     samples = run_in_turn(contenders, repeats=arguments.repeats, seconds=arguments.seconds)
     peak = max(before, peak_gflops())
     alone = {label: function for label, (_, function) in functions.items()}
-    return figures_of(name, model, result, alone, errors, samples, partition_s, peak) | tuning
-
-
-def _tuned(
-    model: Model, session: Session, arguments: argparse.Namespace
-) -> tuple[list[str], str | None, dict[str, Any]]:
-    """Deal the budget of trials to a model's kernels, our own first.
-
-    Returns:
-        The backends that build what was found, MetaSchedule's database if there is one, and what it took.
-    """
-    target = resolve_target("cpu", num_threads=1)
-    started = time.perf_counter()
-    with open_store(arguments.trial_records) as store:
-        own = tune_model(
-            model,
-            session.backends,
-            OwnTrials(
-                budget=arguments.trial_budget,
-                proposer=arguments.proposer,
-                time_limit_s=arguments.tuning_seconds,
-            ),
-            store,
-            target,
-        )
-    references = [backend.reference for backend in own.backends]
-    num_trials, database = sum(kernel.trials for kernel in own.kernels), None
-    left = arguments.trial_budget - own.spent
-    if left > 0 and time.perf_counter() - started < arguments.tuning_seconds:
-        backend = MetaSchedule(
-            trials=arguments.trial_budget,
-            database=str(Path(arguments.out).with_suffix(".tuned")),
-            records=arguments.trial_records,
-            proposer=arguments.proposer,
-            language_model=arguments.language_model,
-        )
-        builder, runner = builder_and_runner(1)
-        found = tune_model_kernels(
-            model, backend, target, budget=left, builder=builder, runner=runner, without=own.covered
-        )
-        num_trials += sum(kernel.trials for kernel in found.kernels)
-        if any(kernel.trials for kernel in found.kernels):
-            database = str(found.database)
-            references.append(MetaSchedule.name)
-    seconds = time.perf_counter() - started
-    return references, database, {"trials": num_trials, "tuning_s": seconds, "spent": own.spent}
+    return figures_of(name, model, result, alone, errors, samples, partition_s, peak)
 
 
 def _partitioned(
-    model: Model,
-    backends: Sequence[str] | None,
-    arguments: argparse.Namespace,
-    *,
-    database: str | None = None,
+    model: Model, backends: Sequence[str] | None, arguments: argparse.Namespace
 ) -> tuple[Session, PartitionedModel]:
     with start_session(
         "cpu",
-        SessionSettings(backend_names=backends, num_threads=1, database=database),
+        SessionSettings(backend_names=backends, num_threads=1),
         records_url=arguments.records,
         on_progress=_progress(model.name),
     ) as session:
@@ -229,17 +165,6 @@ def main() -> None:
     parser.add_argument(
         "--without", action="append", default=[], choices=tuple(REMEDIES), help="leave a contender out"
     )
-    parser.add_argument(
-        "--trial-budget", type=int, default=0, help="trials of all of a network's kernels; 0 tunes none"
-    )
-    parser.add_argument(
-        "--trial-records", default="sqlite:///out/proposers/training.db", help="to learn from"
-    )
-    parser.add_argument(
-        "--tuning-seconds", type=float, default=100.0, help="after which no trials of a network begin"
-    )
-    parser.add_argument("--proposer", default=DRAFT, choices=(LANGUAGE, DRAFT, NEIGHBOUR), help="of trials")
-    parser.add_argument("--language-model", default="", help="folder of the one that proposes")
     parser.add_argument("--report", action="store_true", help="print the tables of --out and measure nothing")
     parser.add_argument("--json", action="store_true", help="print figures as JSON instead of tables")
     arguments = parser.parse_args()

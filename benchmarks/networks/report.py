@@ -14,9 +14,6 @@ LONGEST = "onnxruntime"
 
 WITHOUT = f"mix without {LONGEST}"
 
-UNTUNED = "mix untuned"
-"""What is chosen without tuned kernels, where the mix may have some."""
-
 OWN_KERNELS = ("attention", "nhwc", "packed_matmul")
 """Backends whose kernels are written in this project; the others' come from libraries and from TVM."""
 
@@ -24,13 +21,10 @@ OWN_KERNELS = ("attention", "nhwc", "packed_matmul")
 def report(networks: Sequence[dict[str, Any]]) -> str:
     """Return the tables as Markdown."""
     labels = {label for each in networks for label in each["latency_ms"]}
-    singles = sorted(labels - {"mix", UNTUNED, WITHOUT, *OTHERS})
+    singles = sorted(labels - {"mix", WITHOUT, *OTHERS})
     lines = ["Latency in milliseconds, medians of executions in turn.", ""]
-    mixes = [label for label in ("mix", UNTUNED, WITHOUT) if label in labels]
+    mixes = [label for label in ("mix", WITHOUT) if label in labels]
     lines += _latencies(networks, [*mixes, *singles, *OTHERS])
-    if UNTUNED in labels:
-        lines += ["", "What tuning kernels gained: the untuned mix's latency over the mix's, by rounds.", ""]
-        lines += _tuning(networks)
     lines += [
         "",
         "Latency over the mix's: above 1 the mix is faster. In brackets, where another program than the mix "
@@ -59,23 +53,6 @@ def _latencies(networks: Sequence[dict[str, Any]], columns: Sequence[str]) -> li
         latency_ms = each["latency_ms"]
         cells = [f"{latency_ms[label]:.2f}" if label in latency_ms else "–" for label in columns]
         lines.append(f"| {each['network']} | {' | '.join(cells)} | {each['errors']['mix']:.1e} |")
-    return lines
-
-
-def _tuning(networks: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["| network | trials | tuning, s | gain, 95 % interval |", "|---|--:|--:|--:|"]
-    ratios = []
-    for each in networks:
-        if "tuning_s" not in each:
-            continue
-        # Equal programs ran once, and have no ratio.
-        found = each["ratio_to_mix"].get(UNTUNED, (1.0, 1.0, 1.0))
-        ratios.append(found[0])
-        lines.append(
-            f"| {each['network']} | {each['trials']} | {each['tuning_s']:.0f} "
-            f"| {found[0]:.3f}{_interval(found)} |"
-        )
-    lines.append(f"| **geometric mean** | | | **{statistics.geometric_mean(ratios):.3f}** |")
     return lines
 
 

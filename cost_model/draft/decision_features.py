@@ -26,13 +26,10 @@ from cost_model.draft.decision_space import (
     TileDecision,
     UnrollDecision,
 )
-from cost_model.draft.footprints import tile_bytes_of, vector_step, widths_of
-from cost_model.draft.gpu_features import GPU_FEATURE_NAMES, gpu_features
-from cost_model.draft.packed_space import EXTRAS, Space
 
 Array = npt.NDArray[np.float64]
 
-FEATURES_VERSION = 3
+FEATURES_VERSION = 4
 
 LANES = 16
 """Elements of float32 in the widest vector register of x86."""
@@ -104,33 +101,23 @@ def _names() -> tuple[str, ...]:
         "num_blocks",
         "operations",
         "intensity",
-        *EXTRAS,
     )
 
 
 FEATURE_NAMES = _names()
 
 
-def feature_names(space: Space) -> tuple[str, ...]:
-    """Return the names of the features of a kernel's candidates: of a processor, or of a GPU."""
-    return FEATURE_NAMES if space.limits is None else GPU_FEATURE_NAMES
-
-
-def decision_features(space: Space, rows: Rows, caches: Caches) -> npt.NDArray[np.float32]:
+def decision_features(space: DecisionSpace, rows: Rows, caches: Caches) -> npt.NDArray[np.float32]:
     """Return the features of candidates, shape (num_candidates, num_features).
 
     Sizes and counts are logarithms to base 2. Loops are counted from the innermost out, so that slot 0 is the
-    one that becomes vectors; slots beyond a kernel's loops are 0. The features of kernels on a GPU are others
-    (`cost_model.draft.gpu_features`). Kernels with packed weights have the same, and some of their own, which
-    are 0 for others (`cost_model.draft.packed_space`).
+    one that becomes vectors; slots beyond a kernel's loops are 0.
 
     Args:
         space: of the kernel.
         rows: candidates.
-        caches: of the processor; a GPU's limits are in the space.
+        caches: of the processor.
     """
-    if isinstance(space, DecisionSpace) and space.limits is not None:
-        return gpu_features(space, rows)
     tiles = _Tiles(space, rows)
     columns = [
         *tiles.factor_columns(),
@@ -140,7 +127,6 @@ def decision_features(space: Space, rows: Rows, caches: Caches) -> npt.NDArray[n
         *_parallel_columns(tiles, caches),
         *_other_block_columns(tiles),
         *_kernel_columns(tiles),
-        *_packed_columns(space, rows),
     ]
     shape = (len(rows),)
     return np.stack([np.broadcast_to(column, shape) for column in columns], axis=1).astype(np.float32)
@@ -149,18 +135,15 @@ def decision_features(space: Space, rows: Rows, caches: Caches) -> npt.NDArray[n
 class _Tiles:
     """The factors of all candidates, and the extents that each depth of the nest covers."""
 
-    def __init__(self, space: Space, rows: Rows) -> None:
+    def __init__(self, space: DecisionSpace, rows: Rows) -> None:
         self.space = space
         self.kernel = space.kernel
         self.rows = rows
         loops = self.kernel.loops
         self.unroll: Array = np.zeros(len(rows))
         self.location: Array | None = None
-        if isinstance(space, DecisionSpace):
-            self.factors: list[Array] = [np.ones((0, 0))] * len(loops)
-            self._read(space)
-        else:
-            self.factors = space.factors(rows)
+        self.factors: list[Array] = [np.ones((0, 0))] * len(loops)
+        self._read(space)
         self.spatial = [index for index, loop in enumerate(loops) if not loop.is_reduction]
         self.reductions = [index for index, loop in enumerate(loops) if loop.is_reduction]
         self.depths = [self._extents(depth) for depth in range(_NUM_DEPTHS + 1)]
@@ -341,13 +324,29 @@ def _kernel_columns(tiles: _Tiles) -> list[Array]:
     return [np.full(count, number) for number in numbers]
 
 
-def _packed_columns(space: Space, rows: Rows) -> list[Array]:
-    if isinstance(space, DecisionSpace):
-        return [np.zeros(len(rows))] * len(EXTRAS)
-    found = {"is_packed": np.ones(1), f"is_{space.family}": np.ones(1), **space.extras(rows)}
-    return [found.get(name, np.zeros(1)) for name in EXTRAS]
-
-
 def _extent_slots(loops: list[Loop], slots: int) -> list[float]:
     found = [math.log2(loop.extent) for loop in reversed(loops)][:slots]
     return [*found, *[0.0] * (slots - len(found))]
+
+
+def tile_bytes_of(access: Access, extents: list[Array]) -> Array:
+    """Return the bytes of the box that a tile touches of one tensor."""
+    widths = widths_of(access, extents)
+    return np.asarray(np.prod(widths, axis=0) * access.element_bytes)
+
+
+def widths_of(access: Access, extents: list[Array]) -> list[Array]:
+    """Return how many indices of each dimension a tile touches."""
+    one = np.ones_like(extents[0])
+    return [
+        one + sum(abs(step) * (extent - 1) for step, extent in zip(steps, extents, strict=True) if step)
+        for steps in access.steps
+    ] or [one]
+
+
+def vector_step(access: Access, loop: int) -> int:
+    """Return 0 where vectors are broadcast, 1 where they are contiguous, 2 where they are gathered."""
+    steps = [each[loop] for each in access.steps]
+    if not any(steps):
+        return 0
+    return 1 if abs(steps[-1]) == 1 and not any(steps[:-1]) else 2

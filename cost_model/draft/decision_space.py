@@ -1,13 +1,10 @@
 """Decisions about a kernel that is tiled in levels, as plain data and tables of numbers.
 
 A kernel is a nest of loops that reads and writes tensors by linear indices. MetaSchedule tiles it as SSRSRS
-on a CPU: each spatial loop becomes four, each reduction two, in the order of the letters. On a GPU it is
-SSSRRSRS: spatial loops become five (blocks, virtual threads, threads, and two within a thread), reductions
-three, in the outermost of which tiles are fetched to shared memory. A candidate is one row of whole numbers:
-the sketch, and for each decision the number of a row in that decision's table. So thousands of candidates
-are one array, and every row is a legal tile. Locations may still be refused, because TVM alone knows which
-are legal after which tiles, and so may blocks beyond a GPU's limits (`cost_model.draft.gpu_blocks`). Checked
-in tests/cost_model/draft/test_decision_space.py.
+on a CPU: each spatial loop becomes four, each reduction two, in the order of the letters. A candidate is one
+row of whole numbers: the sketch, and for each decision the number of a row in that decision's table. So
+thousands of candidates are one array, and every row is a legal tile. Locations may still be refused, because
+TVM alone knows which are legal after which tiles. Checked in tests/cost_model/draft/test_decision_space.py.
 """
 
 from __future__ import annotations
@@ -30,9 +27,6 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 
 SPATIAL_PARTS, REDUCTION_PARTS = 4, 2
 """Loops that a spatial loop and a reduction become where a block is tiled as SSRSRS."""
-
-GPU_SPATIAL_PARTS, GPU_REDUCTION_PARTS = 5, 3
-"""The same for SSSRRSRS."""
 
 MAX_TILES = 200_000
 """Most tiles of one loop; 720720, which has the most divisors below a million, has 99 792 in four parts."""
@@ -114,53 +108,7 @@ class LocationDecision:
     num_loops: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchDecision:
-    """How many elements of a tensor each thread of a GPU fetches at once: an index into these numbers.
-
-    Attributes:
-        lanes: the numbers.
-        access: number of the tensor.
-    """
-
-    lanes: tuple[int, ...]
-    access: int
-
-
-DecisionKind: TypeAlias = TileDecision | UnrollDecision | LocationDecision | FetchDecision
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockLimits:
-    """What a block of a GPU's threads may hold, and what the device has.
-
-    Attributes:
-        min_threads: fewest threads of a block.
-        max_threads: most threads of a block.
-        max_virtual_threads: most tiles that a thread takes in turn.
-        shared_bytes: most shared memory that a block declares.
-        registers: of all threads of a block together, 32 bits each.
-        multiprocessors: of the device; 1 where it is not known.
-        multiprocessor_shared_bytes: shared memory of each, which its blocks share.
-    """
-
-    min_threads: int = 32
-    max_threads: int = 1024
-    max_virtual_threads: int = 8
-    shared_bytes: int = 48 * 1024
-    registers: int = 65536
-    multiprocessors: int = 1
-    multiprocessor_shared_bytes: int = 96 * 1024
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.min_threads <= self.max_threads:
-            raise ValueError(
-                f"a block has {self.min_threads} to {self.max_threads} threads; give at least 1, and no more "
-                "at least than at most"
-            )
-        rest = (self.max_virtual_threads, self.registers, self.multiprocessors)
-        if min(*rest, self.shared_bytes, self.multiprocessor_shared_bytes) < 1:
-            raise ValueError(f"{self} is no device; every limit is at least 1")
+DecisionKind: TypeAlias = TileDecision | UnrollDecision | LocationDecision
 
 
 @dataclass(frozen=True)
@@ -170,15 +118,12 @@ class DecisionSpace:
     Attributes:
         kernel: that is tiled.
         kinds: of each decision, in the order of instructions.
-        sketch_levels: of each sketch, what tells it from the others: on a processor the level of tiles in
-            which what follows is computed, on a GPU how many tiles are fetched ahead; 0 for none.
-        limits: of blocks on a GPU; None on a processor.
+        sketch_levels: of each sketch, the level of tiles in which what follows is computed; 0 for none.
     """
 
     kernel: TiledKernel
     kinds: tuple[DecisionKind, ...]
     sketch_levels: tuple[int, ...]
-    limits: BlockLimits | None = None
 
     def __post_init__(self) -> None:
         if not self.sketch_levels:
@@ -189,39 +134,19 @@ class DecisionSpace:
         for kind in self.kinds:
             if isinstance(kind, TileDecision):
                 is_reduction = self.kernel.loops[kind.loop].is_reduction
-                wanted = self.reduction_parts if is_reduction else self.spatial_parts
+                wanted = REDUCTION_PARTS if is_reduction else SPATIAL_PARTS
                 if kind.parts != wanted:
-                    name = "SSRSRS" if self.limits is None else "SSSRRSRS"
                     raise ValueError(
-                        f"loop {kind.loop} is split in {kind.parts}; {name} splits it in {wanted}"
+                        f"loop {kind.loop} is split in {kind.parts}; SSRSRS splits it in {wanted}"
                     )
-            if isinstance(kind, FetchDecision) and not 0 <= kind.access < len(self.kernel.accesses):
-                raise ValueError(
-                    f"tensor {kind.access} is fetched; the kernel has {len(self.kernel.accesses)} of them"
-                )
-
-    @property
-    def spatial_parts(self) -> int:
-        """Loops that a spatial loop becomes."""
-        return SPATIAL_PARTS if self.limits is None else GPU_SPATIAL_PARTS
-
-    @property
-    def reduction_parts(self) -> int:
-        """Loops that a reduction becomes."""
-        return REDUCTION_PARTS if self.limits is None else GPU_REDUCTION_PARTS
 
     @property
     def signature(self) -> tuple[object, ...]:
         """What two spaces share between which decisions can be carried over."""
         loops = self.kernel.loops
-        return (
-            self.spatial_parts,
-            *(
-                ("tile", loops[kind.loop].is_reduction)
-                if isinstance(kind, TileDecision)
-                else type(kind).__name__
-                for kind in self.kinds
-            ),
+        return tuple(
+            ("tile", loops[kind.loop].is_reduction) if isinstance(kind, TileDecision) else type(kind).__name__
+            for kind in self.kinds
         )
 
     @cached_property
@@ -278,8 +203,6 @@ class DecisionSpace:
                 return tiles_of(self.kernel.loops[kind.loop].extent, kind.parts, kind.max_innermost)
             case UnrollDecision():
                 return np.arange(len(kind.steps), dtype=np.int64)[:, None]
-            case FetchDecision():
-                return np.arange(len(kind.lanes), dtype=np.int64)[:, None]
             case LocationDecision():
                 return np.arange(-2, kind.num_loops, dtype=np.int64)[:, None]
 

@@ -27,10 +27,8 @@ from cost_model.draft.decision_features import (
     FEATURES_VERSION,
     Caches,
     decision_features,
-    feature_names,
 )
-from cost_model.draft.decision_space import Rows
-from cost_model.draft.packed_space import Space
+from cost_model.draft.decision_space import DecisionSpace, Rows
 from cost_model.errors import CostModelError, CostModelFileError
 from cost_model.forests.boosting import train_forest
 from cost_model.forests.model_files import (
@@ -91,7 +89,7 @@ class DraftTrials:
     """
 
     task: str
-    space: Space
+    space: DecisionSpace
     rows: Rows
     latencies_us: tuple[float, ...]
     record_ids: tuple[int, ...] = ()
@@ -162,7 +160,7 @@ class DraftModel:
         """The processor's."""
         return Caches(*self.manifest.caches, num_cores=self.manifest.num_threads)
 
-    def predict(self, space: Space, rows: Rows) -> DraftPrediction:
+    def predict(self, space: DecisionSpace, rows: Rows) -> DraftPrediction:
         """Return the predictions of candidates; 8 000 take some 0.3 s."""
         if not len(rows):
             return DraftPrediction(np.zeros(0), np.zeros(0), self.manifest.residual)
@@ -232,10 +230,7 @@ def train_draft_model(
 
     Raises:
         CostModelError: there are fewer than `MIN_TRIALS` trials.
-        ValueError: some trials are of a processor and others of a GPU, whose features differ.
     """
-    if len({each.space.limits is None for each in trials}) > 1:
-        raise ValueError("trials of a processor and of a GPU have other features; train a model for each")
     labelled = _labelled(trials, caches, current)
     if len(labelled.labels) < MIN_TRIALS:
         raise CostModelError(
@@ -267,7 +262,7 @@ def train_draft_model(
         tuple(forests),
         Manifest(
             features_version=FEATURES_VERSION,
-            feature_names=feature_names(trials[0].space),
+            feature_names=FEATURE_NAMES,
             coverage=COVERAGE,
             num_samples=len(labelled.labels),
             seed=seed,

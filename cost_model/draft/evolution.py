@@ -2,9 +2,8 @@
 
 Everything happens on rows of numbers: a mutation exchanges one decision, or moves a prime factor between two
 parts of a tile; a crossover takes each decision from one of two parents. All of these are legal tiles by
-construction, those whose blocks a GPU cannot launch or that no packed kernel has are left out, and a
-generation is scored in one call. Checked in tests/cost_model/draft/test_evolution.py, against exhaustive
-search where a space is small.
+construction, and a generation is scored in one call. Checked in tests/cost_model/draft/test_evolution.py,
+against exhaustive search where a space is small.
 """
 
 from __future__ import annotations
@@ -16,9 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.draft.decision_space import DecisionSpace, Rows, TileDecision
-from cost_model.draft.gpu_blocks import is_launchable, sample_launchable
-from cost_model.draft.packed_space import PackedSpace, Space
-from cost_model.schedule_batch import ScheduleBatch
 
 Array = npt.NDArray[np.float64]
 Score = Callable[[Rows], Array]
@@ -31,6 +27,16 @@ _SURVIVORS = 256
 _MUTATION_SHARE = 0.7
 _MOVE_SHARE = 0.6
 """Of mutations of a tile, those that move one prime factor; the others draw the tile anew."""
+
+PENALTY = 0.3
+"""Share of its speed that a candidate loses to an equal one before it: of 0, 0.03, 0.1 and 0.3 the best in
+replays."""
+
+_REACH = 0.3
+"""Root mean square difference at which candidates are alike, in standard deviations of the features."""
+
+_FARTHEST = 5.0
+"""Standard deviations that a feature may differ by: some are rare and large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class Scored:
 
 
 def evolve(
-    space: Space,
+    space: DecisionSpace,
     score: Score,
     rng: np.random.Generator,
     *,
@@ -55,23 +61,21 @@ def evolve(
     """Return every candidate that was scored; equal arguments give equal candidates.
 
     Args:
-        space: of the candidates; on a GPU, only those that can be launched are scored.
+        space: of the candidates.
         score: of candidates, larger is better.
         rng: random numbers.
         candidates: how many are scored at most; a smaller space is scored whole.
         start: candidates to begin with beside random ones, such as the best that is known.
     """
     if space.num_candidates <= candidates:
-        rows = _legal(space, _all_rows(space))
+        rows = _all_rows(space)
         return _sorted(rows, score(rows))
-    drawn = _sampled(space, candidates // 2, rng)
-    rows = _distinct(drawn if start is None else np.concatenate([_legal(space, start), drawn]))
-    if not len(rows):
-        return Scored(rows, np.zeros(0))
+    drawn = space.sample(candidates // 2, rng)
+    rows = _distinct(drawn if start is None else np.concatenate([start, drawn]))
     found = _sorted(rows, score(rows))
     for _ in range(_GENERATIONS):
         bred = _breed(space, found.rows[:_SURVIVORS], candidates // 2 // _GENERATIONS, rng)
-        new = _unknown(_distinct(_legal(space, bred)), found.rows)
+        new = _unknown(_distinct(bred), found.rows)
         if not len(new):
             continue
         found = _sorted(np.concatenate([found.rows, new]), np.concatenate([found.scores, score(new)]))
@@ -79,39 +83,47 @@ def evolve(
 
 
 def pick_diverse(
-    found: Scored, features: npt.NDArray[np.float32], count: int, *, penalty: float | None = None
+    found: Scored, features: npt.NDArray[np.float32], count: int, *, penalty: float = PENALTY
 ) -> npt.NDArray[np.int64]:
     """Return the indices of candidates to measure: the best first, then good ones that are unlike it.
+
+    Those with the highest scores are often alike and take the same time. So the best of a group keeps its
+    speed, and the others lose a share of theirs, the more of them there are.
 
     Args:
         found: candidates whose scores are logarithms of relative speed.
         features: of each candidate.
         count: how many; fewer where there are not as many.
-        penalty: see `ScheduleBatch`; its own if None.
+        penalty: share of its speed that a candidate loses to each equal one before it, 0 to 1.
+
+    Source: local penalties within a batch follow González et al., "Batch Bayesian Optimization via Local
+    Penalization", AISTATS 2016; here they multiply scores, and reach as far for every candidate.
     """
     if not len(found):
         return np.zeros(0, dtype=np.int64)
-    batch = ScheduleBatch(size=count) if penalty is None else ScheduleBatch(size=count, penalty=penalty)
-    names = [str(index) for index in range(len(found))]
-    lowered = batch.lower(names, features, np.exp(found.scores - found.scores.max()))
-    return np.argsort(-lowered, kind="stable")[:count]
+    deviation = features.std(axis=0, dtype=np.float64)
+    spread = np.where(deviation > 0, deviation, np.inf)
+    places = np.clip((features - features.mean(axis=0, dtype=np.float64)) / spread, -_FARTHEST, _FARTHEST)
+    speeds = np.exp(found.scores - found.scores.max())
+    is_open = np.ones(len(found), dtype=bool)
+    for _ in range(min(count, len(found))):
+        best = int(np.argmax(np.where(is_open, speeds, -np.inf)))
+        is_open[best] = False
+        distance = np.sqrt(np.mean((places[is_open] - places[best]) ** 2, axis=1))
+        speeds[is_open] *= 1 - penalty * np.exp(-((distance / _REACH) ** 2))
+    return np.argsort(-speeds, kind="stable")[:count]
 
 
-def mutate(space: Space, rows: Rows, rng: np.random.Generator) -> Rows:
-    """Return the rows with one decision of each changed; a decision with one value stays.
-
-    Rows of a packed space may be illegal then: `evolve` leaves those out.
-    """
+def mutate(space: DecisionSpace, rows: Rows, rng: np.random.Generator) -> Rows:
+    """Return the rows with one decision of each changed; a decision with one value stays."""
     changed = rows.copy()
     open_columns = np.asarray([index for index, size in enumerate(space.sizes) if size > 1])
     if not len(open_columns):
         return changed
     for row in changed:
         column = int(rng.choice(open_columns))
-        moves = isinstance(space, DecisionSpace) and column > 0
-        moves = moves and isinstance(space.kinds[column - 1], TileDecision)
-        if moves and rng.random() < _MOVE_SHARE:
-            assert isinstance(space, DecisionSpace), "only these have tiles"
+        is_tile = column > 0 and isinstance(space.kinds[column - 1], TileDecision)
+        if is_tile and rng.random() < _MOVE_SHARE:
             row[column] = _moved(space, column - 1, int(row[column]), rng)
         else:
             row[column] = rng.integers(space.sizes[column])
@@ -147,7 +159,7 @@ def _primes_of(number: int) -> list[int]:
     return primes
 
 
-def _breed(space: Space, parents: Rows, count: int, rng: np.random.Generator) -> Rows:
+def _breed(space: DecisionSpace, parents: Rows, count: int, rng: np.random.Generator) -> Rows:
     """Return children of the parents, of which the first are the likeliest."""
     weights = 1.0 / np.arange(1, len(parents) + 1) ** 0.5
     weights /= weights.sum()
@@ -158,21 +170,7 @@ def _breed(space: Space, parents: Rows, count: int, rng: np.random.Generator) ->
     return children
 
 
-def _legal(space: Space, rows: Rows) -> Rows:
-    if isinstance(space, PackedSpace):
-        return rows[space.is_legal(rows)]
-    return rows if space.limits is None else rows[is_launchable(space, rows)]
-
-
-def _sampled(space: Space, count: int, rng: np.random.Generator) -> Rows:
-    if isinstance(space, PackedSpace):
-        return space.sample(count, rng)
-    return sample_launchable(space, count, rng)
-
-
-def _all_rows(space: Space) -> Rows:
-    if isinstance(space, PackedSpace):
-        return space.rows
+def _all_rows(space: DecisionSpace) -> Rows:
     grids = np.meshgrid(*(np.arange(size) for size in space.sizes), indexing="ij")
     return np.stack([grid.ravel() for grid in grids], axis=1).astype(np.int64)
 

@@ -14,14 +14,10 @@ import numpy.typing as npt
 
 from cost_model.draft.decision_space import DecisionSpace, LocationDecision, Rows, TileDecision
 from cost_model.draft.draft_model import DraftTrials
-from cost_model.draft.gpu_blocks import is_launchable
-from cost_model.draft.packed_space import PackedSpace, Space
 
 _PART_WEIGHTS = {
     4: (0.1, 0.5, 0.7, 1.0),
     2: (0.5, 1.0),
-    5: (0.1, 0.5, 1.0, 0.7, 0.7),
-    3: (0.2, 0.6, 1.0),
 }
 """By number of parts, what an octave of each is worth."""
 
@@ -29,7 +25,7 @@ _SLOWDOWN_WEIGHT = 2.0
 """Octaves of distance that a trial twice as slow as its kernel's best is worth."""
 
 
-def distance(first: Space, second: Space) -> float:
+def distance(first: DecisionSpace, second: DecisionSpace) -> float:
     """Return how far apart two kernels are, in octaves of extents; infinite if decisions differ in kind."""
     if first.signature != second.signature:
         return float("inf")
@@ -41,7 +37,7 @@ def distance(first: Space, second: Space) -> float:
     return float(np.sqrt(np.sum(np.square(octaves)) + step**2))
 
 
-def neighbour_rows(space: Space, known: Sequence[DraftTrials], count: int) -> Rows:
+def neighbour_rows(space: DecisionSpace, known: Sequence[DraftTrials], count: int) -> Rows:
     """Return candidates after the best trials of the nearest kernels, the most promising first.
 
     Args:
@@ -53,7 +49,7 @@ def neighbour_rows(space: Space, known: Sequence[DraftTrials], count: int) -> Ro
 
 
 def ranked_neighbours(
-    space: Space, known: Sequence[DraftTrials], count: int
+    space: DecisionSpace, known: Sequence[DraftTrials], count: int
 ) -> tuple[Rows, tuple[float, ...]]:
     """Return the same candidates, and how far each comes from, in octaves and slowdown.
 
@@ -76,8 +72,6 @@ def ranked_neighbours(
     found: dict[bytes, tuple[npt.NDArray[np.int64], float]] = {}
     for away, trials, index in sorted(ranked, key=lambda each: each[0]):
         row = adapt(trials.space, trials.rows[index], space)
-        if isinstance(space, DecisionSpace) and not is_launchable(space, row[None]).all():
-            continue
         found.setdefault(row.tobytes(), (row, away))
         if len(found) == count:
             break
@@ -85,7 +79,7 @@ def ranked_neighbours(
     return rows.reshape(-1, len(space.sizes)), tuple(away for _, away in found.values())
 
 
-def adapt(source: Space, row: npt.NDArray[np.int64], target: Space) -> npt.NDArray[np.int64]:
+def adapt(source: DecisionSpace, row: npt.NDArray[np.int64], target: DecisionSpace) -> npt.NDArray[np.int64]:
     """Return the candidate of one space that is most like one of another.
 
     Args:
@@ -98,10 +92,6 @@ def adapt(source: Space, row: npt.NDArray[np.int64], target: Space) -> npt.NDArr
     """
     if source.signature != target.signature:
         raise ValueError("the two kernels take different decisions, so that none can be carried over")
-    if isinstance(source, PackedSpace) or isinstance(target, PackedSpace):
-        assert isinstance(source, PackedSpace), "signatures are equal"
-        assert isinstance(target, PackedSpace), "signatures are equal"
-        return target.nearest(source.decisions_of(row))
     level = source.sketch_levels[int(row[0])]
     found = [int(np.argmin([abs(each - level) for each in target.sketch_levels]))]
     for position, kind in enumerate(target.kinds):

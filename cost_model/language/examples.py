@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.draft.decision_space import Rows
-from cost_model.draft.packed_space import Space
-from cost_model.language.packed_text import grammar_of
-from cost_model.language.text import MARK, TOKEN_WIDTH, Context, Floats, Step, Tokens
+from cost_model.draft.decision_space import DecisionSpace, Rows
+from cost_model.language.text import MARK, TOKEN_WIDTH, Context, Floats, Grammar, Step, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Lesson:
         weights: of each, positive; they sum to 1.
     """
 
-    space: Space
+    space: DecisionSpace
     context: Context
     rows: Rows
     weights: npt.NDArray[np.float64]
@@ -71,7 +69,7 @@ class Lesson:
 
 def example_of(lesson: Lesson) -> Example:
     """Return a lesson's arrays."""
-    grammar = grammar_of(lesson.space)
+    grammar = Grammar(lesson.space)
     answers = [grammar.values(row) for row in lesson.rows]
     table: dict[tuple[int, bytes], int] = {}
     features: list[Floats] = []

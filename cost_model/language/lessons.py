@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.draft.decision_features import decision_features
-from cost_model.draft.decision_space import Rows
+from cost_model.draft.decision_space import DecisionSpace, Rows
 from cost_model.draft.draft_model import DraftModel, DraftTrials
 from cost_model.draft.evolution import CANDIDATES, Scored, evolve, pick_diverse
 from cost_model.draft.neighbours import ranked_neighbours
-from cost_model.draft.packed_space import Space
 from cost_model.language.examples import Lesson
 from cost_model.language.text import MAX_NEIGHBOURS, MAX_OWN, Context
 
@@ -48,13 +47,13 @@ class Taught:
     """
 
     task: str
-    space: Space
+    space: DecisionSpace
     good: Rows
     weights: npt.NDArray[np.float64]
     worse: Rows
 
 
-def context_of(space: Space, others: Sequence[DraftTrials], own: Rows) -> Context:
+def context_of(space: DecisionSpace, others: Sequence[DraftTrials], own: Rows) -> Context:
     """Return what a prompt holds of similar kernels, and of the kernel's own trials.
 
     Args:
@@ -66,7 +65,7 @@ def context_of(space: Space, others: Sequence[DraftTrials], own: Rows) -> Contex
     return Context(rows, distances, own[:MAX_OWN])
 
 
-def distil(task: str, space: Space, model: DraftModel, rng: np.random.Generator) -> Taught:
+def distil(task: str, space: DecisionSpace, model: DraftModel, rng: np.random.Generator) -> Taught:
     """Return what the draft model favours of a kernel, none of it measured.
 
     Args:

@@ -41,7 +41,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         num_kernels: kernels with measured trials.
         num_trials: those trials.
         num_best: trials near the best of their kernel, which it learnt.
-        num_packed: trials among all of them that are of packed kernels.
+        num_packed: trials of packed kernels, of which earlier versions learnt; 0 since.
         rounds: rounds of writing, measuring and training again after the first training.
         held_out_loss: lowest loss on kernels held out, in nats a decision; null where none was.
     """

@@ -18,9 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.draft.decision_space import Rows
-from cost_model.draft.packed_space import Space
-from cost_model.language.packed_text import grammar_of
+from cost_model.draft.decision_space import DecisionSpace, Rows
 from cost_model.language.text import (
     ANSWER,
     MARK,
@@ -127,7 +125,7 @@ class Network:
 
     def write(
         self,
-        space: Space,
+        space: DecisionSpace,
         context: Context,
         count: int,
         *,
@@ -147,7 +145,7 @@ class Network:
             raise ValueError(
                 f"{count} schedules at temperature {temperature} were asked for; give at least 1, above 0"
             )
-        grammar = grammar_of(space)
+        grammar = Grammar(space)
         decided, likelihoods = self._sample(grammar, context, count, temperature, rng)
         found: dict[tuple[int, ...], float] = {}
         for values, likelihood in zip(decided, likelihoods, strict=True):
@@ -159,9 +157,9 @@ class Network:
             count,
         )
 
-    def log_probability(self, space: Space, context: Context, row: npt.NDArray[np.int64]) -> float:
+    def log_probability(self, space: DecisionSpace, context: Context, row: npt.NDArray[np.int64]) -> float:
         """Return the logarithm of the probability that a candidate is written."""
-        grammar = grammar_of(space)
+        grammar = Grammar(space)
         values = grammar.values(row)
         writing = _Writing(self, grammar, context, 1)
         total = 0.0
@@ -241,7 +239,7 @@ class _Writing:
     def ask(self, step: Step, decided: Sequence[Sequence[int]]) -> _Asked:
         """Return what each answer may write next, with logits of shape (num_answers, num_options)."""
         weights = self.weights
-        states = [self.grammar.state(step, values) for values in decided]
+        states = [self.grammar.remaining(step, values) for values in decided]
         queries = np.stack([self.grammar.query(step, values) for values in decided])
         role, features = self.previous
         hidden = (

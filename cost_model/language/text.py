@@ -14,12 +14,10 @@ of words, similar kernels and earlier trials in the prompt, and only legal conti
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +33,6 @@ from cost_model.draft.decision_space import (
 
 Floats = npt.NDArray[np.float32]
 
-State: TypeAlias = tuple[int, ...]
-"""What the options of a step follow from."""
-
 TEXT_VERSION = 3
 """Of tokens and their features; weights are of one version."""
 
@@ -48,33 +43,11 @@ MARK, KERNEL, SKETCH, UNROLL, LOCATION = range(5)
 _FIRST_SPATIAL = 5
 _FIRST_REDUCTION = _FIRST_SPATIAL + _SPATIAL_SLOTS * _WRITTEN_PARTS
 _FIRST_LOOP = _FIRST_REDUCTION + _REDUCTION_SLOTS
-_FIRST_OPTION = _FIRST_LOOP + _SPATIAL_SLOTS + _REDUCTION_SLOTS
 
-PACKED_DECISIONS = (  # their order is that of the roles
-    "rows",
-    "vectors",
-    "lanes",
-    "block_rows",
-    "depth_block",
-    "unroll",
-    "packs_data",
-    "shares_blocks",
-    "stores_sums",
-    "block_tiles",
-    "pixels",
-    "group",
-    "tile",
-    "groups",
-    "between_lanes",
-    "last_rows",
-    "last_vectors",
-    "last_lanes",
-    "key_vectors",
-    "value_vectors",
-)
-"""Decisions of packed kernels that there are roles for, by name."""
+_UNUSED_ROLES = 20
+"""Roles of decisions that earlier versions wrote; their weights stay, so that those versions' models load."""
 
-NUM_ROLES = _FIRST_OPTION + len(PACKED_DECISIONS)
+NUM_ROLES = _FIRST_LOOP + _SPATIAL_SLOTS + _REDUCTION_SLOTS + _UNUSED_ROLES
 """What a token is about: a mark before an example, the kernel, a decision, a part of a tile, or a loop."""
 
 MAX_NEIGHBOURS, MAX_OWN = 4, 2
@@ -88,7 +61,6 @@ NUMBER_WIDTH = _BUCKETS + 13
 _CATEGORIES = 17
 """Levels of sketches, options of unrolling, kinds of locations, and how far in a location is."""
 _KERNEL_WIDTH = 12
-KERNEL_FEATURES = _KERNEL_WIDTH - 4
 TOKEN_WIDTH = NUMBER_WIDTH + _CATEGORIES + _KERNEL_WIDTH
 OPTION_WIDTH = 2 * NUMBER_WIDTH + _CATEGORIES
 """Features of what may be written: its number, what remains after it, and its category."""
@@ -157,131 +129,26 @@ class Context:
     own: Rows
 
 
-class Grammar(abc.ABC):
-    """What is written of a kernel's candidates, in which order, and what may be written next."""
+class Grammar:
+    """What is written of candidates of MetaSchedule's sketches, in which order, and what may be written next.
 
-    steps: tuple[Step, ...]
-    """What is decided one after the other; where there is one choice there is nothing to decide."""
+    Attributes:
+        space: of the candidates.
+        steps: what is decided one after the other; loops of extent 1 have nothing to decide.
+    """
 
-    @property
-    @abc.abstractmethod
-    def kernel(self) -> TiledKernel:
-        """The kernel's loops and tensors."""
+    def __init__(self, space: DecisionSpace) -> None:
+        self.space = space
+        self._slots = _slots_of(space.kernel)
+        self.steps = tuple(self._steps())
 
-    @abc.abstractmethod
     def options(self, step: Step, decided: Sequence[int]) -> tuple[Option, ...]:
-        """Return what may be written.
+        """Return the factors, or the sketches, unrollings or locations that may be written.
 
         Args:
             step: what is decided.
             decided: the values of the steps before it.
         """
-
-    @abc.abstractmethod
-    def state(self, step: Step, decided: Sequence[int]) -> State:
-        """Return what the options of a step follow from, and their features: equal states have equal ones."""
-
-    @abc.abstractmethod
-    def query(self, step: Step, decided: Sequence[int]) -> Floats:
-        """Return the features of what is asked, shape (NUMBER_WIDTH,)."""
-
-    @abc.abstractmethod
-    def values(self, row: npt.NDArray[np.int64]) -> tuple[int, ...]:
-        """Return what is written of a candidate, one value a step."""
-
-    @abc.abstractmethod
-    def row(self, values: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return the candidate that was written."""
-
-    @abc.abstractmethod
-    def token(self, step: Step, value: int) -> Floats:
-        """Return the features of a written value as a token, shape (TOKEN_WIDTH,)."""
-
-    @abc.abstractmethod
-    def kernel_features(self) -> Sequence[float]:
-        """Return what tells kernels apart besides their loops, `KERNEL_FEATURES` numbers at most."""
-
-    def prompt(self, context: Context) -> Tokens:
-        """Return the tokens of the kernel, then of its neighbours and of its own trials."""
-        parts = [self._kernel_tokens()]
-        for rank, (row, away) in enumerate(zip(context.neighbours, context.distances, strict=True)):
-            parts.append(self._example(row, _FIRST_NEIGHBOUR + min(rank, MAX_NEIGHBOURS - 1), away))
-        for rank, row in enumerate(context.own[:MAX_OWN]):
-            parts.append(self._example(row, _FIRST_OWN + rank, 0.0))
-        return Tokens(
-            np.concatenate([each.features for each in parts]),
-            np.concatenate([each.roles for each in parts]),
-            np.concatenate([each.segments for each in parts]),
-        )
-
-    def answer_tokens(self, values: Sequence[int]) -> Floats:
-        """Return the features of written values, shape (len(values), TOKEN_WIDTH)."""
-        found = [self.token(step, value) for step, value in zip(self.steps, values, strict=False)]
-        return np.stack(found) if found else np.zeros((0, TOKEN_WIDTH), dtype=np.float32)
-
-    def _example(self, row: npt.NDArray[np.int64], segment: int, away: float) -> Tokens:
-        mark = np.zeros(TOKEN_WIDTH, dtype=np.float32)
-        mark[-1] = away / 4
-        features = np.concatenate([mark[None], self.answer_tokens(self.values(row))])
-        roles = np.asarray([MARK, *(step.role for step in self.steps)])
-        return Tokens(features, roles, np.full(len(roles), segment))
-
-    def _kernel_tokens(self) -> Tokens:
-        kernel = self.kernel
-        features, roles = [np.zeros(TOKEN_WIDTH, dtype=np.float32)], [KERNEL]
-        reads = [each for each in kernel.accesses if not each.is_written]
-        result = kernel.accesses[-1]
-        numbers = (
-            math.log2(kernel.num_operations) / 32,
-            len(kernel.loops) / 8,
-            kernel.num_blocks / 4,
-            len(kernel.accesses) / 4,
-            *self.kernel_features(),
-        )
-        features[0][NUMBER_WIDTH + _CATEGORIES :][: len(numbers)] = numbers
-        slots = _slots_of(kernel)
-        for index, loop in enumerate(kernel.loops):
-            found = np.zeros(TOKEN_WIDTH, dtype=np.float32)
-            found[:NUMBER_WIDTH] = number_features(loop.extent)
-            accesses = [*reads[:2], result]
-            for place, access in enumerate(accesses):
-                steps = [each[index] for each in access.steps]
-                start = NUMBER_WIDTH + _CATEGORIES + 3 * place
-                found[start] = float(any(steps))
-                found[start + 1] = float(bool(steps) and abs(steps[-1]) == 1 and not any(steps[:-1]))
-                found[start + 2] = max((abs(each) for each in steps), default=0) / 4
-            features.append(found)
-            is_reduction = loop.is_reduction
-            slot = slots[index]
-            roles.append(_FIRST_LOOP + (_SPATIAL_SLOTS if is_reduction else 0) + slot)
-        return Tokens(np.stack(features), np.asarray(roles), np.full(len(roles), GIVEN))
-
-
-class TiledGrammar(Grammar):
-    """What is written of candidates of MetaSchedule's sketches; loops of extent 1 have nothing to decide."""
-
-    def __init__(self, space: DecisionSpace) -> None:
-        """Take the space.
-
-        Raises:
-            ValueError: it is of a GPU, whose tiles have more parts than there are tokens for.
-        """
-        if space.limits is not None:
-            raise ValueError(
-                "the language model writes schedules of processors, this kernel's are of a GPU; let `draft` "
-                "or `neighbour` propose"
-            )
-        self.space = space
-        self._slots = _slots_of(space.kernel)
-        self.steps = tuple(self._steps())
-
-    @property
-    def kernel(self) -> TiledKernel:
-        """The kernel's loops and tensors."""
-        return self.space.kernel
-
-    def options(self, step: Step, decided: Sequence[int]) -> tuple[Option, ...]:
-        """Return the factors, or the sketches, unrollings or locations that may be written."""
         if step.part < 0:
             return _category_options(self.space, step.column)
         kind = self.space.kinds[step.column - 1]
@@ -302,12 +169,8 @@ class TiledGrammar(Grammar):
         )
         return self.space.kernel.loops[kind.loop].extent // written
 
-    def state(self, step: Step, decided: Sequence[int]) -> State:
-        """Return the extent that is not divided yet."""
-        return (self.remaining(step, decided),)
-
     def query(self, step: Step, decided: Sequence[int]) -> Floats:
-        """Return the features of what is asked: the extent that remains."""
+        """Return the features of what is asked, the extent that remains, shape (NUMBER_WIDTH,)."""
         return number_features(self.remaining(step, decided))
 
     def values(self, row: npt.NDArray[np.int64]) -> tuple[int, ...]:
@@ -350,9 +213,60 @@ class TiledGrammar(Grammar):
             features[:NUMBER_WIDTH] = number_features(value)
         return features
 
-    def kernel_features(self) -> Sequence[float]:
-        """Return whether another block is computed within."""
-        return [float(any(isinstance(kind, LocationDecision) for kind in self.space.kinds))]
+    def prompt(self, context: Context) -> Tokens:
+        """Return the tokens of the kernel, then of its neighbours and of its own trials."""
+        parts = [self._kernel_tokens()]
+        for rank, (row, away) in enumerate(zip(context.neighbours, context.distances, strict=True)):
+            parts.append(self._example(row, _FIRST_NEIGHBOUR + min(rank, MAX_NEIGHBOURS - 1), away))
+        for rank, row in enumerate(context.own[:MAX_OWN]):
+            parts.append(self._example(row, _FIRST_OWN + rank, 0.0))
+        return Tokens(
+            np.concatenate([each.features for each in parts]),
+            np.concatenate([each.roles for each in parts]),
+            np.concatenate([each.segments for each in parts]),
+        )
+
+    def answer_tokens(self, values: Sequence[int]) -> Floats:
+        """Return the features of written values, shape (len(values), TOKEN_WIDTH)."""
+        found = [self.token(step, value) for step, value in zip(self.steps, values, strict=False)]
+        return np.stack(found) if found else np.zeros((0, TOKEN_WIDTH), dtype=np.float32)
+
+    def _example(self, row: npt.NDArray[np.int64], segment: int, away: float) -> Tokens:
+        mark = np.zeros(TOKEN_WIDTH, dtype=np.float32)
+        mark[-1] = away / 4
+        features = np.concatenate([mark[None], self.answer_tokens(self.values(row))])
+        roles = np.asarray([MARK, *(step.role for step in self.steps)])
+        return Tokens(features, roles, np.full(len(roles), segment))
+
+    def _kernel_tokens(self) -> Tokens:
+        kernel = self.space.kernel
+        features, roles = [np.zeros(TOKEN_WIDTH, dtype=np.float32)], [KERNEL]
+        reads = [each for each in kernel.accesses if not each.is_written]
+        result = kernel.accesses[-1]
+        numbers = (
+            math.log2(kernel.num_operations) / 32,
+            len(kernel.loops) / 8,
+            kernel.num_blocks / 4,
+            len(kernel.accesses) / 4,
+            float(any(isinstance(kind, LocationDecision) for kind in self.space.kinds)),
+        )
+        features[0][NUMBER_WIDTH + _CATEGORIES :][: len(numbers)] = numbers
+        slots = _slots_of(kernel)
+        for index, loop in enumerate(kernel.loops):
+            found = np.zeros(TOKEN_WIDTH, dtype=np.float32)
+            found[:NUMBER_WIDTH] = number_features(loop.extent)
+            accesses = [*reads[:2], result]
+            for place, access in enumerate(accesses):
+                steps = [each[index] for each in access.steps]
+                start = NUMBER_WIDTH + _CATEGORIES + 3 * place
+                found[start] = float(any(steps))
+                found[start + 1] = float(bool(steps) and abs(steps[-1]) == 1 and not any(steps[:-1]))
+                found[start + 2] = max((abs(each) for each in steps), default=0) / 4
+            features.append(found)
+            is_reduction = loop.is_reduction
+            slot = slots[index]
+            roles.append(_FIRST_LOOP + (_SPATIAL_SLOTS if is_reduction else 0) + slot)
+        return Tokens(np.stack(features), np.asarray(roles), np.full(len(roles), GIVEN))
 
     def _steps(self) -> Iterator[Step]:
         if len(self.space.sketch_levels) > 1:
@@ -373,11 +287,6 @@ class TiledGrammar(Grammar):
                     yield Step(UNROLL, position + 1, -1)
                 case LocationDecision():
                     yield Step(LOCATION, position + 1, -1)
-
-
-def packed_role(name: str) -> int:
-    """Return the role of a packed kernel's decision."""
-    return _FIRST_OPTION + PACKED_DECISIONS.index(name)
 
 
 def _slots_of(kernel: TiledKernel) -> tuple[int, ...]:

@@ -17,7 +17,6 @@ from scripts.options.tuning_options import (
     JsonOption,
     ModelArgument,
     ShapeOption,
-    TrialBudgetOption,
     TuningOptions,
     ValueOption,
 )
@@ -48,7 +47,6 @@ class CompileOptions(TuningOptions):
     batch: BatchOption = Defaults.batch
     shape: ShapeOption = None
     value: ValueOption = None
-    trial_budget: TrialBudgetOption = Defaults.trial_budget
     graph_level_search: GraphLevelSearchOption = Defaults.graph_level_search
     coalesce: CoalesceOption = Defaults.coalesce
     json: JsonOption = False

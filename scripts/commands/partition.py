@@ -18,7 +18,6 @@ from scripts.options.tuning_options import (
     ModelArgument,
     RemoteTargetOption,
     ShapeOption,
-    TrialBudgetOption,
     TuningOptions,
     ValueOption,
 )
@@ -51,7 +50,6 @@ class PartitionOptions(TuningOptions):
     batch: BatchOption = Defaults.batch
     shape: ShapeOption = None
     value: ValueOption = None
-    trial_budget: TrialBudgetOption = Defaults.trial_budget
     graph_level_search: GraphLevelSearchOption = Defaults.graph_level_search
     coalesce: CoalesceOption = Defaults.coalesce
     picture: Annotated[

@@ -77,7 +77,6 @@ def stages(model: ModelArgument, options: StagesOptions) -> None:
         raise typer.BadParameter(
             f"{model} marks no cuts of its own; give --cut, once for each, or --devices, the number of stages"
         )
-    options = tuning_options.spend_trials(options, loaded, None)
     with tuning_options.open_session(options) as session:
         cuts = tuple(options.cut) if options.cut else None
         found = measure_stages(loaded, session, num_stages=options.devices, cuts=cuts)

@@ -1,4 +1,4 @@
-"""Documents of `tessel language`."""
+"""What `tessel language` prints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class SchedulesCollected(msgspec.Struct, frozen=True, kw_only=True):
         kernels: of the collection.
         trials: of them in the records now.
         new_trials: measured now.
-        new_own_trials: of built-in kernels that compute the same, measured now.
         mean_quality: by round, the mean over its trials of the kernel's best latency over theirs; the first
             is of random schedules; null where nothing was measured now.
         model: folder of the draft model; null where the trials are too few for one.
@@ -31,7 +30,6 @@ class SchedulesCollected(msgspec.Struct, frozen=True, kw_only=True):
     kernels: int
     trials: int
     new_trials: int
-    new_own_trials: int
     mean_quality: tuple[float | None, ...]
     model: str | None
     interval: float | None

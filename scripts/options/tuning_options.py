@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tuner.tuning.session import Session
 
 MODEL_HELP = "A name of the zoo (`gpt2`, `gpt2:tiny`, …), an .onnx or .pt2 file, or `module:function`."
-SCHEDULE_COST_MODELS = ("tvm", "records", "draft")
 PROPOSERS = ("language", "draft", "neighbour", "evolutionary", "random")
 PRICES = ("measured", "active", "model")
 
@@ -75,14 +74,7 @@ AssignOption = Annotated[
 ]
 TrialsOption = Annotated[
     int,
-    typer.Option(help="Trials of each kernel, built-in and MetaSchedule's; 0 tunes none."),
-]
-TrialBudgetOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Trials of all kernels of the model together, built-in and MetaSchedule's, allocated in rounds "
-        "to those that gain most end to end; proposed by --proposer, `draft` if left out.",
-    ),
+    typer.Option(help="MetaSchedule trials of each kernel; 0 tunes none."),
 ]
 ThreadsOption = Annotated[
     int | None,
@@ -149,16 +141,6 @@ DatabaseOption = Annotated[
     typer.Option(
         "--tvm-database",
         help="Folder of a MetaSchedule database in TVM's format; with --trials, new trials are added to it.",
-    ),
-]
-ScheduleCostModelOption = Annotated[
-    str,
-    typer.Option(
-        "--schedule-cost-model",
-        help="Model that ranks MetaSchedule's candidates: TVM's own (`tvm`), or one trained on all trials in "
-        "the records, by loops (`records`) or by decisions (`draft`).",
-        autocompletion=completion.one_of(*SCHEDULE_COST_MODELS),
-        callback=lambda text: check_choice("--schedule-cost-model", text, SCHEDULE_COST_MODELS),
     ),
 ]
 FleetOption = Annotated[
@@ -247,32 +229,12 @@ class TuningOptions(MeasuringOptions):
     prune: PruneOption = SearchOptions.prune
     match: MatchOption = SearchOptions.match
     database: DatabaseOption = SearchOptions.tvm_database
-    schedule_cost_model: ScheduleCostModelOption = SearchOptions.schedule_cost_model
     fleet: FleetOption = SearchOptions.fleet
     proposer: ProposerOption = SearchOptions.proposer
     language_model: LanguageModelOption = SearchOptions.language_model
 
 
-_Options = TypeVar("_Options", bound=TuningOptions)
 _Job = TypeVar("_Job")
-
-
-def spend_trials(options: _Options, model: Model, budget: int | None) -> _Options:
-    """Tune a model's kernels before anything is priced; return options that build with what was found."""
-    from tuner.tuning.search.kernel_budget import spend_trials
-
-    search = search_options(options)
-    with messages.bar("tuning kernels") as update:
-        found = spend_trials(search, model, budget, sessions.shown_report(update))
-    if found is search:
-        return options
-    return replace(
-        options,
-        backends=None if found.backends is None else ",".join(found.backends),
-        database=found.tvm_database,
-        proposer=found.proposer,
-        language_model=found.language_model,
-    )
 
 
 @contextmanager

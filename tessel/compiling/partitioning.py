@@ -26,7 +26,6 @@ from tuner.tuning.partition_model import PartitionedModel, partition_model, prep
 from tuner.tuning.partitioned_function import choose_partition, partition_plans, price_function
 from tuner.tuning.predict_partition import predict_partition
 from tuner.tuning.search.gpu_prediction import describe_prediction, gpu_model, is_predicted_for_gpu
-from tuner.tuning.search.kernel_budget import spend_trials
 from tuner.tuning.search.opening import assignments_of, open_search
 from tuner.tuning.search.options import DEFAULT_RECORDS, MatchName, PartitionOptions, PriceName
 from tuner.tuning.session import Report, Session, TuningProgress
@@ -61,7 +60,6 @@ class PartitionKeywords(TypedDict, total=False):
     prune: bool
     match: MatchName
     tvm_database: Path | None
-    schedule_cost_model: str
     fleet: str | None
     proposer: str | None
     language_model: Path | None
@@ -69,7 +67,6 @@ class PartitionKeywords(TypedDict, total=False):
     batch: int
     shape: Mapping[str, tuple[int, ...]] | None
     value: Mapping[str, bool | int | float] | None
-    trial_budget: int | None
     graph_level_search: int
     coalesce: bool
 
@@ -115,8 +112,7 @@ def find_mix(model: Model, options: PartitionOptions, report: Report) -> Partiti
     """Return the best mix for a model that was loaded."""
     if is_predicted_for_gpu(options):
         return _predicted(model, options, report)
-    spent = spend_trials(options, model, options.trial_budget, report)
-    with open_search(spent, report) as session:
+    with open_search(options, report) as session:
         return partition_model(
             model, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
         )
@@ -242,8 +238,7 @@ def compile_model(
 ) -> CompiledModel:
     """Return the program of a model that was loaded."""
     require_compilable(model, resolve_target(options.target, num_threads=options.threads))
-    spent = spend_trials(options, model, options.trial_budget, report)
-    with open_search(spent, report) as session:
+    with open_search(options, report) as session:
         mix = partition_model(
             model, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
         )

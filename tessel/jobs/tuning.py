@@ -22,7 +22,6 @@ from tessel.jobs.inputs.tune_options import Shapes, TuneOptions
 from tessel.jobs.layouts.placement_schedules import find_plan
 from tessel.jobs.layouts.placements import measure_placements, settings_by_placement
 from tessel.jobs.plan import Plan
-from tessel.jobs.sessions import shown_report
 from tessel.jobs.sources import load_model
 from tessel.progress import messages
 
@@ -69,7 +68,6 @@ def tune_with(model: Any, options: TuneOptions, example_inputs: Any = None) -> P
     shapes, *others = sorted_shapes(options.shape)
     _check_other_shapes(others, placements, options)
     loaded = _load(model, example_inputs, shapes, options)
-    options = _spend_trials(options, loaded)
     tuned, choice = measure_placements(loaded, placements, shapes, options)
     plan, stopped_by = find_plan(tuned, choice, options)
     if others:
@@ -94,13 +92,6 @@ def _load(model: Any, example_inputs: Any, shapes: Shapes, options: TuneOptions)
         batch=options.batch,
         training=options.train,
     )
-
-
-def _spend_trials(options: TuneOptions, model: Any) -> TuneOptions:
-    from tuner.tuning.search.kernel_budget import spend_trials
-
-    with messages.bar("tuning kernels") as update:
-        return spend_trials(options, model, options.trial_budget, shown_report(update))
 
 
 def _plan_for(

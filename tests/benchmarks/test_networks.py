@@ -13,7 +13,6 @@ pytest.importorskip("torch")
 import torch
 
 from benchmarks.networks import contenders
-from benchmarks.networks.report import UNTUNED, report
 
 pytestmark = pytest.mark.torch
 
@@ -43,27 +42,3 @@ def test_the_extra_brings_what_contenders_need_and_the_constraints_pin_it() -> N
     assert {"torch", "onnxruntime"} <= set(extras["bench"][0].partition("[")[2].rstrip("]").split(","))
     assert "\nonnxscript==" in (ROOT / "constraints.txt").read_text()
     assert ".[bench]" in (ROOT / "Makefile").read_text()
-
-
-def test_the_report_tells_what_tuning_gained() -> None:
-    def network(name: str, latency_ms: dict[str, float], ratios: dict[str, list[float]]) -> dict[str, object]:
-        return {
-            "network": name,
-            "latency_ms": latency_ms,
-            "ratio_to_mix": ratios,
-            "errors": {"mix": 1e-6},
-            "parts": {"mix": {"tvm": 2}},
-            "sums_ms": {"mix": 1.0, "tvm": 1.5},
-            "products_gflop": 0.1,
-            "peak_gflops": 100.0,
-            "trials": 200,
-            "tuning_s": 95.0,
-        }
-
-    tuned = network("quick", {"mix": 2.0, UNTUNED: 2.4, "tvm": 3.0}, {UNTUNED: [1.21, 1.1, 1.3]})
-    same = network("same", {"mix": 4.0, UNTUNED: 4.0, "tvm": 5.0}, {})
-    text = report([tuned, same])
-    assert "| quick | 200 | 95 | 1.210 [1.10, 1.30] |" in text
-    assert "| same | 200 | 95 | 1.000 [1.00, 1.00] |" in text
-    assert "| **geometric mean** | | | **1.100** |" in text
-    assert "1.50 (tvm)" in text, "the untuned mix is no single backend"

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,7 +88,6 @@ TUNING = {
     "--assign": "matmul=blas",
     "--match": "any",
     "--tvm-database": "{folder}/database",
-    "--schedule-cost-model": "records",
     "--fleet": "tcp://127.0.0.1:8786",
     "--proposer": "draft",
     "--language-model": "{folder}/model",
@@ -99,7 +97,6 @@ TUNING_CONTEXT = {
     "--budget": "--price active",
     "--regret": "--price active",
     "--cost-model": "--price active",
-    "--schedule-cost-model": "--trials 4",
     "--proposer": "--trials 4",
     "--language-model": "--proposer language --trials 4",
 }
@@ -107,13 +104,6 @@ SESSION = {
     "tuner.frontend.load_model": SimpleNamespace(cuts=(), notes=()),
     "tessel.compiling.partitioning.load_model": SimpleNamespace(cuts=(), notes=()),
     "tuner.tuning.search.opening.start_session": contextmanager(lambda: iter(["session"])),
-    "tuner.tuning.search.kernel_budget.tune_model_kernels": SimpleNamespace(
-        database=Path("tuned"), kernels=()
-    ),
-    "tuner.tuning.search.kernel_budget.tune_model": SimpleNamespace(
-        backends=(), chosen={}, kernels=(), covered=frozenset(), spent=0
-    ),
-    "tuner.tuning.search.kernel_budget.load_network": ("network", SimpleNamespace(num_packed=9)),
     "tuner.tuning.search.opening.load_kernel_model": "kernel model",
 }
 
@@ -394,7 +384,6 @@ OF_TVM: dict[str, Case] = {
             "--work": "2",
             "--time-limit": "3s",
             "--graph-level-search": "4",
-            "--trial-budget": "8",
             "--json": "",
         },
         context={**TUNING_CONTEXT, "--link": "--hop-us 3", "--no-recompute": "--memory 1GiB"},
@@ -415,7 +404,6 @@ OF_TVM: dict[str, Case] = {
             **TUNING,
             **MODEL,
             "--graph-level-search": "4",
-            "--trial-budget": "8",
             "--coalesce": "",
             "--picture": "{folder}/out/graph.svg",
             "--width": "column",
@@ -445,7 +433,6 @@ OF_TVM: dict[str, Case] = {
             **TUNING,
             **{name: value for name, value in MODEL.items() if name not in ("--train", "--infer")},
             "--graph-level-search": "4",
-            "--trial-budget": "8",
             "--coalesce": "",
             "--out": "{folder}/out/other.tessel",
             "--json": "",
@@ -569,7 +556,6 @@ OF_TORCH: dict[str, Case] = {
             "--random": "3",
             "--rounds": "2",
             "--batch": "3",
-            "--own": "3",
             "--seed": "5",
             "--json": "",
         },
@@ -578,7 +564,6 @@ OF_TORCH: dict[str, Case] = {
             "scripts.commands.language.collect.find_machine": SimpleNamespace(target="target"),
             "tuner.language.kernels.named_kernels": [("kernel", "module")],
             "tuner.language.collecting.collection_kernels": [("kernel", "module")],
-            "tuner.language.collecting.collect_own": None,
             "tuner.language.collecting.train_on_records": SimpleNamespace(
                 save=lambda folder: None, manifest=SimpleNamespace(num_samples=1, residual=0.5)
             ),
@@ -615,7 +600,7 @@ OF_TORCH: dict[str, Case] = {
             ),
             "scripts.commands.language.train.check_writable_folder": None,
             "tuner.language.model_training.held_out_tasks": frozenset(),
-            "tuner.language.model_training.held_out_packed": frozenset(),
+            "tuner.language.knowledge.ignored_trials": 0,
             "tuner.language.expert_rounds.train_with_rounds": (
                 SimpleNamespace(shape=SimpleNamespace(num_parameters=1)),
                 Manifest(),

@@ -7,9 +7,7 @@ import numpy as np
 from cost_model.draft.decision_features import FEATURE_NAMES, Caches, decision_features
 from cost_model.draft.decision_space import (
     Access,
-    BlockLimits,
     DecisionSpace,
-    FetchDecision,
     LocationDecision,
     Loop,
     Rows,
@@ -18,11 +16,9 @@ from cost_model.draft.decision_space import (
     UnrollDecision,
 )
 from cost_model.draft.draft_model import DraftTrials
-from cost_model.draft.gpu_blocks import gpu_blocks, sample_launchable
 
 CACHES = Caches()
 UNROLL = UnrollDecision((0, 16, 64, 512))
-GPU_UNROLL = UnrollDecision((0, 16, 32, 64, 128, 256, 512, 1024))
 
 
 def product_kernel(rows: int, columns: int, inner: int) -> TiledKernel:
@@ -85,21 +81,3 @@ def made_up_trials(task: str, space: DecisionSpace, count: int, seed: int) -> Dr
     """Return random candidates with their made-up latencies."""
     rows = np.unique(space.sample(count, np.random.default_rng(seed)), axis=0)
     return DraftTrials(task, space, rows, made_up_latencies(space, rows), tuple(range(1, len(rows) + 1)))
-
-
-def gpu_dense_space(rows: int, columns: int, inner: int, limits: BlockLimits | None = None) -> DecisionSpace:
-    """Return the decisions of a product on a GPU: three tiles, two fetches and the unrolling."""
-    tiles = (TileDecision(0, 5, 64), TileDecision(1, 5, 64), TileDecision(2, 3, 64))
-    fetches = tuple(FetchDecision((1, 2, 3, 4), access) for access in range(2))
-    kernel = product_kernel(rows, columns, inner)
-    return DecisionSpace(kernel, (*tiles, *fetches, GPU_UNROLL), (0, 2, 3), limits or BlockLimits())
-
-
-def made_up_gpu_trials(task: str, space: DecisionSpace, count: int, seed: int) -> DraftTrials:
-    """Return launchable candidates, the faster the nearer to 256 threads and 32 results of each."""
-    rows: Rows = np.unique(sample_launchable(space, count, np.random.default_rng(seed)), axis=0)
-    blocks = gpu_blocks(space, rows)
-    results = space.kernel.loops[0].extent * space.kernel.loops[1].extent / (blocks.blocks * blocks.threads)
-    slowdown = np.abs(np.log2(blocks.threads) - 8) / 2 + np.abs(np.log2(results) - 5) / 2
-    latencies = tuple(float(each) for each in 10 * np.exp(slowdown))
-    return DraftTrials(task, space, rows, latencies, tuple(range(1, len(rows) + 1)))

@@ -9,7 +9,7 @@ tests/tuner/language/test_collecting.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,6 @@ from records import open_store
 from records.files.metaschedule import BACKEND, trial_of
 from tuner.backends.metaschedule.candidates import candidates_of
 from tuner.backends.metaschedule.proposers import (
-    DRAFT,
     DraftProposer,
     LanguageProposer,
     Proposer,
@@ -28,13 +27,10 @@ from tuner.backends.metaschedule.proposers import (
 )
 from tuner.backends.metaschedule.trials import KeepTrials, task_name
 from tuner.graph.relax_types import IRModule
-from tuner.language.kernels import is_kernel_name, kernel_module, own_kernel, parse_kernel, random_kernel
+from tuner.language.kernels import kernel_module, random_kernel
 from tuner.language.knowledge import draft_model_of, knowledge_of
 from tuner.language.machine import Machine
 from tuner.language.trials import measure_schedules
-from tuner.targets.vector_registers import vector_registers
-from tuner.tuning.find_own_kernels import WeightedOwnKernel
-from tuner.tuning.own_kernels import OwnTrials, tune_own_kernels
 
 FAMILIES = ("dense", "product", "convolution", "depthwise")
 
@@ -179,50 +175,6 @@ def collect_schedules(
         num_new=sum(map(len, measured)),
         mean_quality=_mean_quality(measured, knowledge_of(records_url, machine).trials),
     )
-
-
-def collect_own(
-    names: Iterable[str],
-    trials: int,
-    *,
-    machine: Machine,
-    records_url: str,
-    proposer: str = DRAFT,
-    network: Network | None = None,
-    on_progress: Report,
-) -> int:
-    """Measure candidates of our own kernels that compute the same as some of a collection.
-
-    Args:
-        names: of kernels; those of a model, and those that none of ours computes, are left out.
-        trials: of each kernel, those included that the records hold.
-        machine: what is measured, and where.
-        records_url: where trials are kept.
-        proposer: who proposes after the first ones.
-        network: the language model, if it proposes.
-        on_progress: told after each batch.
-
-    Returns:
-        The number of trials measured now.
-
-    Raises:
-        RecordError: the records cannot be read or written.
-    """
-    found, registers = {}, vector_registers(machine.target)
-    for name in names:
-        own = own_kernel(parse_kernel(name), registers) if is_kernel_name(name) else None
-        if own is not None:
-            found[own.name] = WeightedOwnKernel(own, 1)
-    total = trials * len(found)
-    with open_store(records_url) as store:
-        tuned = tune_own_kernels(
-            tuple(found.values()),
-            OwnTrials(each=trials, proposer=proposer, network=network),
-            store,
-            machine.target,
-            on_batch=lambda num_trials: on_progress("our own kernels", num_trials, total),
-        )
-    return sum(each.trials for each in tuned)
 
 
 def train_on_records(records_url: str, machine: Machine, *, seed: int) -> DraftModel | None:

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from cost_model.draft.draft_model import MIN_TRIALS
 from cost_model.language.model_files import Manifest
 from cost_model.language.network import Network
-from tuner.backends.metaschedule.proposers import LANGUAGE
 from tuner.errors import TunerError
 from tuner.graph.relax_types import IRModule
-from tuner.language.collecting import CollectionPlan, Report, collect_own, collect_schedules
-from tuner.language.knowledge import draft_model_of, knowledge_of, packed_trials_of
+from tuner.language.collecting import CollectionPlan, Report, collect_schedules
+from tuner.language.knowledge import draft_model_of, knowledge_of
 from tuner.language.model_training import TrainingPlace, TrainingPlan, train_language_model
 
 
@@ -35,7 +33,6 @@ class ExpertRounds:
         kernels: names and modules of the kernels that are measured.
         batch: trials of each in a round.
         trials: of each that the records hold, or shall hold, before the first round.
-        own: likewise of each kernel of our own that computes the same; none are measured if 0.
         builder: TVM's.
         runner: TVM's.
     """
@@ -46,7 +43,6 @@ class ExpertRounds:
     trials: int
     builder: object
     runner: object
-    own: int = 0
 
 
 def train_with_rounds(
@@ -88,20 +84,9 @@ def train_with_rounds(
                 on_progress=on_progress,
                 network=network,
             )
-            if rounds.own:
-                collect_own(
-                    [name for name, _ in rounds.kernels],
-                    rounds.own + number * rounds.batch,
-                    machine=place.machine,
-                    records_url=records_url,
-                    proposer=LANGUAGE,
-                    network=network,
-                    on_progress=on_progress,
-                )
         knowledge = knowledge_of(records_url, place.machine, without=place.held_out, families=plan.families)
-        packed = packed_trials_of(records_url, place.machine, without=place.held_out, families=plan.families)
         model = draft_model_of(knowledge, seed=plan.seed)
-        if model is None and sum(len(each.rows) for each in packed) < MIN_TRIALS:
+        if model is None:
             raise TunerError(
                 f"the records hold {sum(len(each.rows) for each in knowledge.trials)} trials to learn from, "
                 "which are too few; measure more with `tessel language collect`"
@@ -111,7 +96,6 @@ def train_with_rounds(
             msgspec.structs.replace(manifest, rounds=number),
             knowledge.trials,
             model,
-            packed=packed,
             plan=plan,
             place=place,
             on_progress=on_progress,

@@ -16,19 +16,6 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from cost_model.register_tile import lanes_of
-from tuner.backends.cpu.kernels.clamp import RELU
-from tuner.backends.cpu.kernels.depthwise import DepthwiseShape
-from tuner.backends.cpu.kernels.direct import DirectShape
-from tuner.backends.cpu.kernels.packed_product import LANES, ProductShape
-from tuner.backends.cpu.kernels.winograd_shape import choose_shape
-from tuner.backends.cpu.tuned.families import (
-    DepthwiseKernel,
-    DirectKernel,
-    OwnKernel,
-    ProductKernel,
-    WinogradKernel,
-)
 from tuner.backends.metaschedule.backend import tuning_tasks
 from tuner.backends.tvm.native import fuse_as_tvm_does, fuse_function
 from tuner.errors import UnknownNameError
@@ -148,59 +135,6 @@ def kernel_module(kernel: Kernel) -> IRModule:
             return _convolution(channels, extent, channels, size, stride, groups=channels)
     channels, extent, outputs, size, stride = kernel.extents
     return _convolution(channels, extent, outputs, size, stride, groups=1)
-
-
-def own_kernel(kernel: Kernel, registers: int) -> OwnKernel | None:
-    """Return our own kernel that computes the same with packed weights; None where there is none.
-
-    Convolutions of three by three with stride 1 are Winograd's, as the `nhwc` backend has it.
-
-    Args:
-        kernel: what is computed.
-        registers: vectors of 16 that all registers hold, which the kernel's rule cuts for.
-    """
-    match kernel.family:
-        case "dense":
-            rows, inner, columns = kernel.extents
-            if columns < LANES:
-                return None
-            return ProductKernel(
-                shape=ProductShape(rows=rows, depth=inner, columns=columns, registers=registers),
-                data_shape=(rows, inner),
-                result_shape=(rows, columns),
-                activation="relu" if kernel.activation == "relu" else "gelu" if kernel.activation else "",
-                bias_shape=(columns,),
-            )
-        case "depthwise":
-            channels, extent, size, stride = kernel.extents
-            if not lanes_of(channels):
-                return None
-            alone = DepthwiseShape(
-                data=(1, extent, extent, channels),
-                window=(size, size),
-                strides=(stride, stride),
-                padding=(size // 2, size // 2),
-                registers=registers,
-            )
-            return DepthwiseKernel(shape=alone, bias_shape=None, activation=RELU)
-        case "convolution":
-            channels, extent, outputs, size, stride = kernel.extents
-            if not lanes_of(outputs):
-                return None
-            if size == 3 and stride == 1 and lanes_of(channels):
-                cut = choose_shape((1, channels, extent, extent), outputs, (1, 1), registers=registers)
-                return WinogradKernel(shape=cut, bias_shape=None, activation=RELU, registers=registers)
-            shape = DirectShape(
-                data=(1, extent, extent, channels),
-                filters=outputs,
-                window=(size, size),
-                strides=(stride, stride),
-                padding=(size // 2, size // 2),
-                registers=registers,
-                is_planar=not lanes_of(channels),
-            )
-            return DirectKernel(shape=shape, bias_shape=None, activation=RELU)
-    return None
 
 
 def named_kernels(name: str) -> list[tuple[str, IRModule]]:

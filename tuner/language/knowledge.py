@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cost_model.draft.decision_space import DecisionSpace
 from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, DraftTrials, train_draft_model
-from cost_model.draft.packed_families import PackedFamily
 from cost_model.forests.boosting import num_idle_cores
 from cost_model.language.network import Network
 from records import open_store
-from tuner.backends.cpu.tuned.families import family_of
-from tuner.backends.cpu.tuned.kernel_trials import draft_trials, load_kernel_trials
 from tuner.backends.metaschedule.draft_trials import caches_of_this_machine, load_draft_trials
 from tuner.backends.metaschedule.proposers import Knowledge
 from tuner.language.kernels import FAMILIES
 from tuner.language.machine import Machine
+
+_ONCE_TUNED = ("attention", "nhwc", "packed_matmul")
+"""Backends whose kernels earlier versions tuned."""
 
 
 def knowledge_of(
@@ -48,26 +47,22 @@ def knowledge_of(
     )
 
 
-def packed_trials_of(
-    records_url: str,
-    machine: Machine,
-    *,
-    without: Collection[str] = (),
-    families: Collection[str] = FAMILIES,
-) -> tuple[DraftTrials, ...]:
-    """Return the trials of our own kernels that the records hold of this machine; arguments as above."""
+def ignored_trials(records_url: str, machine: Machine) -> int:
+    """Return how many trials of packed kernels the records hold, which earlier versions tuned.
+
+    Raises:
+        RecordError: the records cannot be read.
+    """
     with open_store(records_url) as store:
-        kept = load_kernel_trials(store, machine.target, machine.environment)
-    return tuple(each for each in draft_trials(kept) if each.task not in without and _is_of(each, families))
+        return sum(
+            1
+            for backend in _ONCE_TUNED
+            for _ in store.iterate(backend=backend, target=machine.target.text, role="task")
+        )
 
 
 def family_of_trials(trials: DraftTrials) -> str:
-    """Return which family of `FAMILIES` a kernel is of, by the loops that it is tiled in; empty for none.
-
-    A kernel of our own is of the family that it computes, whatever its method is.
-    """
-    if not isinstance(trials.space, DecisionSpace):
-        return family_of_own(trials.task)
+    """Return which family of `FAMILIES` a kernel is of, by the loops that it is tiled in; empty for none."""
     loops = trials.space.kernel.loops
     spatial = sum(not loop.is_reduction for loop in loops)
     reduced = [loop.extent for loop in loops if loop.is_reduction]
@@ -80,20 +75,6 @@ def family_of_trials(trials: DraftTrials) -> str:
             # Loops over channels come first: each of a depthwise one's has a group of its own.
             return "depthwise" if reduced[0] == 1 else "convolution"
     return ""
-
-
-def family_of_own(kernel: str) -> str:
-    """Return which family of `FAMILIES` a kernel of our own computes, by its name; empty for none."""
-    return _FAMILY_OF_OWN.get(family_of(kernel), "")
-
-
-_FAMILY_OF_OWN = {
-    PackedFamily.PRODUCT: "dense",
-    PackedFamily.DIRECT: "convolution",
-    PackedFamily.WINOGRAD: "convolution",
-    PackedFamily.DEPTHWISE: "depthwise",
-    PackedFamily.ROWWISE: "depthwise",
-}
 
 
 def _is_of(trials: DraftTrials, families: Collection[str]) -> bool:

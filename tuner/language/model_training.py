@@ -2,8 +2,7 @@
 
 Every step leaves a file in the model's folder, and what is there is not done again:
 
-- `distilled.jsonl`: a line for each kernel that nobody measured, with the draft model's diverse best, and one
-  for the kernel of our own that computes the same.
+- `distilled.jsonl`: a line for each kernel that nobody measured, with the draft model's diverse best.
 - `language_model.json` and its weights: the best network so far, from the first epoch on.
 
 A round writes schedules of the kernels that the records know, measures them, and trains again on all trials.
@@ -21,30 +20,19 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, DraftTrials, train_draft_model
-from cost_model.draft.packed_families import PackedFamily
-from cost_model.draft.packed_space import Space
+from cost_model.draft.decision_space import DecisionSpace
+from cost_model.draft.draft_model import DraftModel, DraftTrials
 from cost_model.language.examples import Example, example_of
 from cost_model.language.lessons import Taught, distil, lesson_of, measured_lessons
 from cost_model.language.model_files import Manifest, save_network
 from cost_model.language.network import Network
-from tuner.backends.cpu.tuned.families import family_of, space_of
 from tuner.backends.metaschedule.candidates import candidates_of
-from tuner.backends.metaschedule.draft_trials import caches_of_this_machine
 from tuner.backends.metaschedule.trials import task_name
 from tuner.errors import TunerError
 from tuner.language.collecting import FAMILIES
-from tuner.language.kernels import (
-    is_kernel_name,
-    kernel_module,
-    named_kernels,
-    own_kernel,
-    parse_kernel,
-    random_kernel,
-)
+from tuner.language.kernels import kernel_module, named_kernels, parse_kernel, random_kernel
 from tuner.language.machine import Machine
 from tuner.language.training import fit
-from tuner.targets.vector_registers import vector_registers
 
 DISTILLED = "distilled.jsonl"
 
@@ -113,7 +101,6 @@ def train_language_model(
     known: Sequence[DraftTrials],
     model: DraftModel | None,
     *,
-    packed: Sequence[DraftTrials] = (),
     plan: TrainingPlan,
     place: TrainingPlace,
     on_progress: Report,
@@ -125,7 +112,6 @@ def train_language_model(
         manifest: what is known of it.
         known: trials of all kernels but those held out.
         model: a draft model of them; None where they are too few.
-        packed: trials of our own kernels but those held out.
         plan: how much.
         place: where.
         on_progress: told after each step.
@@ -134,8 +120,6 @@ def train_language_model(
         TunerError: there is nothing to learn from.
     """
     distilled = [] if model is None else list(distilled_kernels(known, model, plan, place, on_progress))
-    distilled += distilled_packed(packed, plan, place, on_progress)
-    known = [*known, *packed]
     measured = measured_lessons(known)
     taught = [*distilled, *measured]
     if not taught:
@@ -152,7 +136,6 @@ def train_language_model(
         num_kernels=len({each.task for each in known}),
         num_trials=sum(len(each.rows) for each in known),
         num_best=sum(len(each.good) for each in measured),
-        num_packed=sum(len(each.rows) for each in packed),
     )
 
     def lessons(rng: np.random.Generator) -> list[Example]:
@@ -201,53 +184,6 @@ def distilled_kernels(
         yield from kept.taught(name, task, spaces, model, seed)
 
 
-def distilled_packed(
-    packed: Sequence[DraftTrials], plan: TrainingPlan, place: TrainingPlace, on_progress: Report
-) -> Iterator[Taught]:
-    """Yield the same of our own kernels for the same problems, each by a draft model of its family.
-
-    Args:
-        packed: trials of our own kernels.
-        plan: how many kernels.
-        place: where, and what is held out.
-        on_progress: told after each kernel.
-    """
-    families: dict[PackedFamily, list[DraftTrials]] = {}
-    for each in packed:
-        families.setdefault(family_of(each.task), []).append(each)
-    caches = caches_of_this_machine(place.machine.target.num_threads)
-    models = {
-        family: train_draft_model(
-            trials, caches=caches, device_model=place.machine.environment.device_model, seed=plan.seed
-        )
-        for family, trials in families.items()
-        if sum(len(each.rows) for each in trials) >= MIN_TRIALS
-    }
-    if not models:
-        return
-    kept = _Kept(place.folder, _digest_of(packed))
-    measured = {each.task for each in packed}
-    registers = vector_registers(place.machine.target)
-    names = _kernel_names(plan)
-    for number, name in enumerate(names):
-        on_progress(f"distilling {name}, packed", number, len(names))
-        own = own_kernel(parse_kernel(name), registers)
-        if own is None or own.name in measured or own.name in place.held_out:
-            continue
-        model = models.get(family_of(own.name))
-        if model is not None:
-            measured.add(own.name)  # others differ in what follows alone
-            seed = np.random.default_rng([plan.seed, number, 4])
-            yield from kept.taught(own.name, own.name, [space_of(own.name, registers)], model, seed)
-
-
-def held_out_packed(names: Sequence[str], machine: Machine) -> frozenset[str]:
-    """Return the kernels of our own that compute the same as some kernels; those of models are left out."""
-    registers = vector_registers(machine.target)
-    found = [own_kernel(parse_kernel(name), registers) for name in names if is_kernel_name(name)]
-    return frozenset(each.name for each in found if each is not None)
-
-
 class _Kept:
     """The lines of `distilled.jsonl` that follow from the same trials, and those that are added."""
 
@@ -258,7 +194,12 @@ class _Kept:
         self.lines = {each.kernel: each for each in _read(self.path) if each.model == digest}
 
     def taught(
-        self, name: str, task: str, spaces: Sequence[Space], model: DraftModel, rng: np.random.Generator
+        self,
+        name: str,
+        task: str,
+        spaces: Sequence[DecisionSpace],
+        model: DraftModel,
+        rng: np.random.Generator,
     ) -> list[Taught]:
         """Return what is learnt of a kernel, distilled now or before."""
         line = self.lines.get(name)

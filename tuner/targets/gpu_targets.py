@@ -45,17 +45,6 @@ def sheet_of(name: str) -> GpuDevice | None:
         return None
 
 
-def sheet_like(attributes: Mapping[str, Any]) -> GpuDevice | None:
-    """Return the data sheet of a device with a target's architecture and second-level cache, if any.
-
-    Targets that are made for tuning have no tag any more.
-    """
-    capability = compute_capability(str(attributes["arch"]))
-    l2_bytes = int(attributes.get("l2_cache_size_bytes", 0))
-    alike = [each for each in GPU_DEVICES if each.compute_capability == capability]
-    return next((each for each in alike if int(each.l2_mib * 2**20) == l2_bytes), None)
-
-
 def gpu_attributes(device: GpuDevice) -> dict[str, Any]:
     """Return TVM's attributes of a device, as its own tags have them."""
     limits = device.compute_limits

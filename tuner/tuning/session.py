@@ -99,8 +99,6 @@ class SessionSettings:
         backend_names: backends to choose among; every available one if None.
         trials: MetaSchedule trials per kernel; 0 leaves that backend out, unless there is a database.
         database: folder of a MetaSchedule database to read and add to; one of our own if None.
-        schedule_cost_model: who orders MetaSchedule's trials: `tvm`, or `records` or `draft` for a model of
-            those that the records hold, by loops or by decisions.
         proposer: who proposes MetaSchedule's trials; if None, evolution where they are enough for it.
         language_model: folder of the language model, if that proposes; the usual one if None.
         num_threads: threads each measurement uses; all cores if None.
@@ -114,7 +112,6 @@ class SessionSettings:
     backend_names: Sequence[str] | None = None
     trials: int = 0
     database: str | None = None
-    schedule_cost_model: str = "tvm"
     proposer: str | None = None
     language_model: str | None = None
     num_threads: int | None = None
@@ -272,11 +269,10 @@ def _tuned_in_fleet(settings: SessionSettings, records_url: str) -> str | None:
         )
     if records_url.startswith("postgresql"):
         return _tuned(settings, records_url)
-    if settings.schedule_cost_model != "tvm" or settings.proposer in ("draft", "neighbour"):
+    if settings.proposer in ("draft", "neighbour"):
         raise ValueError(
             "the machines of a fleet learn from records only where they reach them, and these are a file of "
-            "this machine; give --records with a PostgreSQL server, or leave out --schedule-cost-model and "
-            "--proposer"
+            "this machine; give --records with a PostgreSQL server, or leave out --proposer"
         )
     return _tuned(settings, "")
 
@@ -405,7 +401,6 @@ def _tuned(settings: SessionSettings, records_url: str) -> str | None:
     named = {
         "trials": settings.trials,
         **where,
-        "cost_model": settings.schedule_cost_model,
         **({"records": records_url} if records_url else {}),
         **({} if settings.proposer is None else {"proposer": settings.proposer}),
         **({} if settings.language_model is None else {"language_model": settings.language_model}),

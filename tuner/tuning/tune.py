@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 
-from tuner.backends.cpu.tuned.tuned_backend import tiles_of
 from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.measuring.communication.transfer import BACKEND as TRANSFER_BACKEND
@@ -240,7 +239,6 @@ def _plan_stages(
         reference="" if model.reference is None else model.reference.mode,
         notes=model.notes,
         torch_calls=model.called,
-        tiles=tiles_of(session.backends).text,
         binds_weights=not model.training,
     )
 

@@ -46,15 +46,10 @@ class CollectOptions:
     count: Annotated[int, typer.Option(help="Random kernels, of all families in turn.")] = 48
     random: Annotated[
         int,
-        typer.Option(
-            help="Trials at random of each kernel; with 0, and 0 rounds, those of built-in kernels alone."
-        ),
+        typer.Option(help="Trials at random of each kernel."),
     ] = 16
     rounds: Annotated[int, typer.Option(help="Rounds guided by the draft model after that.")] = 4
     batch: Annotated[int, typer.Option(help="Trials of each kernel in a guided round.")] = 9
-    own: Annotated[
-        int, typer.Option(help="Trials of each built-in kernel that computes the same; 0 for none.")
-    ] = 24
     seed: SeedOption = 0
     json: JsonOption = False
 
@@ -73,20 +68,19 @@ def collect(options: CollectOptions) -> None:
         ("--random", options.random, 0),
         ("--rounds", options.rounds, 0),
         ("--batch", options.batch, 1),
-        ("--own", options.own, 0),
         ("--threads", options.threads, 1),
     )
     check_writable_folder(options.out)
     from tuner.backends.metaschedule.trial_worker import builder_and_runner
-    from tuner.language.collecting import CollectionPlan, collect_own, collect_schedules, train_on_records
+    from tuner.language.collecting import CollectionPlan, collect_schedules, train_on_records
 
     machine = find_machine(options.target, options.threads)
     plan = CollectionPlan(
         random=options.random, rounds=options.rounds, batch=options.batch, seed=options.seed
     )
-    if not plan.trials and not options.own:
+    if not plan.trials:
         raise typer.BadParameter(
-            "--random, --rounds and --own ask for no trial; leave one out or give it a larger number"
+            "--random and --rounds ask for no trial; leave one out or give it a larger number"
         )
     builder, runner = builder_and_runner(options.threads)
     kernels = _kernels(options)
@@ -100,17 +94,10 @@ def collect(options: CollectOptions) -> None:
             runner=runner,
             on_progress=update,
         )
-        num_own = collect_own(
-            [name for name, _ in kernels],
-            options.own,
-            machine=machine,
-            records_url=options.records,
-            on_progress=update,
-        )
         model = train_on_records(options.records, machine, seed=options.seed)
     if model is not None:
         model.save(options.out)
-    _show(found, num_own, model, options)
+    _show(found, model, options)
 
 
 def _kernels(options: CollectOptions) -> list[tuple[str, IRModule]]:
@@ -130,7 +117,7 @@ def _kernels(options: CollectOptions) -> list[tuple[str, IRModule]]:
     return list(kernels.items())
 
 
-def _show(found: Collected, num_own: int, model: DraftModel | None, options: CollectOptions) -> None:
+def _show(found: Collected, model: DraftModel | None, options: CollectOptions) -> None:
     if options.json:
         from scripts.documents.language_models import SchedulesCollected
 
@@ -139,7 +126,6 @@ def _show(found: Collected, num_own: int, model: DraftModel | None, options: Col
                 kernels=found.num_kernels,
                 trials=found.num_trials,
                 new_trials=found.num_new,
-                new_own_trials=num_own,
                 mean_quality=found.mean_quality,
                 model=None if model is None else str(options.out),
                 interval=None if model is None else model.manifest.residual,
@@ -153,10 +139,7 @@ def _show(found: Collected, num_own: int, model: DraftModel | None, options: Col
         if quality is not None:
             label = "random schedules" if number == 0 else f"guided round {number}"
             console.print_line(f"{label}: {quality:.0%} of the best speed in the mean")
-    console.print_line(f"built-in kernels: {num_own} trials measured now")
-    if model is None and not (options.random or options.rounds):
-        messages.note("no trial was asked for that a draft model of MetaSchedule's space learns from")
-    elif model is None:
+    if model is None:
         messages.note("these are too few trials for a draft model; raise --random or --count")
     else:
         console.print_line(f"draft model of {model.manifest.num_samples} trials written to {options.out}")

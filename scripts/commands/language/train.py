@@ -38,8 +38,6 @@ _ROUND_KERNELS = 48
 
 _TRIALS_BEFORE_ROUNDS = 52
 
-_OWN_BEFORE_ROUNDS = 24
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
@@ -93,17 +91,20 @@ def train(options: TrainOptions) -> None:
         raise typer.BadParameter(f"--learning-rate is {options.learning_rate}; it is above 0 and below 1")
     from tuner.language.collecting import FAMILIES
     from tuner.language.expert_rounds import train_with_rounds
-    from tuner.language.model_training import TrainingPlace, TrainingPlan, held_out_packed, held_out_tasks
+    from tuner.language.knowledge import ignored_trials
+    from tuner.language.model_training import TrainingPlace, TrainingPlan, held_out_tasks
 
     machine = find_machine(options.target, options.threads)
     check_writable_folder(options.out)
     network, manifest = _initial(options, machine)
     words = (options.hold_out or "").split()
     kernels = [word for word in words if word not in FAMILIES]
-    held_out = held_out_tasks(kernels) | held_out_packed(kernels, machine)
     families = tuple(family for family in FAMILIES if family not in words)
     if not families:
         raise typer.BadParameter("--hold-out names every family of kernels; leave one to be learnt")
+    ignored = ignored_trials(options.records, machine)
+    if ignored:
+        messages.note(f"{ignored} trials are ignored: earlier versions tuned packed kernels by them")
     with messages.bar("starting") as update:
         network, manifest = train_with_rounds(
             network,
@@ -116,7 +117,7 @@ def train(options: TrainOptions) -> None:
                 families=families,
             ),
             rounds=_rounds(options),
-            place=TrainingPlace(machine, options.out, held_out),
+            place=TrainingPlace(machine, options.out, held_out_tasks(kernels)),
             records_url=options.records,
             on_progress=update,
         )
@@ -157,7 +158,6 @@ def _rounds(options: TrainOptions) -> ExpertRounds | None:
         kernels=collection_kernels(_ROUND_KERNELS, options.seed),
         batch=options.batch,
         trials=_TRIALS_BEFORE_ROUNDS,
-        own=_OWN_BEFORE_ROUNDS,
         builder=builder,
         runner=runner,
     )

@@ -14,7 +14,6 @@ from scripts.options.tuning_options import (
     GraphLevelSearchOption,
     JsonOption,
     RemoteTargetOption,
-    TrialBudgetOption,
     TuningOptions,
     ValueOption,
 )
@@ -116,6 +115,5 @@ class TuneCommandOptions(TuningOptions):
             show_default=False,
         ),
     ] = None
-    trial_budget: TrialBudgetOption = TuneOptions.trial_budget
     graph_level_search: GraphLevelSearchOption = TuneOptions.graph_level_search
     json: JsonOption = False

@@ -13,7 +13,6 @@ LANGUAGE_COLLECT: Mapping[str, tuple[Rule, ...]] = {
         "--target",
         "--threads",
         "--kernels",
-        "--own",
         "--random",
         "--rounds",
         "--seed",

@@ -21,7 +21,8 @@ def _names_function(model: str) -> bool:
     return bool(colon) and location not in MODELS
 
 
-def _is_gpu(line: CommandLine) -> bool:
+def is_gpu(line: CommandLine) -> bool:
+    """Say whether the target is a GPU."""
     target = str(line.values["--target"])
     return target == "cuda" or target.startswith("nvidia/")
 
@@ -32,26 +33,13 @@ def _tunes_nothing(line: CommandLine) -> bool:
     return bool(names) and not any(name.partition("?")[0] == "metaschedule" for name in names)
 
 
-def _tunes_no_kernel(line: CommandLine) -> bool:
-    names = [name.strip() for name in str(line.values.get("--backends") or "").split(",")]
-    own = ("packed_matmul", "nhwc", "attention")
-    return _tunes_nothing(line) and not any(name.partition("?")[0] in own for name in names)
-
-
-NO_TUNED_KERNEL = Rule(
-    excludes=(
-        Condition("--backends that lack metaschedule, packed_matmul, nhwc and attention", _tunes_no_kernel),
-    ),
-    why="no other backend tunes its kernels",
-    remedy="add one of these to --backends",
-)
 NO_TUNER = Rule(
     excludes=(Condition("--backends that lack metaschedule", _tunes_nothing),),
     why="no other backend tunes its kernels",
     remedy="add metaschedule to --backends",
 )
 THREADS = Rule(
-    excludes=(Condition("a GPU for --target", _is_gpu),),
+    excludes=(Condition("a GPU for --target", is_gpu),),
     why="a GPU's kernels are driven by one thread",
 )
 BATCH = (

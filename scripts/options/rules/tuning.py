@@ -11,9 +11,9 @@ from scripts.options.rules.measuring import (
     JOBS,
     MEASURED,
     MEASURING,
-    NO_TUNED_KERNEL,
     NO_TUNER,
     PREDICTED,
+    is_gpu,
 )
 from scripts.options.rules.rule import Condition, Rule, free, given, valued
 
@@ -21,41 +21,28 @@ _TRIALS = Condition(
     "--trials above 0",
     lambda line: isinstance(trials := line.values["--trials"], int) and trials > 0,
 )
-_DEALT = given("--trial-budget")
-_TRIAL_BUDGET = (
-    NO_TUNED_KERNEL,
-    MEASURED,
-    Rule(excludes=given("--trials"), why="that gives every kernel trials of its own"),
-    Rule(excludes=given("--fleet"), why="kernels of a model share trials on this machine alone"),
-    Rule(
-        excludes=(valued("--proposer", "evolutionary"),),
-        why="evolution begins anew with every kernel",
-        remedy="choose another --proposer",
-    ),
+_LEARNT_ON_GPU = Condition(
+    "draft, language or neighbour on a GPU",
+    lambda line: is_gpu(line) and line.values["--proposer"] in ("draft", "language", "neighbour"),
 )
 _TUNING: Mapping[str, tuple[Rule, ...]] = {
     **free("--price", "--prune", "--match", "--assign"),
     **MEASURING,
     "--fleet": (MEASURED,),
     "--jobs": (JOBS, HERE),
-    "--trials": (NO_TUNED_KERNEL,),
+    "--trials": (NO_TUNER,),
     "--budget": (ACTIVE,),
     "--regret": (ACTIVE,),
     "--cost-model": (PREDICTED,),
     "--tvm-database": (NO_TUNER, HERE),
-    "--schedule-cost-model": (
-        NO_TUNER,
-        Rule(needs=(_TRIALS,), why="it orders trials, and there is none", remedy="add --trials"),
-        Rule(
-            excludes=(valued("--proposer", "draft", "language", "neighbour", "random"),),
-            why="this proposer orders schedules itself",
-            remedy="leave --schedule-cost-model out",
-        ),
-        MEASURED,
-    ),
     "--proposer": (
-        NO_TUNED_KERNEL,
-        Rule(needs=(_TRIALS, *_DEALT), why="it proposes trials, and there is none", remedy="add --trials"),
+        NO_TUNER,
+        Rule(needs=(_TRIALS,), why="it proposes trials, and there is none", remedy="add --trials"),
+        Rule(
+            excludes=(_LEARNT_ON_GPU,),
+            why="there they have no trials to learn from",
+            remedy="choose evolutionary or random",
+        ),
         MEASURED,
     ),
     "--language-model": (
@@ -97,7 +84,6 @@ TUNE: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "--graph-level-search": (MEASURED,),
-    "--trial-budget": _TRIAL_BUDGET,
 }
 _OF_GRAPH_PICTURES = Rule(needs=given("--picture"), why="nothing is drawn", remedy="add --picture graph.svg")
 PARTITION: Mapping[str, tuple[Rule, ...]] = {
@@ -108,7 +94,6 @@ PARTITION: Mapping[str, tuple[Rule, ...]] = {
     "--style": (_OF_GRAPH_PICTURES,),
     "--graph-level-search": (MEASURED,),
     "--coalesce": (MEASURED,),
-    "--trial-budget": _TRIAL_BUDGET,
 }
 COMPILE: Mapping[str, tuple[Rule, ...]] = {
     **free("--out", "--shape", "--value"),
@@ -116,7 +101,6 @@ COMPILE: Mapping[str, tuple[Rule, ...]] = {
     "--batch": BATCH,
     "--graph-level-search": (MEASURED,),
     "--coalesce": (MEASURED,),
-    "--trial-budget": _TRIAL_BUDGET,
 }
 STAGES: Mapping[str, tuple[Rule, ...]] = {
     **free("--devices", "--save"),

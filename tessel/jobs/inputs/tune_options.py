@@ -41,7 +41,6 @@ class TuneOptions(SearchOptions):
         no_recompute: whether all activations are kept.
         work: units of the search of schedules, of about a second each.
         time_limit: of that search, such as `10s`, or seconds.
-        trial_budget: trials of all kernels of the model together.
         graph_level_search: whole programs that an evolutionary search may measure after the first answer.
     """
 
@@ -60,7 +59,6 @@ class TuneOptions(SearchOptions):
     no_recompute: bool = False
     work: float | None = None
     time_limit: str | float | None = None
-    trial_budget: int | None = None
     graph_level_search: int = 0
 
     @property

@@ -117,7 +117,7 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
         ({"schema_version": 99}, "schema_version 99"),
         ({"caches": [0, 1, 2]}, "not a cost model's manifest"),
         ({"residual": -1}, "not a cost model's manifest"),
-        ({"feature_names": []}, "features of version 3, 0 of them.*language collect"),
+        ({"feature_names": []}, "features of version 4, 0 of them.*language collect"),
         ({"digests": {}}, "names 0 forests"),
         ({"unknown": 1}, "unknown"),
     ],

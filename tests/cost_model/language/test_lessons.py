@@ -8,7 +8,7 @@ from draft_samples import CACHES, dense_space, made_up_latencies, made_up_trials
 from cost_model.draft.draft_model import train_draft_model
 from cost_model.language.examples import example_of
 from cost_model.language.lessons import ANSWERS, NEAR_BEST, context_of, distil, lesson_of, measured_lessons
-from cost_model.language.packed_text import grammar_of
+from cost_model.language.text import Grammar
 
 KNOWN = [
     made_up_trials(f"kernel {rows}", dense_space(rows, columns, 64), 60, rows)
@@ -50,7 +50,7 @@ def test_a_prompt_leaves_out_the_kernel_itself_as_a_neighbour() -> None:
 def test_an_example_says_what_could_have_been_written() -> None:
     taught = measured_lessons(KNOWN)[2]
     lesson = lesson_of(taught, KNOWN, np.random.default_rng(3))
-    example, grammar = example_of(lesson), grammar_of(taught.space)
+    example, grammar = example_of(lesson), Grammar(taught.space)
     for answer, row in enumerate(lesson.rows):
         values = grammar.values(row)
         for index, step in enumerate(grammar.steps):

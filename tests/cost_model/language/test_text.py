@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cost_model.draft.decision_space import DecisionSpace
 from cost_model.language.lessons import context_of
-from cost_model.language.text import MAX_NEIGHBOURS, NUM_ROLES, NUM_SEGMENTS, TiledGrammar
+from cost_model.language.text import MAX_NEIGHBOURS, NUM_ROLES, NUM_SEGMENTS, Grammar
 
 SPACES = [dense_space(24, 72, 112), dense_space(1, 49, 768), convolution_space(10, 14, 24, 3, 2)]
 
@@ -19,13 +19,13 @@ SPACES = [dense_space(24, 72, 112), dense_space(1, 49, 768), convolution_space(1
 @given(seed=st.integers(0, 10**6))
 def test_a_candidate_reads_back(space: DecisionSpace, seed: int) -> None:
     (row,) = space.sample(1, np.random.default_rng(seed))
-    grammar = TiledGrammar(space)
+    grammar = Grammar(space)
     assert np.array_equal(grammar.row(grammar.values(row)), row)
 
 
 @pytest.mark.parametrize("space", SPACES)
 def test_whatever_is_offered_is_legal_and_every_candidate_can_be_written(space: DecisionSpace) -> None:
-    grammar, rng = TiledGrammar(space), np.random.default_rng(0)
+    grammar, rng = Grammar(space), np.random.default_rng(0)
     for _ in range(50):
         values: list[int] = []
         for step in grammar.steps:
@@ -42,12 +42,12 @@ def test_whatever_is_offered_is_legal_and_every_candidate_can_be_written(space: 
 
 
 def test_nothing_is_written_of_loops_that_have_nothing_to_decide() -> None:
-    whole, flat = (TiledGrammar(dense_space(rows, 48, 64)) for rows in (16, 1))
+    whole, flat = (Grammar(dense_space(rows, 48, 64)) for rows in (16, 1))
     assert len(whole.steps) - len(flat.steps) == 3
 
 
 def test_options_are_told_apart() -> None:
-    grammar = TiledGrammar(SPACES[2])
+    grammar = Grammar(SPACES[2])
     values = grammar.values(SPACES[2].sample(1, np.random.default_rng(1))[0])
     for index, step in enumerate(grammar.steps):
         features = [option.features.tobytes() for option in grammar.options(step, values[:index])]
@@ -57,7 +57,7 @@ def test_options_are_told_apart() -> None:
 def test_a_prompt_holds_the_kernel_its_neighbours_and_its_own_trials() -> None:
     space = SPACES[0]
     others = [made_up_trials(f"other {rows}", dense_space(rows, 64, 96), 30, rows) for rows in (8, 16, 32)]
-    grammar = TiledGrammar(space)
+    grammar = Grammar(space)
     alone = grammar.prompt(context_of(space, [], space.sample(0, np.random.default_rng(0))))
     assert len(alone) == 1 + len(space.kernel.loops)
     context = context_of(space, others, space.sample(5, np.random.default_rng(0)))

@@ -175,7 +175,7 @@ def test_an_interrupted_collection_keeps_its_trials_and_goes_on(
     tessel: Callable[..., Any], tmp_path: Path
 ) -> None:
     words = (
-        "language collect --kernels dense:16x64x96 --random 6 --rounds 40 --batch 6 --own 0 "
+        "language collect --kernels dense:16x64x96 --random 6 --rounds 40 --batch 6 "
         f"--records {tmp_path}/records.db --out {tmp_path}/draft"
     )
     rest = interrupted(words, after="guided round")
@@ -189,26 +189,9 @@ def test_an_interrupted_collection_keeps_its_trials_and_goes_on(
     assert (document["trials"], document["new_trials"]) == (total, total - before)
 
 
-def test_own_kernels_are_collected_alone(tessel: Callable[..., Any], tmp_path: Path) -> None:
-    words = [
-        "language",
-        "collect",
-        "--kernels",
-        "dense:16x64x96",
-        "--random",
-        "0",
-        "--rounds",
-        "0",
-        "--own",
-        "5",
-    ]
-    words += ["--records", f"{tmp_path}/records.db", "--out", f"{tmp_path}/draft", "--json"]
-    document = json.loads(tessel(*words).stdout)
-    assert (document["trials"], document["new_trials"], document["new_own_trials"]) == (0, 0, 5)
-    assert document["model"] is None
-    assert json.loads(tessel(*words).stdout)["new_own_trials"] == 0
-    words[words.index("--own") + 1] = "0"
-    refused = tessel(*words)
+def test_a_collection_of_no_trials_is_refused(tessel: Callable[..., Any], tmp_path: Path) -> None:
+    words = ["language", "collect", "--kernels", "dense:16x64x96", "--random", "0", "--rounds", "0"]
+    refused = tessel(*words, "--records", f"{tmp_path}/records.db", "--out", f"{tmp_path}/draft")
     assert refused.status == 2
     assert "ask for no trial" in refused.stderr
 

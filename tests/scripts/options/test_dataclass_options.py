@@ -27,7 +27,7 @@ def test_fields_stand_where_the_options_stood_and_come_back_as_one() -> None:
 
     names = list(inspect.signature(command).parameters)
     assert (names[0], names[1], names[-1]) == ("model", "target", "json")
-    assert {"records", "price", "schedule_cost_model"} < set(names)
+    assert {"records", "price", "proposer"} < set(names)
     assert (command.__name__, command.__doc__) == ("command", "Say what it does.")
 
     own = typer.Typer()

@@ -31,15 +31,15 @@ HALF = Target(
 )
 """A CPU that multiplies bfloat16."""
 
-HALF_LOWERED = {"packed_matmul": ("6", "71667226a5e9bac2")}
+HALF_LOWERED = {"packed_matmul": ("7", "71667226a5e9bac2")}
 """The version of backends with kernels of bfloat16, and the digest of these."""
 
 LOWERED = {
     "tvm": ("12", "6435eac23264427d", "05b3e8909ec2995d"),
     "blas": ("12", "9a60fc0104e428a9", "9a60fc0104e428a9"),
-    "packed_matmul": ("6", "132a211ea664345a", "37997275fbced297"),
-    "attention": ("3", "f5ebacf99ce2880b", "783fb4cf0a50d1a1"),
-    "nhwc": ("8", "b2b4ed79135a9da1", "a6b966e11d7986e9"),
+    "packed_matmul": ("7", "132a211ea664345a", "c5040c363fe9b627"),
+    "attention": ("4", "f5ebacf99ce2880b", "d8b497bbc06284b3"),
+    "nhwc": ("9", "b2b4ed79135a9da1", "944d5c0e64581cbb"),
 }
 """The version of each backend's kernels, and the digests of the kernels that it has for `PROGRAMS`, on a CPU
 with AVX-512 and on one with AVX2."""

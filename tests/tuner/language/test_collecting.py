@@ -8,6 +8,8 @@ import pytest
 from kernel_spaces import cpu
 
 from benchmarks.trials.in_process import builder_and_runner
+from records import Measurement, Operator, Status, Tensor, open_store
+from records.workload import describe
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target
 from tuner.graph.relax_types import IRModule
@@ -19,6 +21,7 @@ from tuner.language.collecting import (
     train_on_records,
 )
 from tuner.language.kernels import kernel_module, parse_kernel
+from tuner.language.knowledge import ignored_trials, knowledge_of
 from tuner.language.machine import Machine
 
 pytestmark = pytest.mark.tvm
@@ -46,6 +49,34 @@ def collect(url: str, plan: CollectionPlan, told: list[tuple[str, int, int]]) ->
         runner=runner,
         on_progress=lambda *each: told.append(each),
     )
+
+
+def test_trials_of_kernels_that_are_not_tuned_any_more_are_ignored_and_counted(tmp_path: Path) -> None:
+    url, here = str(tmp_path / "records.db"), machine()
+    result = Tensor((32,), "float32")
+    operator = Operator(
+        name="own_kernel.task",
+        kind=8,
+        inputs=(0,),
+        outputs=(result,),
+        attributes=(("kernel", "product:32x512x384"),),
+        flops=1,
+    )
+    workload = describe("task", [result], [operator], [1])
+    trial = Measurement(
+        workload_fingerprint=workload.fingerprint,
+        backend="packed_matmul",
+        target=here.target.text,
+        environment=here.environment,
+        status=Status.OK,
+        samples_us=(1.0, 2.0),
+        settings='{"lanes":8,"rows":4,"vectors":3}',
+        measured_at=1.0,
+    )
+    with open_store(url) as store:
+        store.append_many([(workload, trial)])
+    assert not knowledge_of(url, here).trials
+    assert ignored_trials(url, here) == 1
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from benchmarks.trials.in_process import builder_and_runner
 from cost_model.draft.draft_model import DraftModel, DraftTrials, train_draft_model
 from cost_model.language.model_files import Manifest, load_network
 from cost_model.language.network import Network, NetworkShape, initial_weights
-from tuner.backends.cpu.tuned.families import space_of as packed_space_of
 from tuner.backends.environment import environment_of
 from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target
 from tuner.backends.metaschedule.candidates import candidates_of
@@ -23,17 +22,14 @@ from tuner.backends.metaschedule.trials import task_name
 from tuner.errors import TunerError
 from tuner.language.collecting import CollectionPlan, collect_schedules
 from tuner.language.expert_rounds import ExpertRounds, train_with_rounds
-from tuner.language.kernels import own_kernel, parse_kernel
 from tuner.language.machine import Machine
 from tuner.language.model_training import (
     DISTILLED,
     TrainingPlace,
     TrainingPlan,
-    held_out_packed,
     held_out_tasks,
     train_language_model,
 )
-from tuner.targets.vector_registers import vector_registers
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -93,65 +89,6 @@ def test_steps_leave_files_and_are_not_done_again(
     third, _ = load_network(tmp_path, cpu().text, 1)
     assert all(np.array_equal(third.weights[name], second.weights[name]) for name in SHAPE.tensors)
     assert not np.array_equal(first.weights["role"], initial_weights(SHAPE, 0)["role"])
-
-
-def packed_trials(*names: str) -> list[DraftTrials]:
-    found = []
-    for number, name in enumerate(names):
-        own = own_kernel(parse_kernel(name), vector_registers(cpu()))
-        assert own is not None
-        space = packed_space_of(own.name)
-        rows = np.unique(space.sample(24, np.random.default_rng(number)), axis=0)
-        found.append(DraftTrials(own.name, space, rows, made_up_latencies(space, rows)))
-    return found
-
-
-def test_kernels_of_our_own_are_distilled_and_learnt_too(
-    known: tuple[list[DraftTrials], DraftModel], tmp_path: Path
-) -> None:
-    trials, model = known
-    packed = packed_trials("dense:16x64x96", "dense:49x48x64")
-
-    def train(place: TrainingPlace) -> Manifest:
-        return train_language_model(
-            Network(SHAPE, initial_weights(SHAPE, 0)),
-            manifest(),
-            trials,
-            model,
-            packed=packed,
-            plan=PLAN,
-            place=place,
-            on_progress=lambda *each: None,
-        )[1]
-
-    found = train(TrainingPlace(machine(), tmp_path))
-    assert (found.num_distilled, found.num_kernels) == (3, 5), (
-        "the product of two activations has no packed one"
-    )
-    assert found.num_packed == sum(len(each.rows) for each in packed)
-    lines = (tmp_path / DISTILLED).read_bytes().splitlines()
-    train(TrainingPlace(machine(), tmp_path))
-    assert (tmp_path / DISTILLED).read_bytes().splitlines() == lines, "nothing is distilled twice"
-
-
-def test_kernels_of_our_own_are_enough_to_learn_from(tmp_path: Path) -> None:
-    packed = packed_trials("dense:16x64x96", "dense:49x48x64")
-    _, found = train_language_model(
-        Network(SHAPE, initial_weights(SHAPE, 0)),
-        manifest(),
-        [],
-        None,
-        packed=packed,
-        plan=PLAN,
-        place=TrainingPlace(machine(), tmp_path),
-        on_progress=lambda *each: None,
-    )
-    assert found.num_packed == found.num_trials > found.num_best > 0
-
-
-def test_a_kernel_held_out_has_no_packed_one(tmp_path: Path) -> None:
-    names = ("dense:16x64x96", "product:2x8x12x20", "mlp:tiny")
-    assert held_out_packed(names, machine()) == {packed_trials("dense:16x64x96")[0].task}
 
 
 def test_kernels_held_out_are_neither_distilled_nor_learnt(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from cost_model.language.examples import Example, Lesson, example_of
 from cost_model.language.lessons import context_of, lesson_of, measured_lessons
 from cost_model.language.network import Network, NetworkShape, initial_weights
-from cost_model.language.packed_text import grammar_of
+from cost_model.language.text import Grammar
 from tuner.errors import TunerError
 from tuner.language.network import TrainedNetwork
 from tuner.language.training import fit, mean_loss
@@ -40,7 +40,7 @@ def test_torch_and_numpy_agree(space) -> None:
     for row in space.sample(5, np.random.default_rng(1)):
         loss = trained(example_of(Lesson(space, context, row[None], np.ones(1)))).item()
         likelihood = network.log_probability(space, context, row)
-        assert loss == pytest.approx(-likelihood / len(grammar_of(space).steps), rel=1e-4)
+        assert loss == pytest.approx(-likelihood / len(Grammar(space).steps), rel=1e-4)
     assert all(
         np.array_equal(trained.network().weights[name], network.weights[name]) for name in SHAPE.tensors
     )

@@ -15,11 +15,9 @@ from typing import Any
 from tvm import relax
 from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
 
-from tuner.backends.cpu.kernels.attention import AttentionShape, Rows
+from tuner.backends.cpu.kernels.attention import AttentionShape, Rows, attention_kernel
 from tuner.backends.cpu.kernels.packed_product import LANES
-from tuner.backends.cpu.tuned.chosen_tiles import Chooser
-from tuner.backends.cpu.tuned.families import AttentionKernel
-from tuner.backends.cpu.tuned.tuned_backend import TunedKernels
+from tuner.backends.kernel_version import CpuKernels
 from tuner.backends.library_call import CallReader, read_attention, shape_of
 from tuner.backends.tvm.native import replace_function
 from tuner.backends.tvm.schedule import as_finished
@@ -35,12 +33,11 @@ _HEADS_FIRST = (0, 2, 1, 3)
 """Turns (batch, position, head, feature) into (batch, head, position, feature), and back."""
 
 
-class Attention(TunedKernels):
+class Attention(CpuKernels):
     """Runs attention of several heads, with what cuts rows into heads and puts them together."""
 
-    name = "attention"
-    kernels_version = 3
-    computes = frozenset({"matmul"})
+    name = reference = "attention"
+    kernels_version = 4
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes attention with and without a split, a scale and a mask."""
@@ -58,7 +55,7 @@ class Attention(TunedKernels):
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as one kernel."""
         for name in functions:
-            kernel = _kernel(module[name], self.chooser, vector_registers(target))
+            kernel = _kernel(module[name], vector_registers(target))
             module = replace_function(module, name, kernel)
         return module
 
@@ -69,14 +66,14 @@ class _Found:
     operands: tuple[Any, ...]
 
 
-def _kernel(function: RelaxFunction, chooser: Chooser, registers: int) -> IRModule:
+def _kernel(function: RelaxFunction, registers: int) -> IRModule:
     found = _recognise(function)
     if found is None:
         raise ValueError("the function is not attention; ask `refusal` before lowering")
     fresh = {parameter: relax.Var(parameter.name, parameter.ty) for parameter in function.params}
     builder = relax.BlockBuilder()
-    kernel = chooser.applied(AttentionKernel(shape=replace(found.shape, registers=registers)))
-    attend = builder.add_func(as_finished(kernel.function()), "attention")
+    kernel = attention_kernel(replace(found.shape, registers=registers))
+    attend = builder.add_func(as_finished(kernel), "attention")
     with builder.function("main", list(fresh.values())):
         with builder.dataflow():
             operands = [fresh.get(operand, operand) for operand in found.operands]

@@ -18,7 +18,7 @@ from tuner.backends.cpu.convolution_chains import bindings_of, has_kernel
 from tuner.backends.cpu.hoist_pooling import with_pooling_hoisted
 from tuner.backends.cpu.nhwc_writer import with_channels_last
 from tuner.backends.cpu.roundings import without_roundings
-from tuner.backends.cpu.tuned.tuned_backend import TunedKernels
+from tuner.backends.kernel_version import CpuKernels
 from tuner.backends.tvm.native import fuse_as_tvm_does, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.graph.legalization import legalize_operators
@@ -28,18 +28,17 @@ from tuner.rules.segments import ContiguousSubgraphs, WithPackedWeights
 from tuner.targets.target import Target
 
 
-class Nhwc(TunedKernels):
+class Nhwc(CpuKernels):
     """Runs sub-graphs of convolutional networks in channels-last layout, 3 x 3 by Winograd's method."""
 
-    name = "nhwc"
-    kernels_version = 8
-    computes = frozenset({"nn.conv2d"})
+    name = reference = "nhwc"
+    kernels_version = 9
     packs_weights = True
     takes_contiguous_subgraphs = True
 
     def rule(self, target: Target) -> Rule:
         """Return the rule that proposes contiguous sub-graphs of an inference model."""
-        return WithPackedWeights(ContiguousSubgraphs(self.name, self.computes))
+        return WithPackedWeights(ContiguousSubgraphs(self.name, frozenset({"nn.conv2d"})))
 
     def refusal(self, function: RelaxFunction, target: Target) -> str | None:
         """Say that the function has no convolution that its kernels are for."""
@@ -51,7 +50,7 @@ class Nhwc(TunedKernels):
         """Return the module with each function as kernels on tensors with channels last."""
         for name in functions:
             function = with_pooling_hoisted(without_roundings(module[name]))
-            turned = with_channels_last(function, target, self.chooser)
+            turned = with_channels_last(function, target)
             kernels = fuse_as_tvm_does(legalize_operators()(turned))
             module = replace_function(module, name, schedule_kernels(kernels, target))
         return module

@@ -33,10 +33,8 @@ from tuner.backends.cpu.kernels.clamp import RELU, UNBOUNDED, Bounds, bounds_of
 from tuner.backends.cpu.kernels.depthwise import DepthwiseShape
 from tuner.backends.cpu.kernels.direct import DirectShape
 from tuner.backends.cpu.kernels.fused_concat_input import JoinedShape, joining_kernel
-from tuner.backends.cpu.kernels.inverted_residual import Block, Stage
+from tuner.backends.cpu.kernels.inverted_residual import Block, Stage, block_kernel
 from tuner.backends.cpu.kernels.winograd_shape import choose_shape
-from tuner.backends.cpu.tuned.chosen_tiles import Chooser, ChosenTiles
-from tuner.backends.cpu.tuned.families import DepthwiseKernel, DirectKernel, RowwiseKernel, WinogradKernel
 from tuner.backends.library_call import shape_of
 from tuner.backends.tvm.schedule import as_finished
 from tuner.graph.relax_types import Expression, IRModule, PrimFunc, RelaxFunction
@@ -51,9 +49,6 @@ _POOLS: Mapping[str, Callable[..., Expression]] = {
     "relax.nn.max_pool2d": relax.op.nn.max_pool2d,
     "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d,
 }
-
-_RULES = ChosenTiles()
-"""No decisions: every kernel takes those of its rule."""
 
 _MAX_PARTS = 64
 """Tensors that a kernel joins as it reads them, at most."""
@@ -70,7 +65,7 @@ _ELEMENTWISE = frozenset(
 )  # fmt: skip
 
 
-def with_channels_last(function: RelaxFunction, target: Target, chooser: Chooser = _RULES) -> IRModule:
+def with_channels_last(function: RelaxFunction, target: Target) -> IRModule:
     """Return a module whose `main` does what the function does, with finished kernels of its convolutions.
 
     Parameters and results stay as they are, channels first. Operators that are no convolutions are left to
@@ -80,9 +75,8 @@ def with_channels_last(function: RelaxFunction, target: Target, chooser: Chooser
         function: of static shapes; `tuner.backends.cpu.convolution_chains` says which convolutions have
             kernels.
         target: the CPU whose threads share the kernels' work.
-        chooser: what every kernel passes, which may change its tile.
     """
-    return _Writer(function, target, chooser).lowered()
+    return _Writer(function, target).lowered()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +116,9 @@ class _Joined:
 class _Writer:
     """Writes a function again with channels last."""
 
-    def __init__(self, function: RelaxFunction, target: Target, chooser: Chooser) -> None:
+    def __init__(self, function: RelaxFunction, target: Target) -> None:
         self.function = function
         self.target = target
-        self.chooser = chooser
         self.registers = vector_registers(target)
         self.builder = relax.BlockBuilder()
         self.first: dict[Expression, Expression] = {}
@@ -263,8 +256,6 @@ class _Writer:
         """Return the call of the kernel of a convolution and what follows it."""
         bias_shape = None if chain.bias is None else shape_of(chain.bias)
         data = chain.call.args[0]
-        is_planar, joined = False, None
-        kernel: WinogradKernel | DepthwiseKernel | DirectKernel
         if is_winograd(chain.call):
             padding = (int(chain.call.attrs.padding[0]), int(chain.call.attrs.padding[1]))
             cut = choose_shape(
@@ -274,43 +265,35 @@ class _Writer:
                 self.target.num_threads,
                 registers=self.registers,
             )
-            kernel = self.chooser.applied(
-                WinogradKernel(
-                    shape=cut,
-                    bias_shape=bias_shape,
-                    activation=chain.activation,
-                    num_threads=self.target.num_threads,
-                    registers=self.registers,
-                )
-            )
-            pack = winograd.weights_kernel(kernel.shape)
-        elif is_depthwise(chain.call):
+            source = self._channels_last(data)
+            kernel = winograd.convolution_kernel(cut, bias_shape, chain.activation)
+            operands = self._weights_and_bias(chain, winograd.weights_kernel(cut), cut.packed_shape)
+            return self._called(kernel, [source, *operands], chain)
+        if is_depthwise(chain.call):
             alone = DepthwiseShape(**place_of(chain.call), registers=self.registers)
-            kernel = self.chooser.applied(
-                DepthwiseKernel(shape=alone, bias_shape=bias_shape, activation=chain.activation)
-            )
-            pack = depthwise.weights_kernel(kernel.shape)
-        else:
-            shape = self._direct_shape(chain)
-            is_planar = shape.is_planar
-            if shape.sees_one_line and data not in self.last:
-                joined = self.joined.get(data)
-            kernel = self.chooser.applied(
-                DirectKernel(
-                    shape=shape,
-                    bias_shape=bias_shape,
-                    activation=chain.activation,
-                    has_other=chain.other is not None,
-                    joined=None if joined is None else joined.shape,
-                )
-            )
-            pack = direct.weights_kernel(kernel.shape)
+            source = self._channels_last(data)
+            kernel = depthwise.convolution_kernel(alone, bias_shape, chain.activation)
+            operands = self._weights_and_bias(chain, depthwise.weights_kernel(alone), alone.packed_shape)
+            return self._called(kernel, [source, *operands], chain)
+        return self._direct(chain, bias_shape)
+
+    def _direct(self, chain: Chain, bias_shape: tuple[int, ...] | None) -> Expression:
+        """Return the call of a direct convolution's kernel, which makes joined data as it reads it."""
+        data, shape = chain.call.args[0], self._direct_shape(chain)
+        joined = self.joined.get(data) if shape.sees_one_line and data not in self.last else None
+        kernel = direct.convolution_kernel(
+            shape,
+            bias_shape,
+            chain.activation,
+            has_other=chain.other is not None,
+            joined=None if joined is None else joined.shape,
+        )
         if joined is not None:
             sources = [*joined.parts, *joined.scales]
         else:
-            sources = [self._channels_first(data) if is_planar else self._channels_last(data)]
-        operands = self._weights_and_bias(chain, pack, kernel.shape.packed_shape)
-        return self._called(kernel.function(), [*sources, *operands], chain)
+            sources = [self._channels_first(data) if shape.is_planar else self._channels_last(data)]
+        operands = self._weights_and_bias(chain, direct.weights_kernel(shape), shape.packed_shape)
+        return self._called(kernel, [*sources, *operands], chain)
 
     def _block(self, chains: Sequence[Chain]) -> Expression:
         """Return the call of the kernel that computes convolutions row by row, as `find_blocks` found."""
@@ -334,17 +317,16 @@ class _Writer:
             narrow=stages[2] if narrow else None,
             has_other=last.other is not None,
         )
-        kernel = self.chooser.applied(RowwiseKernel(block=block, num_strips=num_strips(alone, self.target)))
         data = wide.call.args[0]
         operands = [self._channels_first(data) if shape.is_planar else self._channels_last(data)]
-        for chain, stage in zip(chains, kernel.block.stages, strict=True):
+        for chain, stage in zip(chains, stages, strict=True):
             each = stage.shape
             if isinstance(each, DepthwiseShape):
                 pack = depthwise.weights_kernel(each)
             else:
                 pack = direct.weights_kernel(each)
             operands += self._weights_and_bias(chain, pack, each.packed_shape)
-        return self._called(kernel.function(), operands, last)
+        return self._called(block_kernel(block, num_strips(alone, self.target)), operands, last)
 
     def _direct_shape(self, chain: Chain) -> DirectShape:
         data = chain.call.args[0]

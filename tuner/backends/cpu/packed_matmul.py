@@ -19,10 +19,8 @@ from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
 from tuner.backends.cpu.half_products import half_kernels, half_patterns, recognise_half_product, refusal_of
-from tuner.backends.cpu.kernels.packed_product import LANES, ProductShape, pack_kernel
-from tuner.backends.cpu.tuned.chosen_tiles import Chooser
-from tuner.backends.cpu.tuned.families import ProductKernel
-from tuner.backends.cpu.tuned.tuned_backend import TunedKernels
+from tuner.backends.cpu.kernels.packed_product import LANES, ProductShape, pack_kernel, product_kernel
+from tuner.backends.kernel_version import CpuKernels
 from tuner.backends.library_call import recognise_product, shape_of
 from tuner.backends.tvm.native import replace_function
 from tuner.backends.tvm.schedule import as_finished
@@ -37,12 +35,11 @@ from tuner.targets.vector_registers import multiplies_bfloat16, vector_registers
 _ACTIVATIONS = ("", "nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh")
 
 
-class PackedMatmul(TunedKernels):
+class PackedMatmul(CpuKernels):
     """Runs products with packed weights, and what follows them."""
 
-    name = "packed_matmul"
-    kernels_version = 6
-    computes = frozenset({"matmul"})
+    name = reference = "packed_matmul"
+    kernels_version = 7
     packs_weights = True
 
     def rule(self, target: Target) -> Rule:
@@ -72,14 +69,14 @@ class PackedMatmul(TunedKernels):
         for name in functions:
             half = recognise_half_product(module[name])
             if half is None:
-                kernels = _kernels(module[name], self.chooser, vector_registers(target))
+                kernels = _kernels(module[name], vector_registers(target))
             else:
                 kernels = half_kernels(module[name], half, vector_registers(target))
             module = replace_function(module, name, kernels)
         return module
 
 
-def _kernels(function: RelaxFunction, chooser: Chooser, registers: int) -> IRModule:
+def _kernels(function: RelaxFunction, registers: int) -> IRModule:
     found = recognise_product(function)
     if found is None:
         raise ValueError("the function is not one product; ask `refusal` before lowering")
@@ -88,21 +85,17 @@ def _kernels(function: RelaxFunction, chooser: Chooser, registers: int) -> IRMod
     *outer, depth = shape_of(data)
     result_shape = shape_of(function.body.body)
     shape = ProductShape(rows=math.prod(outer), depth=depth, columns=result_shape[-1], registers=registers)
-    kernel = chooser.applied(
-        ProductKernel(
-            shape=shape,
-            data_shape=shape_of(data),
-            result_shape=result_shape,
-            activation=found.linear.activation,
-            then=found.then,
-            bias_shape=shape_of(rest[0]) if found.linear.has_bias else None,
-        )
+    kernel = product_kernel(
+        shape,
+        (shape_of(data), result_shape),
+        found.linear.activation,
+        found.then,
+        bias_shape=shape_of(rest[0]) if found.linear.has_bias else None,
     )
-    shape = kernel.shape
     builder = relax.BlockBuilder()
     packing = pack_kernel(shape, transposed=found.linear.right_transposed)
     pack = builder.add_func(as_finished(packing), "pack_panels")
-    multiply = builder.add_func(as_finished(kernel.function()), "packed_product")
+    multiply = builder.add_func(as_finished(kernel), "packed_product")
     with builder.function("main", list(fresh.values())):
         with builder.dataflow():
             packed = builder.emit(

@@ -4,9 +4,8 @@ A partition is fused as the `tvm` backend fuses it; each kernel is then looked u
 for the given number of trials where the database has none of it. Kernels for which tuning finds nothing keep
 the `tvm` backend's schedule, and so do those for which it finds nothing faster. Databases are kept apart by
 target and number of threads, because TVM's look-up ignores both. Trials are kept in the records too where
-those are named; there, schedules may be ordered by a cost model that learnt from the trials of all kernels,
-in place of TVM's own, or be proposed by another than TVM's evolution. Checked in
-tests/tuner/backends/metaschedule/test_backend.py, test_cost_model.py, test_search_strategy.py and
+those are named; there, schedules may be proposed by another than TVM's evolution, who learnt from the trials
+of all kernels. Checked in tests/tuner/backends/metaschedule/test_backend.py, test_search_strategy.py and
 test_untuned.py.
 """
 
@@ -29,8 +28,6 @@ from cost_model.errors import CostModelFileError
 from cost_model.language.model_files import load_network
 from cost_model.language.network import Network
 from tuner.backends.environment import environment_of
-from tuner.backends.metaschedule.cost_model import RecordsCostModel
-from tuner.backends.metaschedule.draft_cost_model import DraftCostModel
 from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
 from tuner.backends.metaschedule.kernel_exchange import RECORD_FILE, WORKLOAD_FILE
 from tuner.backends.metaschedule.lasting_knowledge import LastingKnowledge
@@ -45,8 +42,8 @@ from tuner.backends.metaschedule.proposers import (
     Knowledge,
     new_proposer,
 )
-from tuner.backends.metaschedule.search_strategy import Allowance, ProposedTrials
-from tuner.backends.metaschedule.trials import KeepTrials, load_trials, task_name
+from tuner.backends.metaschedule.search_strategy import ProposedTrials
+from tuner.backends.metaschedule.trials import KeepTrials, task_name
 from tuner.backends.metaschedule.untuned import keep_untuned
 from tuner.backends.tvm.native import fuse_function, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
@@ -90,10 +87,6 @@ takes 20 s before its first trial."""
 _SEED = 1
 """Of who proposes: equal records give equal trials."""
 
-TVM_MODEL, RECORDS_MODEL, DRAFT_MODEL = "tvm", "records", "draft"
-COST_MODELS = (TVM_MODEL, RECORDS_MODEL, DRAFT_MODEL)
-"""Who orders schedules before they are measured."""
-
 
 class MetaSchedule:
     """Runs partitions as TVM kernels that are tuned on the target."""
@@ -104,7 +97,6 @@ class MetaSchedule:
         self,
         trials: int = 0,
         database: str = DEFAULT_FOLDER,
-        cost_model: str = TVM_MODEL,
         records: str = "",
         proposer: str = "",
         language_model: str = "",
@@ -114,29 +106,20 @@ class MetaSchedule:
         Args:
             trials: measured schedules for each kernel that the database has none of.
             database: a folder that TVM's tuner wrote, or one that is to hold a database for each target.
-            cost_model: who orders schedules: `tvm`, or a model of the records' trials, by their loops
-                (`records`) or by their decisions (`draft`).
             records: URL of the records that keep trials; none are kept if empty.
             proposer: who proposes schedules; if empty, `DEFAULT_PROPOSER` on a processor with records, else
-                evolution, also where a cost model of ours orders its candidates.
+                evolution.
             language_model: folder of the one that proposes; the usual one if empty.
 
         Raises:
-            ValueError: there is no such cost model or proposer, or a model has no records.
+            ValueError: there is no such proposer.
         """
-        if cost_model not in COST_MODELS:
-            raise ValueError(f"cost model {cost_model!r} is not known; give one of {', '.join(COST_MODELS)}")
-        if cost_model != TVM_MODEL and not records:
-            raise ValueError(
-                f"the cost model `{cost_model}` learns from records, but none are named; add records=URL"
-            )
         if proposer and proposer not in PROPOSERS:
             raise ValueError(f"proposer {proposer!r} is not known; give one of {', '.join(PROPOSERS)}")
         self.trials = trials
         self.database = database
-        self.cost_model = cost_model
         self.records = records
-        self.is_default = not proposer and cost_model == TVM_MODEL and bool(records)
+        self.is_default = not proposer and bool(records)
         self.proposer = DEFAULT_PROPOSER if self.is_default else proposer
         self.language_model = language_model
         self._lasting: dict[tuple[str, int], LastingKnowledge] = {}
@@ -153,11 +136,7 @@ class MetaSchedule:
     @property
     def reference(self) -> str:
         """Name and settings."""
-        named: dict[str, object] = {
-            "trials": self.trials,
-            "database": self.database,
-            "cost_model": self.cost_model,
-        }
+        named: dict[str, object] = {"trials": self.trials, "database": self.database}
         given = {
             "records": self.records,
             "proposer": "" if self.is_default else self.proposer,
@@ -239,27 +218,20 @@ class MetaSchedule:
             TrialSettings(
                 trials=self.trials,
                 work_dir=self.folder(target) / "logs",
-                strategy=self.strategy(task, target),
+                strategy=self._strategy(task, target),
                 is_beside_untuned=target.kind == "cpu",
             ),
             database=database,
-            cost_model=self._learnt_model(task, tuned_for, target),
-            callbacks=self.keepers(task, target),
+            callbacks=self._keepers(task, target),
         )
 
-    def strategy(self, task: IRModule, target: Target, *, allowance: Allowance | None = None) -> Any | None:
-        """Return who proposes schedules as TVM takes it; None to let the number of trials decide.
-
-        Args:
-            task: a module whose `main` is the kernel.
-            target: what it is tuned for.
-            allowance: trials that our own proposers share with other kernels.
-        """
+    def _strategy(self, task: IRModule, target: Target) -> Any | None:
+        """Return who proposes schedules as TVM takes it; None to let the number of trials decide."""
         proposer = self.proposer_for(target)
         if proposer in ("", EVOLUTIONARY):
             return proposer or None
         knowledge = Knowledge() if proposer == RANDOM else self._knowledge(target)
-        return proposed_trials(proposer, task_name(task), knowledge, seed=_SEED, allowance=allowance)
+        return proposed_trials(proposer, task_name(task), knowledge, seed=_SEED)
 
     def proposer_for(self, target: Target) -> str:
         """Return who proposes schedules for a target; empty to let the number of trials decide.
@@ -303,26 +275,14 @@ class MetaSchedule:
         network, _ = load_network(folder, target.text, target.num_threads)
         return network
 
-    def _learnt_model(self, task: IRModule, tuned_for: Any, target: Target) -> Any | None:
-        if self.cost_model == TVM_MODEL:
-            return None
-        if self.cost_model == DRAFT_MODEL:
-            return DraftCostModel(task_name(task), task, self._knowledge(target))
-        known = load_trials(self.records, tuned_for, target, environment_of(target, self))
-        return RecordsCostModel(task_name(task), known)
-
-    def keepers(self, task: IRModule, target: Target) -> list[KeepTrials]:
+    def _keepers(self, task: IRModule, target: Target) -> list[KeepTrials]:
         """Return what keeps a kernel's trials in the records; nothing where there are none."""
         if not self.records:
             return []
         return [KeepTrials(self.records, task, tuning_target(target), target, environment_of(target, self))]
 
     def _suffix(self, separator: str) -> str:
-        named = {
-            "cost_model": "" if self.cost_model == TVM_MODEL else self.cost_model,
-            "proposer": self.proposer,
-        }
-        return "".join(f"{separator}{name}={text}" for name, text in named.items() if text)
+        return f"{separator}proposer={self.proposer}" if self.proposer else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,9 +310,7 @@ class TrialSettings:
     is_beside_untuned: bool = False
 
 
-def proposed_trials(
-    proposer: str, task: str, knowledge: Knowledge, *, seed: int, allowance: Allowance | None = None
-) -> Any:
+def proposed_trials(proposer: str, task: str, knowledge: Knowledge, *, seed: int) -> Any:
     """Return a search strategy of TVM's by one of our own proposers.
 
     Args:
@@ -360,11 +318,8 @@ def proposed_trials(
         task: names the kernel, as trials do.
         knowledge: what the proposer starts from.
         seed: of the random numbers.
-        allowance: trials of several kernels together.
     """
-    return ProposedTrials(
-        lambda candidates: new_proposer(proposer, task, candidates, knowledge, seed=seed), allowance
-    )
+    return ProposedTrials(lambda candidates: new_proposer(proposer, task, candidates, knowledge, seed=seed))
 
 
 def tune_kernel(

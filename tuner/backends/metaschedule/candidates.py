@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
 
-from cost_model.draft.decision_space import BlockLimits, DecisionKind, DecisionSpace, TiledKernel
-from cost_model.draft.gpu_blocks import sample_launchable
-from cost_model.draft.packed_space import Space
-from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics, no_intrinsics
+from cost_model.draft.decision_space import DecisionKind, DecisionSpace, TiledKernel
+from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
 from tuner.backends.metaschedule.traces import (
     SAMPLING,
     decisions_of,
@@ -27,7 +25,6 @@ from tuner.backends.metaschedule.traces import (
     tiled_kernel,
 )
 from tuner.graph.relax_types import IRModule
-from tuner.targets.gpu_targets import limits_of, sheet_like
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class Candidate:
     """A schedule that TVM can build.
 
     Attributes:
-        schedule: with all postprocessors applied; of a kernel of our own, that kernel with its decisions.
+        schedule: with all postprocessors applied.
         space: number of the kernel's decision space; None where it is in none.
         row: the candidate in it; None likewise.
     """
@@ -50,34 +47,11 @@ class Candidate:
         return None if self.space is None or self.row is None else (self.space, self.row.tobytes())
 
 
-class Candidates(Protocol):
-    """Where a proposer's candidates come from: spaces of decisions, and what makes something of a row."""
-
-    @property
-    def spaces(self) -> Sequence[Space]:
-        """The kernel's decision spaces."""
-        ...
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether they are a GPU's."""
-        ...
-
-    def make(self, space: int, row: npt.NDArray[np.int64]) -> Candidate | None:
-        """Return what a row stands for; None if there is no such thing."""
-        ...
-
-    def sample(self, rng: np.random.Generator) -> Candidate | None:
-        """Return a candidate at random; None if it is refused."""
-        ...
-
-
 class KernelCandidates:
     """The schedules of one kernel.
 
     Attributes:
-        spaces: its decision spaces; none where no sketch is tiled in levels.
-        is_gpu: whether they are a GPU's.
+        spaces: its decision spaces; none where no sketch is tiled in levels, and on a GPU.
     """
 
     def __init__(
@@ -85,7 +59,6 @@ class KernelCandidates:
         module: IRModule,
         sketches: Sequence[Any],
         postprocessors: Sequence[Any],
-        limits: BlockLimits | None = None,
     ) -> None:
         """Take what MetaSchedule's rules make of a kernel.
 
@@ -93,10 +66,8 @@ class KernelCandidates:
             module: whose `main` is the kernel.
             sketches: traces, one for each design space.
             postprocessors: TVM's, which a schedule has to pass.
-            limits: of blocks on a GPU; its sketches have no decision spaces without.
         """
         self.module = module
-        self.is_gpu = limits is not None
         self.sketches = list(sketches)
         self.postprocessors = list(postprocessors)
         self.spaces: list[DecisionSpace] = []
@@ -106,7 +77,7 @@ class KernelCandidates:
         groups: dict[tuple[str, tuple[DecisionKind, ...]], list[tuple[int, int]]] = {}
         for number, trace in enumerate(self.sketches):
             read = read_trace(plain_json(trace.as_json(remove_postproc=True)))
-            if read is None or read.is_gpu != (limits is not None):
+            if read is None:
                 continue
             if read.block not in kernels:
                 kernels[read.block] = tiled_kernel(module, read.block)
@@ -117,7 +88,7 @@ class KernelCandidates:
                 continue
             for place, (number, _) in enumerate(found):
                 self._place[number] = len(self.spaces), place
-            self.spaces.append(DecisionSpace(kernel, kinds, tuple(level for _, level in found), limits))
+            self.spaces.append(DecisionSpace(kernel, kinds, tuple(level for _, level in found)))
             self._numbers.append(tuple(number for number, _ in found))
 
     def make(self, space: int, row: npt.NDArray[np.int64]) -> Candidate | None:
@@ -134,10 +105,6 @@ class KernelCandidates:
     def sample(self, rng: np.random.Generator) -> Candidate | None:
         """Return a schedule as TVM draws one at random: any sketch, any decisions; None if it is refused."""
         number = int(rng.integers(len(self.sketches)))
-        if number in self._place and self.spaces[self._place[number][0]].limits is not None:
-            # TVM's own draws ignore the limits, and one in ten is within them.
-            drawn = sample_launchable(self.spaces[self._place[number][0]], 1, rng)
-            return self.make(self._place[number][0], drawn[0]) if len(drawn) else None
         seed = int(rng.integers(1, 2**31 - 1))
         return self._candidate(number, Trace(self.sketches[number].insts, {}), seed)
 
@@ -158,41 +125,15 @@ class KernelCandidates:
 
 
 def candidates_of(module: IRModule, tuned_for: Any) -> KernelCandidates:
-    """Ask TVM's rules for a kernel's sketches; no device need be there.
-
-    On a GPU these are the ones for its ordinary cores.
+    """Ask TVM's rules for a kernel's sketches on a processor; it need not be this one.
 
     Args:
         module: whose `main` is the kernel.
         tuned_for: TVM's target, with its number of cores.
     """
-    if "cpu" in map(str, tuned_for.keys):
-        import_x86_intrinsics()
-        return _candidates(module, tuned_for, "post-order-apply")
-    rules = meta_schedule.space_generator.PostOrderApply(
-        sch_rules="cuda", postprocs="cuda", mutator_probs="cuda"
+    import_x86_intrinsics()
+    context = meta_schedule.TuneContext(
+        mod=module, target=tuned_for, space_generator="post-order-apply", rand_state=1
     )
-    with no_intrinsics():
-        return _candidates(module, tuned_for, rules)
-
-
-def limits_on(tuned_for: Any) -> BlockLimits | None:
-    """Return the limits of blocks on TVM's target; None where it is no GPU of NVIDIA's."""
-    attributes = dict(tuned_for.export())
-    if str(attributes["kind"]) != "cuda":
-        return None
-    known = limits_of({"arch": str(attributes["arch"])})
-    device = sheet_like(attributes)
-    return BlockLimits(
-        max_threads=int(attributes.get("max_threads_per_block", known.threads_per_block)),
-        shared_bytes=int(attributes.get("max_shared_memory_per_block", known.static_shared_bytes)),
-        registers=int(attributes.get("registers_per_block", known.registers_per_block)),
-        multiprocessors=1 if device is None else device.num_multiprocessors,
-        multiprocessor_shared_bytes=known.shared_bytes,
-    )
-
-
-def _candidates(module: IRModule, tuned_for: Any, rules: Any) -> KernelCandidates:
-    context = meta_schedule.TuneContext(mod=module, target=tuned_for, space_generator=rules, rand_state=1)
     sketches = [each.trace for each in context.generate_design_space()]
-    return KernelCandidates(module, sketches, context.space_generator.postprocs, limits_on(tuned_for))
+    return KernelCandidates(module, sketches, context.space_generator.postprocs)

@@ -15,7 +15,6 @@ from tvm.s_tir import meta_schedule
 
 from cost_model.draft.decision_features import Caches
 from cost_model.draft.decision_space import (
-    BlockLimits,
     Decision,
     DecisionKind,
     DecisionSpace,
@@ -24,10 +23,8 @@ from cost_model.draft.decision_space import (
 from cost_model.draft.draft_model import DraftTrials
 from records import Environment, RecordStore, Status
 from records.files.metaschedule import BACKEND, trial_of
-from tuner.backends.metaschedule.candidates import limits_on
 from tuner.backends.metaschedule.traces import TracedSketch, read_trace, tiled_kernel
 from tuner.graph.relax_types import IRModule
-from tuner.targets.resolution import tvm_target
 from tuner.targets.target import Target
 
 logger = logging.getLogger(__name__)
@@ -48,7 +45,6 @@ class TrialReader:
         """Take whose records count: those of this target, device and threads; versions do not matter."""
         self.target = target
         self.environment = environment
-        self._limits = limits_on(tvm_target(target)) if target.kind == "cuda" else None
         self._last_id = 0
         self._kernels: dict[str, _KernelTrials] = {}
         self._trials: tuple[DraftTrials, ...] = ()
@@ -69,9 +65,7 @@ class TrialReader:
             trial = trial_of(record) if (where.device_model, where.num_threads) == here else None
             if trial is None or not record.measurement.tells_of_program:
                 continue
-            known = self._kernels.setdefault(
-                trial.task, _KernelTrials(trial.task, trial.module, self._limits)
-            )
+            known = self._kernels.setdefault(trial.task, _KernelTrials(trial.task, trial.module))
             is_ok = record.measurement.status is Status.OK
             known.add(trial.trace, record.measurement.latency_us if is_ok else math.inf, record.record_id)
             is_new = True
@@ -116,9 +110,8 @@ def caches_of_this_machine(num_cores: int) -> Caches:
 class _KernelTrials:
     """The trials of one kernel as they are read."""
 
-    def __init__(self, task: str, module: str, limits: BlockLimits | None) -> None:
+    def __init__(self, task: str, module: str) -> None:
         self.task = task
-        self.limits = limits
         self.read: list[tuple[TracedSketch, float, int]] = []
         self.found: list[DraftTrials] | None = None
         self.kernels: dict[str, TiledKernel | None] = {}
@@ -131,7 +124,7 @@ class _KernelTrials:
             read = read_trace(json.loads(trace))
         except (ValueError, RecursionError):
             return
-        if read is not None and read.is_gpu == (self.limits is not None):
+        if read is not None:
             self.read.append((read, latency_us, record_id))
             self.found = None
 
@@ -154,7 +147,7 @@ class _KernelTrials:
         for (block, kinds), trials in groups.items():
             kernel = self.kernels[block]
             if kernel is not None:
-                found += _space_trials(self.task, (kernel, self.limits), kinds, trials)
+                found += _space_trials(self.task, kernel, kinds, trials)
         return found
 
     def _know(self, blocks: Collection[str]) -> None:
@@ -167,13 +160,13 @@ class _KernelTrials:
 
 def _space_trials(
     task: str,
-    on: tuple[TiledKernel, BlockLimits | None],
+    kernel: TiledKernel,
     kinds: tuple[DecisionKind, ...],
     trials: list[tuple[TracedSketch, float, int]],
 ) -> list[DraftTrials]:
     levels = tuple(sorted({read.sketch_level for read, _, _ in trials}))
     try:
-        space = DecisionSpace(on[0], kinds, levels, on[1])
+        space = DecisionSpace(kernel, kinds, levels)
     except ValueError as error:
         logger.debug("trials of kernel %s are left out: %s", task, error)
         return []

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.draft.decision_features import Caches, decision_features
+from cost_model.draft.decision_space import DecisionSpace
 from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, DraftTrials, train_draft_model
 from cost_model.draft.evolution import CANDIDATES, Scored, evolve, mutate, pick_diverse
 from cost_model.draft.neighbours import neighbour_rows
-from cost_model.draft.packed_space import PackedSpace, Space
 from cost_model.language.lessons import context_of
 from cost_model.language.network import Network
 from cost_model.language.text import MAX_OWN
-from tuner.backends.metaschedule.candidates import Candidate, Candidates
+from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class Knowledge:
 
 
 def new_proposer(
-    name: str, task: str, candidates: Candidates, knowledge: Knowledge, *, seed: int
+    name: str, task: str, candidates: KernelCandidates, knowledge: Knowledge, *, seed: int
 ) -> Proposer:
     """Return the proposer of a name.
 
@@ -113,11 +113,6 @@ def new_proposer(
         return NeighbourProposer(task, candidates, knowledge, seed=seed)
     if name == DRAFT:
         return DraftProposer(task, candidates, knowledge, seed=seed)
-    if name == LANGUAGE and candidates.is_gpu:
-        raise ValueError(
-            "the language model writes schedules of processors alone; on a GPU let `draft` or "
-            "`neighbour` propose"
-        )
     if name == LANGUAGE:
         return LanguageProposer(task, candidates, knowledge, seed=seed)
     raise ValueError(
@@ -128,7 +123,7 @@ def new_proposer(
 class RandomProposer:
     """Draws schedules as TVM does."""
 
-    def __init__(self, candidates: Candidates, *, seed: int) -> None:
+    def __init__(self, candidates: KernelCandidates, *, seed: int) -> None:
         self.candidates = candidates
         self.rng = np.random.default_rng([seed, 1])
         self.known: set[object] = set()
@@ -144,7 +139,7 @@ class RandomProposer:
 class _Informed:
     """What the proposers share that know other kernels: their trials, and those of the kernel at hand."""
 
-    def __init__(self, task: str, candidates: Candidates, knowledge: Knowledge, *, seed: int) -> None:
+    def __init__(self, task: str, candidates: KernelCandidates, knowledge: Knowledge, *, seed: int) -> None:
         self.task = task
         self.candidates = candidates
         self.knowledge = knowledge
@@ -187,7 +182,7 @@ class _Informed:
             found.append(made)
         return found
 
-    def has_similar(self, space: Space) -> bool:
+    def has_similar(self, space: DecisionSpace) -> bool:
         """Say whether trials of another kernel are known that takes the same decisions."""
         return any(each.space.signature == space.signature for each in self.others)
 
@@ -212,9 +207,6 @@ class _Informed:
     def _recall(self, trials: DraftTrials) -> None:
         """Take earlier trials of this kernel; they may be measured again, so they are not known."""
         for index, space in enumerate(self.candidates.spaces):
-            if isinstance(space, PackedSpace) or isinstance(trials.space, PackedSpace):
-                self._recall_packed(index, space, trials)
-                continue
             if (space.kernel, space.kinds) != (trials.space.kernel, trials.space.kinds):
                 continue
             for row, latency_us in zip(trials.rows, trials.latencies_us, strict=True):
@@ -224,16 +216,6 @@ class _Informed:
                     found = space.row_of(space.sketch_levels.index(level), decisions)
                     if found is not None:
                         self.own[index].append((found, latency_us))
-
-    def _recall_packed(self, index: int, space: Space, trials: DraftTrials) -> None:
-        if not (isinstance(space, PackedSpace) and isinstance(trials.space, PackedSpace)):
-            return
-        if (space.family, space.kernel) != (trials.space.family, trials.space.kernel):
-            return
-        for row, latency_us in zip(trials.rows, trials.latencies_us, strict=True):
-            found = space.row_of(trials.space.decisions_of(row))
-            if found is not None:  # a tile for more registers is none for fewer
-                self.own[index].append((found, latency_us))
 
 
 class NeighbourProposer(_Informed):
@@ -255,7 +237,7 @@ class DraftProposer(_Informed):
     def __init__(
         self,
         task: str,
-        candidates: Candidates,
+        candidates: KernelCandidates,
         knowledge: Knowledge,
         *,
         seed: int,
@@ -318,47 +300,21 @@ class DraftProposer(_Informed):
         Of the first batch the second is a neighbour's: candidates that a model favours are alike, and where
         it errs about a kernel that it has not seen, all of them are slow. On 20 kernels that were left out of
         the training, four trials came within 1.15 of the best instead of 1.19, the worst within 2.1, not 2.8.
-        Where no kernel is similar the rule of thumb has one of every batch: what a model of other kernels
-        favours may all be slow in one way, which none of its trials tells.
         """
         found: list[Candidate] = []
         model = self.model
         if model is not None:
             drafted = self._drafted(model, count)
-            is_similar = any(map(self.has_similar, self.candidates.spaces))
             if not any(self.own) and count > 1:
                 found = self.make(drafted, 1)
                 found += self.make(self.neighbours(count), 1)
-            if not is_similar and count > 1:
-                found += self.make(drafted, count - 1 - len(found))
-                found += self.make(self._guessed(_DRAWS * count), 1)
             found += self.make(drafted, count - len(found))
         else:
             found = self.make(self.neighbours(count), count)
-            found += self._unlearnt(count - len(found))
+            found += self.make(self.changes(_DRAWS * count), (count - len(found)) // 2)
         if len(found) < count:
             found += sampled(self.candidates, count - len(found), self.known, self.rng)
         return found
-
-    def _unlearnt(self, count: int) -> list[Candidate]:
-        """Return candidates for when too little is known to train; chance proposes what is wanted beyond.
-
-        At first those that the rule of thumb favours. Where it errs all of these are slow, so that it has a
-        quarter of later batches, changes of the fastest so far have half of them, and chance the rest.
-        """
-        if not any(self.own):
-            return self.make(self._guessed(_DRAWS * count), count)
-        found = self.make(self._guessed(_DRAWS * count), count // 4)
-        return found + self.make(self.changes(_DRAWS * count), count // 2)
-
-    def _guessed(self, count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
-        """Return what a rule of thumb favours in the spaces that have one."""
-        return [
-            (index, row)
-            for index, space in enumerate(self.candidates.spaces)
-            if isinstance(space, PackedSpace)
-            for row in space.guessed(count, self.rng)
-        ]
 
     def _drafted(self, model: DraftModel, count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
         spaces = self.candidates.spaces
@@ -374,7 +330,7 @@ class DraftProposer(_Informed):
         return [(index, row) for _, index, row in ranked]
 
     def _short_list(
-        self, model: DraftModel, index: int, space: Space
+        self, model: DraftModel, index: int, space: DecisionSpace
     ) -> tuple[Scored, npt.NDArray[np.float32]]:
         def score(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
             predicted = model.predict(space, rows)
@@ -401,7 +357,7 @@ class LanguageProposer(DraftProposer):
     def __init__(
         self,
         task: str,
-        candidates: Candidates,
+        candidates: KernelCandidates,
         knowledge: Knowledge,
         *,
         seed: int,
@@ -442,7 +398,9 @@ class LanguageProposer(DraftProposer):
             found += sampled(self.candidates, count - len(found), self.known, self.rng)
         return found
 
-    def _written(self, index: int, space: Space) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    def _written(
+        self, index: int, space: DecisionSpace
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         context = context_of(space, self.others, self.best_rows(index, MAX_OWN))
         found = [
             self.network.write(space, context, _WRITTEN, rng=self.rng, temperature=temperature)
@@ -454,7 +412,7 @@ class LanguageProposer(DraftProposer):
         return rows[places], np.concatenate([each.log_probabilities for each in found])[places]
 
     def _short_list(
-        self, model: DraftModel, index: int, space: Space
+        self, model: DraftModel, index: int, space: DecisionSpace
     ) -> tuple[Scored, npt.NDArray[np.float32]]:
         rows, _ = self._written(index, space)
         if not self.has_similar(space):
@@ -473,7 +431,7 @@ class LanguageProposer(DraftProposer):
 
 
 def sampled(
-    candidates: Candidates, count: int, known: set[object], rng: np.random.Generator
+    candidates: KernelCandidates, count: int, known: set[object], rng: np.random.Generator
 ) -> list[Candidate]:
     """Return schedules as TVM draws them that are not known yet, and add them to what is known."""
     found: list[Candidate] = []

@@ -9,44 +9,26 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
 
-from cost_model.draft.decision_space import BlockLimits
-from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates, limits_on
+from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates
 from tuner.backends.metaschedule.proposers import Proposer
 from tuner.graph.relax_types import IRModule
-
-
-@dataclass
-class Allowance:
-    """Trials that several kernels have left together."""
-
-    left: int
 
 
 @derived_object
 class ProposedTrials(meta_schedule.search_strategy.PySearchStrategy):
     """Asks a proposer for each batch of a kernel, and tells it what the trials took."""
 
-    def __init__(
-        self, start: Callable[[KernelCandidates], Proposer], allowance: Allowance | None = None
-    ) -> None:
-        """Take what makes the proposer once the kernel's sketches are known.
-
-        Args:
-            start: makes it.
-            allowance: trials of all kernels together; no limit but TVM's if None.
-        """
+    def __init__(self, start: Callable[[KernelCandidates], Proposer]) -> None:
+        """Take what makes the proposer once the kernel's sketches are known."""
         super().__init__()
         self.start = start
-        self.allowance = allowance
         self.module: IRModule | None = None
         self.postprocessors: list[Any] = []
-        self.limits: BlockLimits | None = None
         self.proposer: Proposer | None = None
         self.arguments: Any = None
         self.pending: list[Candidate] = []
@@ -57,7 +39,6 @@ class ProposedTrials(meta_schedule.search_strategy.PySearchStrategy):
         """Take the kernel; called by TVM."""
         self.module = context.mod
         self.postprocessors = list(context.space_generator.postprocs)
-        self.limits = limits_on(context.target)
 
     def pre_tuning(
         self,
@@ -69,7 +50,7 @@ class ProposedTrials(meta_schedule.search_strategy.PySearchStrategy):
     ) -> None:
         """Begin; called by TVM."""
         sketches = [each.trace for each in design_spaces]
-        self.proposer = self.start(KernelCandidates(self.module, sketches, self.postprocessors, self.limits))
+        self.proposer = self.start(KernelCandidates(self.module, sketches, self.postprocessors))
         self.arguments = meta_schedule.arg_info.ArgInfo.from_entry_func(self.module)
         self.num_left, self.batch = int(max_trials), int(num_trials_per_iter)
 
@@ -81,12 +62,8 @@ class ProposedTrials(meta_schedule.search_strategy.PySearchStrategy):
         """Return the next batch; None when there is none."""
         assert self.proposer is not None, "TVM begins before it asks"
         wanted = min(self.batch, self.num_left)
-        if self.allowance is not None:
-            wanted = min(wanted, self.allowance.left)
         self.pending = self.proposer.propose(wanted) if wanted > 0 else []
         self.num_left -= len(self.pending)
-        if self.allowance is not None:
-            self.allowance.left -= len(self.pending)
         if not self.pending:
             return None
         return [meta_schedule.MeasureCandidate(each.schedule, self.arguments) for each in self.pending]
@@ -99,11 +76,10 @@ class ProposedTrials(meta_schedule.search_strategy.PySearchStrategy):
             seconds = [float(each) for each in (result.run_secs or ())]
             latencies.append(statistics.median(seconds) * 1e6 if seconds else math.inf)
         # Nothing is learnt from the last batch: there is nobody to use it.
-        is_last = self.num_left <= 0 or (self.allowance is not None and self.allowance.left <= 0)
-        if not is_last:
+        if self.num_left > 0:
             self.proposer.learn(self.pending, latencies)
         self.pending = []
 
     def clone(self) -> Any:
         """Return a strategy for another kernel."""
-        return ProposedTrials(self.start, self.allowance)
+        return ProposedTrials(self.start)

@@ -1,10 +1,9 @@
 """Plain data of MetaSchedule's traces: a kernel tiled in levels, its sketches and its decisions.
 
 Records keep traces as TVM's JSON. They are read here without replaying them, so that thousands take a second;
-only a kernel's tensors are asked of TVM, once. Traces that are tiled neither as SSRSRS nor, on a GPU, as
-SSSRRSRS, sample anything but tiles, unrolling, locations and fetches, use tensor cores, or whose tensors are
-not indexed linearly are left out. Checked in
-tests/tuner/backends/metaschedule/test_traces.py.
+only a kernel's tensors are asked of TVM, once. Traces that are not tiled as SSRSRS, such as a GPU's, sample
+anything but tiles, unrolling and locations, or whose tensors are not indexed linearly are left out. Checked
+in tests/tuner/backends/metaschedule/test_traces.py.
 """
 
 from __future__ import annotations
@@ -19,14 +18,11 @@ from tvm import sym, tirx
 from tvm.s_tir import Schedule
 
 from cost_model.draft.decision_space import (
-    GPU_REDUCTION_PARTS,
-    GPU_SPATIAL_PARTS,
     REDUCTION_PARTS,
     SPATIAL_PARTS,
     Access,
     Decision,
     DecisionKind,
-    FetchDecision,
     LocationDecision,
     Loop,
     TileDecision,
@@ -39,17 +35,7 @@ TILE, OPTION, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComput
 SAMPLING = (TILE, OPTION, LOCATION)
 
 _STRUCTURE = "meta_schedule.tiling_structure"
-_PARTS = {
-    '"SSRSRS"': (SPATIAL_PARTS, REDUCTION_PARTS),
-    '"SSSRRSRS"': (GPU_SPATIAL_PARTS, GPU_REDUCTION_PARTS),
-}
-"""Parts of spatial loops and of reductions, by how a block is tiled."""
-
-_GPU = _PARTS['"SSSRRSRS"']
-_FETCH = "meta_schedule.cooperative_fetch"
-_PIPELINE = "software_pipeline_stage"
-_TENSORIZED = ("Blockize", "Tensorize", "TransformLayout", "TransformBlockLayout")
-"""Instructions of schedules for tensor cores, whose loops are others."""
+_LEVELS = '"SSRSRS"'
 
 _REDUCTION = 2
 """TVM's number of a reduction among kinds of iterations."""
@@ -62,17 +48,14 @@ class TracedSketch:
     Attributes:
         block: name of the block.
         kinds: of each decision, in the order of instructions.
-        sketch_level: in which level of tiles the block that follows is computed, or on a GPU, how many tiles
-            are fetched ahead; 0 for none.
+        sketch_level: in which level of tiles the block that follows is computed; 0 for none.
         decisions: those of the trace.
-        is_gpu: whether it is tiled for a GPU's threads.
     """
 
     block: str
     kinds: tuple[DecisionKind, ...]
     sketch_level: int
     decisions: tuple[Decision, ...]
-    is_gpu: bool = False
 
 
 def read_trace(trace: Any) -> TracedSketch | None:
@@ -139,9 +122,6 @@ class _Reading:
         self.kinds: list[DecisionKind] = []
         self.decisions: list[Decision] = []
         self.sketch_level = 0
-        self.parts = _PARTS['"SSRSRS"']
-        self.fetched: dict[str, int] = {}
-        self.options: dict[str, int] = {}
 
     def read(self, instructions: Sequence[Any]) -> TracedSketch | None:
         for number, (kind, inputs, attributes, outputs) in enumerate(instructions):
@@ -151,8 +131,6 @@ class _Reading:
                 found = self._kind(kind, inputs, attributes)
                 if found is None:
                     return None
-                if isinstance(found, UnrollDecision):
-                    self.options[outputs[0]] = len(self.kinds)
                 self.kinds.append(found)
                 self.decisions.append(_decision(self.decided[number], found))
             else:
@@ -164,13 +142,7 @@ class _Reading:
         kinds = tuple(
             LocationDecision(parts) if isinstance(each, LocationDecision) else each for each in self.kinds
         )
-        return TracedSketch(
-            self.block_names[self.block],
-            kinds,
-            self.sketch_level,
-            tuple(self.decisions),
-            is_gpu=self.parts == _GPU,
-        )
+        return TracedSketch(self.block_names[self.block], kinds, self.sketch_level, tuple(self.decisions))
 
     def _see(
         self, kind: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: Sequence[str]
@@ -178,35 +150,20 @@ class _Reading:
         if kind == "GetSBlock":
             self.block_names[outputs[0]] = str(attributes[0])
         elif kind == "Annotate" and attributes[0] == _STRUCTURE:
-            if inputs[1] not in _PARTS or self.block:
-                raise ValueError("one block is tiled, as SSRSRS or SSSRRSRS")
-            self.block, self.parts = inputs[0], _PARTS[inputs[1]]
-        elif kind in _TENSORIZED:
-            raise ValueError("schedules for tensor cores are not read")
-        elif kind == "CacheRead" and inputs[0] == self.block:
-            self.fetched[outputs[0]] = int(attributes[0])
-        elif kind == "Annotate" and attributes[0] == _FETCH:
-            self._see_fetch(inputs[0], inputs[1])
-        elif kind == "Annotate" and attributes[0] == _PIPELINE:
-            self.sketch_level = int(inputs[1][-1])
+            if inputs[1] != _LEVELS or self.block:
+                raise ValueError("one block is tiled, as SSRSRS")
+            self.block = inputs[0]
         elif kind == "GetLoops" and self.block and inputs[0] == self.block and not self.loop_numbers:
             self.loop_numbers = {loop: number for number, loop in enumerate(outputs)}
         elif kind == "Split" and inputs[0] in self.loop_numbers:
             self.part_numbers.update((loop, part) for part, loop in enumerate(outputs))
-        elif kind == "ReverseComputeAt" and inputs[1] in self.part_numbers and self.parts != _GPU:
+        elif kind == "ReverseComputeAt" and inputs[1] in self.part_numbers:
             self.sketch_level = self.part_numbers[inputs[1]] + 1
-
-    def _see_fetch(self, block: str, option: str) -> None:
-        """Take an option that was sampled for how a tensor is fetched."""
-        place = self.options.pop(option)
-        sampled = self.kinds[place]
-        assert isinstance(sampled, UnrollDecision), "options are sampled alike"
-        self.kinds[place] = FetchDecision(sampled.steps, self.fetched[block])
 
     def _kind(self, kind: str, inputs: Sequence[Any], attributes: Sequence[Any]) -> DecisionKind | None:
         if kind == TILE and inputs[0] in self.loop_numbers:
             parts, max_innermost = map(int, attributes)
-            if parts not in self.parts:
+            if parts not in (SPATIAL_PARTS, REDUCTION_PARTS):
                 return None
             return TileDecision(self.loop_numbers[inputs[0]], parts, max_innermost)
         if kind == OPTION:

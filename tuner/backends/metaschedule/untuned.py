@@ -68,11 +68,6 @@ def keep_untuned(task: IRModule, tuned_for: Any, database: Any, *, builder: Any,
     return ratio
 
 
-def is_untuned(record: Any) -> bool:
-    """Whether a record of a database is of an untuned schedule, which decides nothing, and so no trial."""
-    return not record.trace.decisions
-
-
 def untuned_schedule(task: IRModule, registers: int) -> Any | None:
     """Return the schedule of the `tvm` backend's rules; None where none can be kept in a database."""
     found = cpu_schedule_of(task["main"], registers)

@@ -35,7 +35,7 @@ def open_search(options: SearchOptions, report: Report) -> Iterator[Session]:
         value = getattr(options, name)
         if value is not None and value < least:
             raise ValueError(f"{name} is {value}; it is at least {least}")
-    is_default = options.proposer is None and options.schedule_cost_model == "tvm"
+    is_default = options.proposer is None
     if 0 < options.trials < _FEW_TRIALS and is_default and not options.target.startswith("cpu"):
         report.on_note(
             f"{options.trials} trials are too few for evolution to learn from, so schedules are drawn at "
@@ -45,7 +45,6 @@ def open_search(options: SearchOptions, report: Report) -> Iterator[Session]:
         backend_names=backend_references(options, report),
         trials=options.trials,
         database=None if options.tvm_database is None else str(options.tvm_database),
-        schedule_cost_model=options.schedule_cost_model,
         proposer=options.proposer,
         language_model=None if options.language_model is None else str(options.language_model),
         num_threads=options.threads,

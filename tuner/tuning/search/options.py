@@ -24,7 +24,7 @@ class SearchOptions:
         target: what is built for and measured on.
         records: SQLAlchemy URL or path of the records.
         backends: those to choose among, with their settings; all available if None.
-        trials: of each kernel, MetaSchedule's and built-in ones; 0 tunes none.
+        trials: MetaSchedule's, of each kernel; 0 tunes none.
         threads: of each measurement; every core available if None.
         jobs: programs built at once.
         seed: of inputs and searches.
@@ -36,7 +36,6 @@ class SearchOptions:
         prune: whether only the largest sub-graphs of each backend and the remainders are priced.
         match: which records of other environments are used again.
         tvm_database: folder of a MetaSchedule database in TVM's format.
-        schedule_cost_model: what ranks MetaSchedule's candidates: `tvm`, `records` or `draft`.
         fleet: address of a fleet's scheduler, whose machines measure.
         proposer: who proposes MetaSchedule's trials.
         language_model: folder of the language model that proposes.
@@ -57,7 +56,6 @@ class SearchOptions:
     prune: bool = False
     match: MatchName = "exact"
     tvm_database: Path | None = None
-    schedule_cost_model: str = "tvm"
     fleet: str | None = None
     proposer: str | None = None
     language_model: Path | None = None
@@ -72,7 +70,6 @@ class PartitionOptions(SearchOptions):
         batch: examples at once, for models of the zoo alone.
         shape: static shapes by name of input.
         value: of inputs of an ONNX file that become constants, by name.
-        trial_budget: trials of all kernels of the model together.
         graph_level_search: whole programs that an evolutionary search may measure after the first answer.
         coalesce: whether larger sub-graphs and fewer backends are tried too.
     """
@@ -81,6 +78,5 @@ class PartitionOptions(SearchOptions):
     batch: int = 1
     shape: Mapping[str, tuple[int, ...]] | None = None
     value: Mapping[str, bool | int | float] | None = None
-    trial_budget: int | None = None
     graph_level_search: int = 0
     coalesce: bool = False

@@ -184,9 +184,8 @@ def test_panels_leave_little_to_compute_twice(rows: int, columns: int, vectors: 
     assert shape.vectors == vectors
     assert shape.lanes == (8 if rows == 1 else 16)
     narrow = ProductShape(rows=rows, depth=64, columns=columns, registers=8)
-    assert (narrow.vectors, narrow.lanes) == ((8, 8) if rows == 1 else (1, 16)), (
-        "registers have room for no more"
-    )
+    halves = narrow.panel // 8
+    assert narrow.tile_rows * halves + halves <= (16 if rows == 1 else 15), "registers have room for no more"
     fewer = ProductShape(rows=rows, depth=64, columns=columns, registers=4)
     assert (fewer.vectors, fewer.lanes) == (1, 16)
 

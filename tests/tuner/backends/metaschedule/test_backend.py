@@ -60,13 +60,12 @@ def test_the_default_proposer_gives_way_where_it_knows_nothing(
     gpu = Target(name="cuda", kind="cuda", tvm_json=target.tvm_json, num_threads=1)
     default = MetaSchedule(trials=3, records=records)
     assert default.proposer_for(target) == DEFAULT_PROPOSER
-    assert default.strategy(small_product(), target) is not None
+    assert default._strategy(small_product(), target) is not None
     assert default.proposer_for(gpu) == ""
     again = make_backend(default.reference)
     assert isinstance(again, MetaSchedule)
     assert (again.proposer_for(gpu), again.settings) == ("", default.settings), "it is a default still"
     assert MetaSchedule(trials=3).proposer_for(target) == "", "without records there is nothing to learn from"
-    assert MetaSchedule(trials=3, records=records, cost_model="draft").proposer_for(target) == ""
     assert MetaSchedule(trials=3, records=records, proposer="random").proposer_for(gpu) == "random"
     # If the language model is the default: it proposes where it was trained for the target.
     monkeypatch.setattr(metaschedule_backend, "DEFAULT_PROPOSER", "language")
@@ -77,7 +76,7 @@ def test_the_default_proposer_gives_way_where_it_knows_nothing(
     save_network(Network(shape, initial_weights(shape, 0)), manifest, tmp_path / "model")
     trained = MetaSchedule(trials=3, records=records, language_model=str(tmp_path / "model"))
     assert trained.proposer_for(target) == "language"
-    assert trained.strategy(small_product(), target) is not None
+    assert trained._strategy(small_product(), target) is not None
 
 
 def small_product() -> IRModule:

@@ -16,6 +16,11 @@ from tuner.backends.metaschedule.traces import plain_json, read_trace, tiled_ker
 pytestmark = pytest.mark.tvm
 
 
+def test_a_trace_of_a_gpu_is_left_out() -> None:
+    tiled = ["Annotate", ["b0", '"SSSRRSRS"'], ["meta_schedule.tiling_structure"], []]
+    assert read_trace([[["GetSBlock", [], ["dense", "main"], ["b0"]], tiled], []]) is None
+
+
 def test_a_convolution_is_read_with_its_strides() -> None:
     space = space_of("convolution:8x14x12x3x2")
     kernel = tiled_kernel(space.module, "conv2d_nchw")

@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.cpu.kernels.accumulators import Sums, tile_vectors
+from tuner.backends.cpu.kernels.accumulators import AVX2, Sums, tile_vectors
 from tuner.backends.cpu.kernels.memory import flat
 from tuner.backends.cpu.kernels.packed_product import LANES
 from tuner.backends.tvm.vector_math import vectorise_math
@@ -27,6 +27,10 @@ from tuner.graph.relax_types import PrimFunc
 _ROWS = (6, 5, 4)
 """Queries of a tile. With more, the compiler keeps the exponential's constants in registers and partial sums
 in memory, and the kernel takes twice as long."""
+
+_AVX2_ROWS, _AVX2_KEYS = 3, 64
+"""The same with AVX2, of more keys than these: 1.27 to 1.57 times as fast as four to six for 77 to 512
+positions, 0.93 for 50 and 64."""
 
 _LOWEST = -3e38
 """A score that nothing is given to."""
@@ -48,21 +52,6 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionTile:
-    """How a kernel is cut, instead of by the rule.
-
-    Attributes:
-        rows: queries of a tile.
-        key_vectors: vectors of keys of a tile of scores, no more than there are keys.
-        value_vectors: vectors of features of a tile of results, which divide those of a head.
-    """
-
-    rows: int
-    key_vectors: int
-    value_vectors: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
     """softmax(scale · query keyᵀ + mask) value, for each head.
 
@@ -77,7 +66,6 @@ class AttentionShape:
         rows: of queries, keys and values in these.
         mask: shape of what is added to scores, which has at most their four axes; None for nothing.
         registers: vectors of `LANES` that all registers hold (`tuner.targets.vector_registers`).
-        tile: how it is cut; by the rule if None.
     """
 
     batch: int
@@ -90,13 +78,12 @@ class AttentionShape:
     rows: tuple[Rows, Rows, Rows]
     mask: tuple[int, ...] | None
     registers: int = 32
-    tile: AttentionTile | None = None
 
     @property
     def tile_rows(self) -> int:
         """Queries of a tile: what divides them best."""
-        if self.tile is not None:
-            return self.tile.rows
+        if self.registers == AVX2 and self.keys > _AVX2_KEYS:
+            return min(_AVX2_ROWS, self.queries)
         choices = [rows for rows in _ROWS if rows <= self.queries] or [self.queries]
         return min(choices, key=lambda rows: -(-self.queries // rows) * rows)
 
@@ -108,15 +95,11 @@ class AttentionShape:
     @property
     def key_vectors(self) -> int:
         """Vectors of keys of a tile of scores."""
-        if self.tile is not None:
-            return self.tile.key_vectors
         return tile_vectors(min(2, self.keys // LANES), LANES, self.registers)
 
     @property
     def value_vectors(self) -> int:
         """Vectors of features of a tile of results."""
-        if self.tile is not None:
-            return self.tile.value_vectors
         return tile_vectors(2 if self.depth % (2 * LANES) == 0 else 1, LANES, self.registers)
 
 

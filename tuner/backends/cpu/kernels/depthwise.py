@@ -4,8 +4,7 @@ One kernel packs the weights: for each vector of channels, its weights place by 
 keeps some results of a row, of one vector of channels, in registers while the sum over the window runs; bias
 and activation are added as they leave. There is no copy with padding: rows outside the window are
 left out by the bounds of a loop, columns when the kernel is written, since tiles at the edges have code of
-their own. A shape may carry another tile, which trials found faster (`tuner.backends.cpu.tuned`). Checked in
-tests/tuner/backends/cpu/kernels/test_depthwise.py and tests/tuner/backends/cpu/tuned/test_families.py.
+their own. Checked in tests/tuner/backends/cpu/kernels/test_depthwise.py.
 """
 
 from __future__ import annotations
@@ -51,25 +50,6 @@ a pass of many takes up to three times as long (88 channels of 27 x 27)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DepthwiseTile:
-    """How a depthwise convolution is cut.
-
-    Attributes:
-        pixels: results of a tile, no more than a row has.
-        lanes: channels of a vector; they divide all channels.
-        group: vectors of channels that a thread takes together; they divide all vectors.
-    """
-
-    pixels: int
-    lanes: int
-    group: int
-
-    def __post_init__(self) -> None:
-        if min(self.pixels, self.lanes, self.group) < 1:
-            raise ValueError(f"{self} cuts nothing; every number is at least 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseShape:
     """A convolution of NHWC data that gives each channel one of its own, without dilation.
 
@@ -79,7 +59,6 @@ class DepthwiseShape:
         strides: along rows and columns.
         padding: rows of zeros above and below, columns left and right.
         registers: vectors of 16 that all registers hold (`tuner.targets.vector_registers`).
-        tile: how it is cut; by this module's rule if None.
     """
 
     data: tuple[int, int, int, int]
@@ -87,14 +66,6 @@ class DepthwiseShape:
     strides: tuple[int, int]
     padding: tuple[int, int]
     registers: int = 32
-    tile: DepthwiseTile | None = None
-
-    def __post_init__(self) -> None:
-        tile, channels = self.tile, self.data[3]
-        if tile is None:
-            return
-        if tile.pixels > self.result[2] or channels % tile.lanes or channels // tile.lanes % tile.group:
-            raise ValueError(f"{tile} does not fit into {channels} channels and {self.result[2]} columns")
 
     @property
     def result(self) -> tuple[int, int, int, int]:
@@ -107,8 +78,6 @@ class DepthwiseShape:
     @property
     def lanes(self) -> int:
         """Channels of a vector; of two registers where the pixels of a tile share few sets of a cache."""
-        if self.tile is not None:
-            return self.tile.lanes
         return _PAIR if self._shares_sets else lanes_of(self.data[3])
 
     @property
@@ -118,8 +87,6 @@ class DepthwiseShape:
     @property
     def pixels(self) -> int:
         """Results of a tile."""
-        if self.tile is not None:
-            return self.tile.pixels
         most = _PIXELS[self.registers] * _LANES // self.lanes
         return _pixels_of(self.result[2], min(most, _MOST_PIXELS))
 
@@ -131,8 +98,6 @@ class DepthwiseShape:
     @property
     def group(self) -> int:
         """Vectors of channels that a thread takes together, row after row."""
-        if self.tile is not None:
-            return self.tile.group
         num_vectors = self.packed_shape[0]
         batch, rows, _, _ = self.result
         least = 1 if num_vectors <= _FEW_VECTORS else 2

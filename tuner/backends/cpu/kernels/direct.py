@@ -3,9 +3,8 @@
 One kernel packs the weights: for each panel of filters, window by window and channel by channel, its filters.
 The other keeps a tile of results, some pixels by a panel, in vector registers while the sum over the window
 and the channels runs, and adds the bias, another tensor and the activation as the tile leaves them. A 1 x 1
-convolution is so one product of pixels x channels by channels x filters. A shape may carry another tile,
-which trials found faster (`tuner.backends.cpu.tuned`). Checked in tests/tuner/backends/cpu/test_nhwc.py and
-tests/tuner/backends/cpu/tuned/test_families.py.
+convolution is so one product of pixels x channels by channels x filters. Checked in
+tests/tuner/backends/cpu/test_nhwc.py.
 """
 
 from __future__ import annotations
@@ -22,7 +21,15 @@ from tvm.tirx.script.builder import ir as script
 
 from cost_model.register_tile import lanes_of
 from tuner.backends.cpu.kernels import fused_concat_input as joined_data
-from tuner.backends.cpu.kernels.accumulators import SINGLE, WIDE, Sums, tile_rows, tile_vectors
+from tuner.backends.cpu.kernels.accumulators import (
+    AVX2,
+    SINGLE,
+    WIDE,
+    Sums,
+    avx2_tile,
+    tile_rows,
+    tile_vectors,
+)
 from tuner.backends.cpu.kernels.clamp import Bounds
 from tuner.backends.cpu.kernels.fused_concat_input import JoinedShape
 from tuner.backends.cpu.kernels.memory import Operands, flat, prefetch
@@ -44,37 +51,15 @@ _SHORT_ROWS = 14
 """The same where a tile has one vector of `_SHORT_LANES`, for which AVX-512 has registers: 1.15 times as fast
 with 20 filters, 1.17 with 8."""
 
-_CACHED_BYTES = 1 << 22
-"""Weights above this are read once, a panel for all tiles; others are read again for each tile."""
+_CACHED_BYTES = {32: 1 << 22, 8: 1 << 20, 4: 1 << 22}
+"""Weights above this are read once, a panel for all tiles; others are read again for each tile. By how many
+vectors registers hold: the narrow panels of AVX2 pay earlier."""
 
 _FEW_TILES = 8
 """Below this, threads share the panels, not the tiles."""
 
 _MAX_BLOCKS = 32
 """Runs of tiles that threads share: enough for all to end at about the same time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectTile:
-    """How a direct convolution is cut.
-
-    Attributes:
-        rows: pixels of a tile, no more than a line has.
-        vectors: of filters of a panel.
-        lanes: filters of a vector.
-        block_tiles: tiles for each panel before the next panel.
-        unroll: channels that are written out; they divide all channels.
-    """
-
-    rows: int
-    vectors: int
-    lanes: int
-    block_tiles: int = 1
-    unroll: int = 1
-
-    def __post_init__(self) -> None:
-        if min(self.rows, self.vectors, self.lanes, self.block_tiles, self.unroll) < 1:
-            raise ValueError(f"{self} cuts nothing; every number is at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +74,6 @@ class DirectShape:
         strides: along rows and columns.
         padding: rows of zeros above and below, columns left and right.
         registers: vectors of 16 that all registers hold (`tuner.targets.vector_registers`).
-        tile: how it is cut; by this module's rule if None.
     """
 
     data: tuple[int, int, int, int]
@@ -99,15 +83,6 @@ class DirectShape:
     padding: tuple[int, int]
     is_planar: bool = False
     registers: int = 32
-    tile: DirectTile | None = None
-
-    def __post_init__(self) -> None:
-        if self.tile is None:
-            return
-        if self.tile.rows > self.lines[1] or self.panel > self.filters or self.data[3] % self.tile.unroll:
-            raise ValueError(
-                f"{self.tile} does not fit into {self.lines[1]} pixels, filters and channels of {self}"
-            )
 
     @property
     def data_in_memory(self) -> tuple[int, int, int, int]:
@@ -132,17 +107,21 @@ class DirectShape:
     @property
     def lanes(self) -> int:
         """Filters of a vector."""
-        if self.tile is not None:
-            return self.tile.lanes
+        if self._is_avx2:
+            return avx2_tile(self.lines[1], self.filters).lanes
         if self.filters >= 2 * _LANES:
             return _LANES
         return max(lanes_of(self.filters), _SHORT_LANES if self.filters >= _SHORT_LANES else 0)
 
     @property
+    def _is_avx2(self) -> bool:
+        return self.registers == AVX2 and self.filters >= _SHORT_LANES
+
+    @property
     def vectors(self) -> int:
         """Vectors of filters of a panel."""
-        if self.tile is not None:
-            return self.tile.vectors
+        if self._is_avx2:
+            return avx2_tile(self.lines[1], self.filters).vectors
         fitting = [count for count in (2, 3) if self.filters % (count * self.lanes) == 0]
         pairs, singles = (-(-self.filters // (count * self.lanes)) for count in (2, 1))
         # With fewer registers one vector has too few rows to hide the latency of its sums.
@@ -177,9 +156,7 @@ class DirectShape:
     @property
     def tile_rows(self) -> int:
         """Pixels of a tile, of which the last of a line may repeat some."""
-        if self.tile is not None:
-            return self.tile.rows
-        return tile_rows_of(self, self.lines[1])
+        return _tile_rows_of(self, self.lines[1])
 
 
 def weights_kernel(shape: DirectShape) -> PrimFunc:
@@ -289,10 +266,7 @@ def _emit_tiles(shape: DirectShape, operands: Operands, activation: Bounds, prep
     tiles = _Tiles(shape)
     rows, num_panels, channels = tiles.rows, shape.packed_shape[0], shape.data[3]
     emit = partial(_emit_tile, shape, activation=activation, rows=rows)
-    if shape.tile is not None:
-        _emit_blocks(tiles, shape.tile, operands, prepare, emit)
-        return
-    if takes_panels_first(shape, tiles.count):
+    if _takes_panels_first(shape, tiles.count):
         if prepare is not None:
             data = script.alloc_buffer((math.prod(shape.data),), "float32")
             with script.parallel(tiles.count) as index:
@@ -319,57 +293,18 @@ def _emit_tiles(shape: DirectShape, operands: Operands, activation: Bounds, prep
                     emit(operands, start=start, pixel=pixel, which=which)
 
 
-def takes_panels_first(shape: DirectShape, num_tiles: int) -> bool:
-    """Say whether a rule of this module has all tiles pass a panel of weights before the next."""
-    return num_tiles < _FEW_TILES or 4 * math.prod(shape.packed_shape) > _CACHED_BYTES
+def _takes_panels_first(shape: DirectShape, num_tiles: int) -> bool:
+    """Say whether all tiles pass a panel of weights before the next."""
+    return num_tiles < _FEW_TILES or 4 * math.prod(shape.packed_shape) > _CACHED_BYTES[shape.registers]
 
 
-def tile_rows_of_row(shape: DirectShape) -> int:
-    """Return how many pixels a tile has where results are computed row by row."""
-    length = shape.result[2]
-    if shape.tile is not None:
-        return min(shape.tile.rows, length)
-    return tile_rows_of(shape, length)
-
-
-def tile_rows_of(shape: DirectShape, length: int) -> int:
-    """Return how many pixels of a line a tile has by this module's rule."""
+def _tile_rows_of(shape: DirectShape, length: int) -> int:
+    """Return how many pixels of a line a tile has."""
+    if shape.registers == AVX2 and shape.filters >= _SHORT_LANES:
+        return avx2_tile(length, shape.filters, shape.panel).rows
     if shape.registers >= WIDE and (shape.vectors, shape.lanes) == (1, _SHORT_LANES):
         return tile_rows(length, _SHORT_ROWS, most=_SHORT_ROWS)
     return tile_rows(length, _BEST_ROWS, shape.registers)
-
-
-def _emit_blocks(
-    tiles: _Tiles, tile: DirectTile, operands: Operands, prepare: Prepare | None, emit: Callable[..., None]
-) -> None:
-    """Compute results block by block, of each all panels; the last may repeat some of the one before."""
-    num_panels, channels = tiles.shape.packed_shape[0], tiles.shape.data[3]
-    size = min(tile.block_tiles, tiles.count)
-    num_blocks = -(-tiles.count // size)
-
-    def first_of(block: Any) -> Any:
-        return script.Bind(script.min(block * size, tiles.count - size))
-
-    if prepare is None:
-        with script.parallel(num_blocks * num_panels) as task, script.serial(size) as member:
-            which = script.Bind(task % num_panels)
-            start, pixel = tiles.place(first_of(task // num_panels) + member)
-            emit(operands, start=start, pixel=pixel, which=which)
-        return
-    with script.parallel(num_blocks) as block:
-        data = script.alloc_buffer((size * tiles.rows * channels,), "float32")
-        first = first_of(block)
-        with script.serial(size) as member:
-            _, pixel = tiles.place(first + member)
-            prepare(pixel, tiles.rows, data, member * tiles.rows * channels)
-        with script.serial(num_panels) as which, script.serial(size) as member:
-            _, pixel = tiles.place(first + member)
-            emit(
-                replace(operands, data=data),
-                start=member * tiles.rows * channels,
-                pixel=pixel,
-                which=which,
-            )
 
 
 class _Tiles:
@@ -407,7 +342,7 @@ def emit_row(shape: DirectShape, operands: Operands, activation: Bounds, *, star
         pixel: the row's first pixel in the memory of the result, and of what is added.
     """
     length = shape.result[2]
-    rows = tile_rows_of_row(shape)
+    rows = _tile_rows_of(shape, length)
     step = Steps(shape).column * shape.strides[1]
     with script.serial(shape.packed_shape[0]) as which, script.serial(-(-length // rows)) as index:
         column = script.Bind(script.min(index * rows, length - rows))
@@ -455,18 +390,13 @@ def _emit_tile(
             prefetch(operands.result, at, writes=True)
     sums = Sums(rows, shape.vectors, lanes)
     height, width = shape.window
-    unroll = 1 if shape.tile is None else shape.tile.unroll
     apart = shape.strides[1] * steps.column
 
-    def add(y: Any, x: Any, channel: Any) -> None:
+    with script.serial(height) as y, script.serial(width) as x, script.serial(channels) as channel:
         at_weights = (((which * height + y) * width + x) * channels + channel) * panel
         right = sums.bound(operands.weights, at_weights)
         first = script.Bind(start + y * steps.row + x * steps.column + channel * steps.channel)
         sums.add(lambda row: operands.data[first + row * apart], right)
-
-    with script.serial(height) as y, script.serial(width) as x, script.serial(channels // unroll) as outer:
-        for inner in range(unroll):
-            add(y, x, outer if unroll == 1 else outer * unroll + inner)
     for row, vector in sums.places:
         value = sums.load(row, vector)
         if operands.bias is not None:

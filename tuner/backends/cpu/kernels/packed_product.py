@@ -3,18 +3,14 @@
 One kernel packs the weights: for each panel of columns, row by row, its columns. The other keeps a tile of
 results, some rows by a panel, in vector registers while the sum runs, and does the rest as the tile leaves
 them: bias, activation, and the sum or product with another tensor. All rows pass a panel before the next, so
-that the panel is read from the cache; where all rows are too many for the cache, a block of them. A shape
-may carry another tile, which trials found faster (`tuner.backends.cpu.tuned`); how its loops are nested is
-part of it. Checked in tests/tuner/backends/cpu/test_packed_matmul.py and
-tests/tuner/backends/cpu/tuned/test_families.py.
+that the panel is read from the cache; where all rows are too many for the cache, a block of them. Checked in
+tests/tuner/backends/cpu/test_packed_matmul.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -22,10 +18,12 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
 from tuner.backends.cpu.kernels.accumulators import (
+    AVX2,
     MAX_ROWS,
     SINGLE,
     WIDE,
     Sums,
+    avx2_tile,
     tile_rows,
     tile_vectors,
 )
@@ -50,9 +48,9 @@ _CUTS = ((2, _BEST_ROWS), (3, _BEST_ROWS), (1, 12))
 _MOST_OF_A_ROW = 20
 """Vectors of a tile of one row."""
 
-_LANES_OF_A_ROW = 8
-"""Columns of a vector where there is one row, with AVX2 and more: with AVX-512 panels half as wide come from
-memory 1.07 times as fast."""
+_SHORT_LANES = 8
+"""Columns of the vectors of one row, with AVX2 and more: with AVX-512 panels half as wide come from memory
+1.07 times as fast."""
 
 _VECTORS_OF_A_ROW = 8
 """Vectors of a tile of one row that half of AVX2's registers hold: from memory 1.1 times as fast as one of 16
@@ -72,45 +70,6 @@ _BLOCK_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProductTile:
-    """How a product is cut and its loops are nested.
-
-    Attributes:
-        rows: of a tile, no more than the product's.
-        vectors: of a row of a tile.
-        lanes: columns of a vector.
-        block_tiles: tiles of rows for each panel before the next panel.
-        depth_block: steps of the sum before the next panel, whose partial sums wait in memory; 0 for all.
-        unroll: steps of the sum that are written out; they divide the steps of every block.
-        packs_data: whether a block's rows are copied first, so that a step of a tile reads neighbours.
-        shares_blocks: whether threads share blocks of rows alone, not blocks and panels.
-        stores_sums: whether sums are stored before the activation and what else is joined.
-    """
-
-    rows: int
-    vectors: int
-    lanes: int
-    block_tiles: int
-    depth_block: int = 0
-    unroll: int = 1
-    packs_data: bool = False
-    shares_blocks: bool = False
-    stores_sums: bool = False
-
-    def __post_init__(self) -> None:
-        if (
-            min(self.rows, self.vectors, self.lanes, self.block_tiles, self.unroll) < 1
-            or self.depth_block < 0
-        ):
-            raise ValueError(f"{self} cuts nothing; every number but `depth_block` is at least 1")
-        if (self.depth_block or self.packs_data) and not self.shares_blocks:
-            raise ValueError(
-                f"{self} keeps partial sums or copied rows of a block, whose panels threads share; set "
-                "`shares_blocks`"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProductShape:
     """A product of rows x depth by depth x columns; at least `LANES` columns.
 
@@ -120,7 +79,6 @@ class ProductShape:
         columns: of the right operand.
         registers: vectors of `LANES` that all registers hold (`tuner.targets.vector_registers`).
         least_lanes: columns of the shortest vector that the kernel can be written with.
-        tile: how it is cut; by this module's rule if None.
     """
 
     rows: int
@@ -128,42 +86,35 @@ class ProductShape:
     columns: int
     registers: int = 32
     least_lanes: int = 1
-    tile: ProductTile | None = None
-
-    def __post_init__(self) -> None:
-        tile = self.tile
-        if tile is None:
-            return
-        if tile.rows > self.rows or self.panel > self.columns:
-            raise ValueError(f"a tile of {tile.rows} x {self.panel} is larger than the results of {self}")
-        if (tile.depth_block or self.depth) % tile.unroll or self.depth % (tile.depth_block or 1):
-            raise ValueError(f"blocks of {tile.depth_block}, {tile.unroll} at a time, do not fill {self}")
 
     @property
     def tile_rows(self) -> int:
         """Rows of a tile."""
-        return self._rows_and_vectors[0] if self.tile is None else self.tile.rows
+        return self._rows_and_vectors[0]
 
     @property
     def lanes(self) -> int:
         """Columns of a vector."""
-        if self.tile is not None:
-            return self.tile.lanes
-        is_short = self.rows == 1 and self.registers >= _VECTORS_OF_A_ROW
-        return _LANES_OF_A_ROW if is_short and self.least_lanes <= _LANES_OF_A_ROW else LANES
+        if self.least_lanes > _SHORT_LANES or self.registers < AVX2:
+            return LANES
+        if self.rows == 1:
+            return _SHORT_LANES
+        return avx2_tile(self.rows, self.columns).lanes if self.registers == AVX2 else LANES
 
     @property
     def vectors(self) -> int:
         """Vectors of a row of a tile."""
-        return self._rows_and_vectors[1] if self.tile is None else self.tile.vectors
+        return self._rows_and_vectors[1]
 
     @property
     def _rows_and_vectors(self) -> tuple[int, int]:
         """A tile by this module's rule: the one with which least is computed, results twice included."""
         rows, whole = tile_rows(self.rows, _BEST_ROWS, self.registers), self.columns // self.lanes
         wanted = max(1, min(max(2, _ACCUMULATORS // rows), whole))
-        if self.registers < WIDE and self.lanes < LANES:
-            return rows, min(_VECTORS_OF_A_ROW, whole)
+        if self.registers == AVX2 and self.least_lanes <= _SHORT_LANES:
+            if self.rows == 1:
+                return 1, min(_VECTORS_OF_A_ROW, whole)
+            return avx2_tile(self.rows, self.columns)[:2]
         if self.registers < WIDE or whole < 2:
             return rows, tile_vectors(wanted, LANES, self.registers)
         if rows < _MIN_ROWS:
@@ -202,8 +153,6 @@ class ProductShape:
     def block_tiles(self) -> int:
         """Tiles of rows for each panel before the next panel: blocks are as equal as they can be."""
         num_tiles = -(-self.rows // self.tile_rows)
-        if self.tile is not None:
-            return min(num_tiles, self.tile.block_tiles)
         fitting = max(1, _BLOCK_BYTES // (4 * self.depth * self.tile_rows))
         return -(-num_tiles // -(-num_tiles // fitting))
 
@@ -283,10 +232,7 @@ def product_kernel(
                 target=flat(result, rows * columns),
             )
             source, weights = flat(data, rows * depth), flat(packed, num_panels * depth * panel)
-            if shape.tile is None or not shape.tile.shares_blocks:
-                _emit_tiles(shape, source, weights, epilogue)
-            else:
-                _emit_blocks(shape, shape.tile, source, weights, epilogue)
+            _emit_tiles(shape, source, weights, epilogue)
     return vectorise_math(builder.get())
 
 
@@ -307,8 +253,7 @@ class _Epilogue:
         An activation is a long expression, which written out for all vectors of a tile would not fit in
         registers: the sums are stored first.
         """
-        stores = self.shape.tile is not None and self.shape.tile.stores_sums
-        if self.activation in ("", "relu") and not stores:
+        if self.activation in ("", "relu"):
             for index, vector in sums.places:
                 self._emit_vector(sums.memory, index, vector, row, column)
             return
@@ -345,104 +290,10 @@ def _emit_tiles(shape: ProductShape, source: Any, weights: Any, epilogue: _Epilo
         index = script.min(task // num_panels * shape.block_tiles + member, num_tiles - 1)
         row = script.Bind(script.min(index * shape.tile_rows, rows - shape.tile_rows))
         sums = Sums(shape.tile_rows, shape.vectors, shape.lanes)
-        _add_steps(
-            shape,
-            sums,
-            weights,
-            lambda step: (which * depth + step) * panel,
-            depth,
-            lambda line, step: source[(row + line) * depth + step],
-        )
+        with script.serial(depth) as step:
+            right = sums.bound(weights, (which * depth + step) * panel)
+            sums.add(lambda line: source[(row + line) * depth + step], right)
         epilogue.emit(sums, row, script.min(which * panel, columns - panel))
-
-
-def _emit_blocks(
-    shape: ProductShape, tile: ProductTile, source: Any, weights: Any, epilogue: _Epilogue
-) -> None:
-    """Compute results block by block: all panels for some steps of the sum, then the next steps."""
-    rows, depth, columns, panel = shape.rows, shape.depth, shape.columns, shape.panel
-    num_panels, num_tiles = shape.packed_shape[0], -(-shape.rows // shape.tile_rows)
-    num_blocks = -(-num_tiles // shape.block_tiles)
-    num_steps = tile.depth_block or depth
-    num_parts = depth // num_steps
-    size = shape.tile_rows * panel
-    with script.parallel(num_blocks) as block:
-
-        def first_row(member: Any) -> Any:
-            index = script.min(block * shape.block_tiles + member, num_tiles - 1)
-            return script.Bind(script.min(index * shape.tile_rows, rows - shape.tile_rows))
-
-        copied = waiting = None
-        if tile.packs_data:
-            copied = script.alloc_buffer((shape.block_tiles * depth * tile.rows,), "float32")
-            with script.serial(shape.block_tiles) as member:
-                row = first_row(member)
-                start = script.Bind(member * depth * tile.rows)
-                with script.serial(depth) as step:
-                    for line in range(tile.rows):
-                        value = source[(row + line) * depth + step]
-                        script.buffer_store(copied, value, [start + step * tile.rows + line])
-        if num_parts > 1:
-            waiting = script.alloc_buffer((num_panels * shape.block_tiles * size,), "float32")
-        with (
-            script.serial(num_parts) as part,
-            script.serial(num_panels) as which,
-            script.serial(shape.block_tiles) as member,
-        ):
-            row = first_row(member)
-            kept = (which * shape.block_tiles + member) * size
-            sums = Sums(shape.tile_rows, shape.vectors, shape.lanes)
-            if waiting is not None:
-                with script.If(part > 0), script.Then():
-                    sums.restore(waiting, kept)
-            before = script.Bind(part * num_steps)
-
-            def element(line: int, step: Any) -> Any:
-                if copied is not None:
-                    return copied[(member * depth + before + step) * tile.rows + line]
-                return source[(row + line) * depth + before + step]
-
-            first = script.Bind((which * depth + before) * panel)
-            _add_steps(shape, sums, weights, lambda step: first + step * panel, num_steps, element)
-            column = script.min(which * panel, columns - panel)
-            if waiting is None:
-                epilogue.emit(sums, row, column)
-            else:
-                with script.If(part < num_parts - 1):
-                    with script.Then():
-                        sums.store(waiting, kept)
-                    with script.Else():
-                        epilogue.emit(sums, row, column)
-
-
-def _add_steps(
-    shape: ProductShape,
-    sums: Sums,
-    weights: Any,
-    place: Callable[[Any], Any],
-    num_steps: int,
-    element: Callable[[int, Any], Any],
-) -> None:
-    """Add some steps of the sum to a tile.
-
-    Args:
-        shape: the product.
-        sums: of the tile.
-        weights: packed.
-        place: returns where the panel's weights of a step lie.
-        num_steps: how many.
-        element: returns the data of a line of the tile for a step.
-    """
-    unroll = 1 if shape.tile is None else shape.tile.unroll
-    with script.serial(num_steps // unroll) as outer:
-        for inner in range(unroll):
-            step = outer if unroll == 1 else outer * unroll + inner
-            right = sums.bound(weights, place(step))
-            sums.add(partial(_flipped, element, step), right)
-
-
-def _flipped(element: Callable[[int, Any], Any], step: Any, line: int) -> Any:
-    return element(line, step)
 
 
 def activated(value: Any, activation: Activation) -> Any:

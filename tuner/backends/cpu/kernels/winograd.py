@@ -178,9 +178,8 @@ def _emit_products(shape: WinogradShape, patches: Any, weights: Any, products: A
             right = sums.bound(weights, start)
             sums.add(lambda row: patches[(first + row) * shape.channels + channel], right)
 
-        with script.serial(shape.channels // shape.unroll) as outer:
-            for inner in range(shape.unroll):
-                add(outer if shape.unroll == 1 else outer * shape.unroll + inner)
+        with script.serial(shape.channels) as channel:
+            add(channel)
         for row, vector in sums.places:
             at = (first + row) * shape.filters + which * panel + vector * lanes
             script.buffer_store(products, sums.load(row, vector), [script.Ramp(at, 1, lanes)])

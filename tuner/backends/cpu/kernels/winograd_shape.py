@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cost_model.register_tile import lanes_of
-from tuner.backends.cpu.kernels.accumulators import MIN_ROWS, WIDE, tile_vectors
+from tuner.backends.cpu.kernels.accumulators import AVX2, MIN_ROWS, WIDE, tile_vectors
 
 _LANES = 16
 """Elements of a vector of AVX-512."""
@@ -34,8 +34,12 @@ _NEAR_BYTES, _NEAR_BYTES_PER_S = 1 << 20, 1e11
 _BEST_ROWS, _MOST_ROWS = 8, 14
 """Tiles whose results are in registers at once, where vectors fill those of AVX-512 or are several."""
 
-_CACHED_BYTES = 8 << 20
-"""Transformed weights above this are read once for all tiles, not once per block."""
+_CACHED_BYTES, _AVX2_CACHED_BYTES = 8 << 20, 12 << 20
+"""Transformed weights above this are read once for all tiles, not once per block; with AVX2 products take
+longer, so that more are read again: 14 x 14 pixels of 256 channels take 0.8 of the time."""
+
+_AVX2_LOADS = 1.5
+"""What a step's vector costs with AVX2, in tiles: 196 tiles take 0.9 of the time by six, not four."""
 
 _MAX_BLOCK = 64
 """Tiles of a block at most."""
@@ -56,8 +60,6 @@ class WinogradShape:
         block: tiles worked on at a time, a multiple of `rows`.
         rows: tiles whose partial results are in registers at once.
         vectors: vectors of filters whose partial results are.
-        lanes: filters of a vector, and at most channels of one; as many as fill vectors of AVX-512 if 0.
-        unroll: channels that the products write out; they divide all channels.
     """
 
     batch: int
@@ -70,22 +72,16 @@ class WinogradShape:
     block: int
     rows: int
     vectors: int
-    lanes: int = 0
-    unroll: int = 1
-
-    def __post_init__(self) -> None:
-        if self.lanes and (self.filters % (self.lanes * self.vectors) or self.channels % self.unroll):
-            raise ValueError(f"{self} does not fill panels of {self.lanes * self.vectors} filters")
 
     @property
     def filter_lanes(self) -> int:
         """Filters of a vector."""
-        return self.lanes or lanes_of(self.filters)
+        return lanes_of(self.filters)
 
     @property
     def channel_lanes(self) -> int:
         """Channels of a vector."""
-        return min(self.lanes or lanes_of(self.channels), lanes_of(self.channels))
+        return lanes_of(self.channels)
 
     @property
     def side(self) -> int:
@@ -192,10 +188,11 @@ def _cut(
     if is_wide and vectors * lanes >= _LANES:
         least, most, best = MIN_ROWS, min(most, _MOST_ROWS), _BEST_ROWS
     choices = range(min(least, num_tiles), min(most, num_tiles) + 1)
-    rows = min(choices, key=lambda rows: (-(-num_tiles // rows) * rows, abs(rows - best)))
+    loads = _AVX2_LOADS if registers == AVX2 else 0
+    rows = min(choices, key=lambda rows: (-(-num_tiles // rows) * (rows + loads), abs(rows - best)))
     block = rows
     weight_bytes = 4 * whole.points * channels * filters
-    if weight_bytes > _CACHED_BYTES:
+    if weight_bytes > (_AVX2_CACHED_BYTES if registers == AVX2 else _CACHED_BYTES):
         share = -(-num_tiles // num_threads)
         block = rows * max(1, min(-(-share // rows), _MAX_BLOCK // rows))
     return replace(whole, block=block, rows=rows)

@@ -8,7 +8,7 @@ import tvm
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as script
 
-from tuner.backends.cpu.kernels.accumulators import Sums, tile_rows, tile_vectors
+from tuner.backends.cpu.kernels.accumulators import Sums, avx2_tile, tile_rows, tile_vectors
 from tuner.backends.cpu.kernels.memory import flat
 from tuner.targets.resolution import resolve_target, tvm_target
 
@@ -48,6 +48,26 @@ def test_tiles_divide_rows_as_well_as_they_can() -> None:
     assert tile_rows(13, 7) == 7  # 14 rows are computed, as few as with any
     assert tile_rows(56, 14, most=14) == 14
     assert tile_rows(121, 8, most=9) == 5  # 11 would compute fewer, and need registers
+
+
+def test_tiles_of_avx2_are_wide_where_little_is_left_over() -> None:
+    assert avx2_tile(128, 768) == (4, 3, 8)
+    assert avx2_tile(3136, 128) == (6, 1, 16)  # six panels of 24 have 16 columns too many
+    assert avx2_tile(5, 3072) == (5, 1, 16)
+    assert avx2_tile(3, 512) == (3, 3, 8)
+    assert avx2_tile(2, 320) == (2, 5, 8)
+    assert avx2_tile(100, 12) == (10, 1, 8)
+    assert avx2_tile(28, 512, 24) == (4, 3, 8)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("columns", [8, 20, 24, 40, 1000])
+def test_tiles_of_avx2_fit_into_its_registers_and_the_results(rows: int, columns: int) -> None:
+    tile = avx2_tile(rows, columns)
+    halves = tile.vectors * tile.lanes // 8
+    assert tile.rows <= rows
+    assert 8 * halves <= columns
+    assert tile.rows * halves + halves < 16
 
 
 def test_tiles_for_fewer_registers_have_one_vector_and_fewer_rows() -> None:
