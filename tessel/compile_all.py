@@ -24,7 +24,7 @@ from tessel.planning.cluster import Cluster, Link
 from tessel.planning.find_plan import find_plan
 from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 from tessel.search.budget import SearchBudget
 from tessel.search.jit.cache import BACKGROUND, LONGEST_COMPILING_S, end_claim, leave_stamp
 from tessel.search.makespan.find_schedule import find_schedule
@@ -139,7 +139,7 @@ def _freeing() -> Placement:
 
 def _plan() -> None:
     """Plan with little memory, so that layers move and stages recompute."""
-    cost = LayerCost(forward_us=1, backward_us=2, weight_bytes=1, saved_bytes=1000, boundary_bytes=1)
+    cost = StageCosts(forward_us=1, backward_us=2, weight_bytes=1, saved_bytes=1000, boundary_bytes=1)
     profile = Profile(
         name="layers",
         layers=tuple(Layer(f"layer{index}") for index in range(6)),

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from tessel.profiles.load import load_profile
-from tessel.profiles.profile import CostTable, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Profile, StageCosts
 
 DEVICES = {"A100-40": "A100", "GH-96": "GH200", "V100-16": "V100"}
 """Sailor's names of the devices."""
@@ -75,7 +75,7 @@ def _named(profile: Profile, model: str, device: str, shares: Sequence[float]) -
     )
 
 
-def _with_halves(cost: LayerCost, share: float) -> LayerCost:
+def _with_halves(cost: StageCosts, share: float) -> StageCosts:
     assert cost.backward_us is not None  # these collections time whole backwards
     return msgspec.structs.replace(
         cost,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 
 MIB = 2**20
 
@@ -47,9 +47,9 @@ SHAPES = (
 def synthetic_profile(shape: Shape) -> Profile:
     """Return an embedding, equal blocks and a head; the input half takes 1.05 forwards, the weight half 1."""
 
-    def cost(blocks: float, weights_mib: int, saved_mib: float) -> LayerCost:
+    def cost(blocks: float, weights_mib: int, saved_mib: float) -> StageCosts:
         forward = shape.block_us * blocks
-        return LayerCost(
+        return StageCosts(
             forward_us=forward,
             backward_us=2.0 * forward,
             backward_input_us=1.05 * forward,

@@ -27,7 +27,7 @@ from tessel.planning.job import Job
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanResult
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 from tessel.search.budget import LONGEST_S, SearchBudget
 
 MICRO_BATCHES = 64
@@ -133,9 +133,9 @@ def profile_of(recipe: Recipe, layout: MegatronLayout) -> Profile:
     )
 
 
-def _cost(recipe: Recipe, operations: float, *, weights: float, saved: int) -> LayerCost:
+def _cost(recipe: Recipe, operations: float, *, weights: float, saved: int) -> StageCosts:
     scale = operations / recipe.tensor_parallel / WEIGHTS * recipe.sequence / TOKENS * 1e6
-    return LayerCost(
+    return StageCosts(
         forward_us=FORWARD_S * scale,
         backward_us=BACKWARD_S * scale,
         # The half of the inputs takes as many operations as the forward, and so does that of the weights.

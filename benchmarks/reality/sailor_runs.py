@@ -18,7 +18,7 @@ from tessel.planning.costs.training_step import StepEstimate, build_step, estima
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import DEEPSPEED, Runtime
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 
 HOP = Link(bytes_per_s=22.93e9, latency_us=41.6)
 """One GH200 to another node. Sailor's `multizone_bandwidths_het.json`, GH-96, one GPU: 22.93 GB/s at best,
@@ -130,8 +130,8 @@ def _rows(sizes: Sizes) -> int:
     return sizes.first.weights // hidden - SEQUENCE
 
 
-def _cost(figures: LayerFigures, size: LayerSizes, times: Times, total: int) -> LayerCost:
-    return LayerCost(
+def _cost(figures: LayerFigures, size: LayerSizes, times: Times, total: int) -> StageCosts:
+    return StageCosts(
         forward_us=figures.forward_s * 1e6,
         backward_us=figures.backward_s * 1e6,
         # Published once for the whole model: shared out by weights.

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tessel.profiles.profile import LayerCost, Profile
+from tessel.profiles.profile import Profile, StageCosts
 
-_TIMES = tuple(name for name in LayerCost.__struct_fields__ if name.endswith("_us") and name != "update_us")
+_TIMES = tuple(name for name in StageCosts.__struct_fields__ if name.endswith("_us") and name != "update_us")
 
 
 def bound_by_larger(profile: Profile) -> Profile:
@@ -33,7 +33,7 @@ def bound_by_larger(profile: Profile) -> Profile:
     return msgspec.structs.replace(profile, tables=tuple(tables))
 
 
-def _least(costs: Sequence[LayerCost], own: LayerCost) -> LayerCost:
+def _least(costs: Sequence[StageCosts], own: StageCosts) -> StageCosts:
     """Return a layer's cost with each of its times as the least of these; unknown ones stay unknown."""
     return msgspec.structs.replace(
         own,

@@ -40,7 +40,7 @@ from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import DEEPSPEED
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 
 EXTRACT = Path(__file__).parents[1] / "data" / "vtrain.json"
 
@@ -230,15 +230,15 @@ def profile_of(extract: Extract, run: Run) -> Profile:
         traffic_bytes=0.0,
     )
     embedding_bytes = 2 * PADDED_VOCABULARY * run.hidden // run.tensor_parallel
-    block = LayerCost(
+    block = StageCosts(
         forward_us=forward_us + 2 * all_reduce_us,
         backward_us=backward_us + 2 * all_reduce_us,
         weight_bytes=2 * 12 * run.hidden**2 // run.tensor_parallel,
         boundary_bytes=boundary,
     )
     ends = (
-        LayerCost(forward_us=0.0, backward_us=0.0, weight_bytes=embedding_bytes, boundary_bytes=boundary),
-        LayerCost(forward_us=head[0], backward_us=head[1] + all_reduce_us, weight_bytes=embedding_bytes),
+        StageCosts(forward_us=0.0, backward_us=0.0, weight_bytes=embedding_bytes, boundary_bytes=boundary),
+        StageCosts(forward_us=head[0], backward_us=head[1] + all_reduce_us, weight_bytes=embedding_bytes),
     )
     names = ("embedding", *(f"block{index}" for index in range(run.layers)), "head")
     return Profile(

@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 
 from tessel.profiles.load import load_profile
-from tessel.profiles.profile import LayerCost
+from tessel.profiles.profile import StageCosts
 from tuner.plan import Figure, LayersPlan, Link, ShardsPlan, StagePlan, TensorInfo, TiedParameter
 
 PROFILE = Path(__file__).resolve().parents[1] / "data/profiles/gpt-3-2.7b_h100.csv"
@@ -108,7 +108,7 @@ class _Layer:
     """
 
     name: str
-    measured: LayerCost
+    measured: StageCosts
     forward: float
     backward: float
     weight_bytes: int

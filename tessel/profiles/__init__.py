@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 
 if TYPE_CHECKING:
     from tessel.profiles.load import FORMATS, load_profile
     from tessel.profiles.table import save_table
 
-__all__ = ["FORMATS", "CostTable", "Layer", "LayerCost", "Profile", "load_profile", "save_table"]
+__all__ = ["FORMATS", "CostTable", "Layer", "Profile", "StageCosts", "load_profile", "save_table"]
 
 _MODULE_BY_NAME = {
     "FORMATS": "tessel.profiles.load",

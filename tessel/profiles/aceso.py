@@ -23,7 +23,7 @@ from tessel.documents import read_document
 from tessel.errors import ScheduleError
 from tessel.names import name_of_path
 from tessel.profiles.figures import MIB, make_cost, read_count, read_number, refusal
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 from tessel.profiles.reading import Reading
 
 COLUMNS = (
@@ -136,7 +136,7 @@ def _table(path: Path, text: bytes, name: re.Match[str]) -> CostTable:
     )
 
 
-def _cost(path: Path, rows: Sequence[tuple[str, Mapping[str, str]]]) -> LayerCost:
+def _cost(path: Path, rows: Sequence[tuple[str, Mapping[str, str]]]) -> StageCosts:
     """Return the cost of operators that run one after another."""
     values = [
         {

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from tessel.errors import DocumentError, ScheduleError, shown
-from tessel.profiles.profile import LayerCost
+from tessel.profiles.profile import StageCosts
 
 MIB = 2**20
 
@@ -85,11 +85,11 @@ def read_count(value: object, path: object, place: str) -> int:
 
 def make_cost(
     figures: Mapping[str, float | None], path: object, place: str, *, units_are_known: bool = False
-) -> LayerCost:
+) -> StageCosts:
     """Return the cost of one layer; bytes are rounded to whole ones.
 
     Args:
-        figures: by the name of the attribute of `LayerCost`.
+        figures: by the name of the attribute of `StageCosts`.
         path: the file, for messages.
         place: where in it.
         units_are_known: whether a joint backward may be far from its halves, as on a busy machine.
@@ -102,7 +102,7 @@ def make_cost(
         for name, value in figures.items()
     }
     try:
-        cost = msgspec.convert(whole, LayerCost)
+        cost = msgspec.convert(whole, StageCosts)
     except (msgspec.ValidationError, ScheduleError) as error:
         raise refusal(path, place, error, "see docs/profiles.md for the units") from error
     if not units_are_known:
@@ -134,7 +134,7 @@ SHORTEST_COMPARED_US = 10.0
 """Joint backwards that are shorter are noise, and not compared with their halves."""
 
 
-def _check_units(cost: LayerCost, path: object, place: str) -> None:
+def _check_units(cost: StageCosts, path: object, place: str) -> None:
     """Refuse a backward whose parts are of another unit than the whole.
 
     Raises:

@@ -27,7 +27,7 @@ from tessel.documents import read_document
 from tessel.errors import ScheduleError
 from tessel.names import name_of_path
 from tessel.profiles.figures import decode_json, make_cost, read_count, read_number, refusal
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 from tessel.profiles.reading import Reading
 
 COLUMNS = (
@@ -205,7 +205,7 @@ def _groups(rows: Sequence[_Row], path: Path) -> tuple[list[_Row], list[_Row], l
     return counted[0], counted[1], counted[2]
 
 
-def _cost(rows: Sequence[_Row], vocabulary: int, path: Path) -> LayerCost:
+def _cost(rows: Sequence[_Row], vocabulary: int, path: Path) -> StageCosts:
     """Return the cost of operators that run one after another."""
     ran = [row for row in rows if row.backward_us > 0]
     return make_cost(

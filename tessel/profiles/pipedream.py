@@ -24,7 +24,7 @@ import networkx as nx
 from tessel.errors import ScheduleError
 from tessel.names import MAX_NAME, name_of_path
 from tessel.profiles.figures import make_cost, read_number, refusal
-from tessel.profiles.profile import MAX_LAYERS, CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import MAX_LAYERS, CostTable, Layer, Profile, StageCosts
 from tessel.profiles.reading import Reading
 
 _NEEDED = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
@@ -141,7 +141,7 @@ def _boundaries(nodes: Mapping[str, _Node], graph: nx.DiGraph[str], order: list[
     return found
 
 
-def _cost(node: _Node, boundary: float, path: Path) -> LayerCost:
+def _cost(node: _Node, boundary: float, path: Path) -> StageCosts:
     is_input = node.title.startswith("Input")
     figures = node.figures
     return make_cost(

@@ -38,7 +38,7 @@ MAX_NOTE = 1000
 """Longest note; readers write a sentence each."""
 
 
-class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class StageCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What one layer costs, each micro-batch, on each device that runs it.
 
     Attributes:
@@ -79,7 +79,7 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     relayed_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for name in LayerCost.__struct_fields__:
+        for name in StageCosts.__struct_fields__:
             value, limit = getattr(self, name), MAX_BYTES if name.endswith("_bytes") else MAX_LATENCY_US
             if value is not None and not 0 <= value <= limit:
                 raise ScheduleError(
@@ -96,11 +96,11 @@ class LayerCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                     "which it is a part; correct one of them"
                 )
 
-    def with_times_scaled(self, factor: float) -> LayerCost:
+    def with_times_scaled(self, factor: float) -> StageCosts:
         """Return the cost with all times multiplied by the factor, none above the longest allowed."""
         times = {
             name: min(value * factor, MAX_LATENCY_US)
-            for name in LayerCost.__struct_fields__
+            for name in StageCosts.__struct_fields__
             if name.endswith("_us") and (value := getattr(self, name)) is not None
         }
         return msgspec.structs.replace(self, **times)
@@ -164,7 +164,7 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     micro_batch: int
     tensor_parallel: int
-    costs: tuple[LayerCost, ...]
+    costs: tuple[StageCosts, ...]
     intervals: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -203,8 +203,8 @@ class ShardTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     micro_batch: int
     shards: int
-    first: LayerCost
-    last: LayerCost
+    first: StageCosts
+    last: StageCosts
 
 
 class Branches(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -341,7 +341,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """The micro-batch sizes that were measured, ascending."""
         return tuple(sorted({table.micro_batch for table in self.tables}))
 
-    def costs(self, *, micro_batch: int, tensor_parallel: int = 1) -> tuple[LayerCost, ...]:
+    def costs(self, *, micro_batch: int, tensor_parallel: int = 1) -> tuple[StageCosts, ...]:
         """Return the costs of every layer, in model order.
 
         Raises:
@@ -356,7 +356,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             f"{tensor_parallel}; it has {measured}"
         )
 
-    def costs_with_shards(self, *, micro_batch: int, shards: int) -> tuple[LayerCost, ...]:
+    def costs_with_shards(self, *, micro_batch: int, shards: int) -> tuple[StageCosts, ...]:
         """Return the costs of every layer where first and last are divided over so many devices.
 
         Raises:
@@ -373,7 +373,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def costs_of_branches(
         self, *, micro_batch: int, tensor_parallel: int, joined: int
-    ) -> tuple[LayerCost, ...]:
+    ) -> tuple[StageCosts, ...]:
         """Return the costs of every layer where branches run side by side.
 
         A branch hands on what is its own, and what joins them is divided over more devices.
@@ -449,6 +449,6 @@ def _with_inner(items: Sequence[_Item], count: int) -> tuple[_Item, ...]:
     return (items[0], *[items[1]] * count, items[-1])
 
 
-def _is_repeated(costs: Sequence[LayerCost]) -> bool:
+def _is_repeated(costs: Sequence[StageCosts]) -> bool:
     """Return whether all layers between the first and the last take as long as one another, within 5 %."""
     return all(math.isclose(cost.forward_us, costs[1].forward_us, rel_tol=0.05) for cost in costs[2:-1])

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tessel.profiles.figures import MAX_HALVES_RATIO, make_cost
-from tessel.profiles.profile import LayerCost
+from tessel.profiles.profile import StageCosts
 from tuner.plan import Figure, StagePlan
 
 
-def costs_of_stages(stages: Sequence[StagePlan]) -> tuple[LayerCost, ...]:
+def costs_of_stages(stages: Sequence[StagePlan]) -> tuple[StageCosts, ...]:
     """Return what each stage costs on each device that it runs on, its collectives included.
 
     Args:
@@ -38,7 +38,7 @@ def are_split(stages: Iterable[StagePlan]) -> bool:
 
 
 def figures_of_stage(stage: StagePlan, *, is_split: bool) -> dict[str, float | None]:
-    """Return the figures of a stage by the names that `LayerCost` has for them.
+    """Return the figures of a stage by the names that `StageCosts` has for them.
 
     Args:
         stage: one of a model.
@@ -73,7 +73,7 @@ def without_outlier_backward(figures: Mapping[str, float | None]) -> Mapping[str
     return {**figures, "backward_us": together}
 
 
-def make_stage_cost(figures: Mapping[str, float | None], path: object, stage: str) -> LayerCost:
+def make_stage_cost(figures: Mapping[str, float | None], path: object, stage: str) -> StageCosts:
     """Return the cost of a stage; where one half of its backward is missing, it has none."""
     halves = ("backward_input_us", "backward_weight_us")
     filled = dict(figures)

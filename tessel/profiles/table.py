@@ -24,7 +24,7 @@ from tessel.documents import save_document
 from tessel.errors import ScheduleError
 from tessel.names import name_of_path
 from tessel.profiles.figures import decode_json, make_cost, read_count, read_number, refusal
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 from tessel.profiles.reading import Reading
 
 SCHEMA_VERSION = 1
@@ -37,7 +37,7 @@ _TIMES = {
     "recompute": "recompute_us",
     "update": "update_us",
 }
-"""Attribute of `LayerCost` by what a column's name begins with."""
+"""Attribute of `StageCosts` by what a column's name begins with."""
 
 _SIZES = {
     "weights": "weight_bytes",
@@ -68,7 +68,7 @@ COLUMNS = {
         for unit, factor in _BYTES.items()
     },
 }
-"""Attribute of `LayerCost` and factor to its unit, by the name of a column."""
+"""Attribute of `StageCosts` and factor to its unit, by the name of a column."""
 
 WRITTEN = (
     *(f"{quantity}_ms" for quantity in _TIMES),
@@ -396,7 +396,7 @@ def _text(row: _Row, column: str, path: Path) -> str:
     return value.strip()
 
 
-def _cost(row: _Row, path: Path) -> LayerCost:
+def _cost(row: _Row, path: Path) -> StageCosts:
     """Return what the row costs.
 
     Raises:
@@ -425,7 +425,7 @@ def _cost(row: _Row, path: Path) -> LayerCost:
     return make_cost(figures, path, row.place)
 
 
-def _check_backwards(costs: Sequence[LayerCost], rows: Sequence[_Row], path: Path) -> None:
+def _check_backwards(costs: Sequence[StageCosts], rows: Sequence[_Row], path: Path) -> None:
     """Refuse backwards that are missing in some rows, or of another unit than the forwards.
 
     Raises:

@@ -21,7 +21,7 @@ from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlannedStep, PlanProgress, PlanResult
 from tessel.profiles.branches import find_branches, relayed_bytes
-from tessel.profiles.profile import CostTable, LayerCost, Profile, ShardTable
+from tessel.profiles.profile import CostTable, Profile, ShardTable, StageCosts
 from tessel.profiles.stage_cost import costs_of_stages
 from tessel.profiles.tuned_plan import profile_of_stages
 from tessel.search import SearchBudget
@@ -114,16 +114,16 @@ def profile_of_layers(layers: LayersPlan, optimizer: str = "sgd") -> Profile:
     branches = find_branches(layers.layers)
     relayed = (0,) * len(layers.layers) if branches is None else relayed_bytes(layers.layers, branches)
 
-    def passing(costs: Iterable[LayerCost]) -> tuple[LayerCost, ...]:
+    def passing(costs: Iterable[StageCosts]) -> tuple[StageCosts, ...]:
         return tuple(
             msgspec.structs.replace(cost, relayed_bytes=num_bytes)
             for cost, num_bytes in zip(costs, relayed, strict=True)
         )
 
-    def updated(cost: LayerCost) -> LayerCost:
+    def updated(cost: StageCosts) -> StageCosts:
         return msgspec.structs.replace(cost, update_us=us_a_byte * cost.weight_bytes)
 
-    def divided(stages: Sequence[StagePlan]) -> Iterator[LayerCost]:
+    def divided(stages: Sequence[StagePlan]) -> Iterator[StageCosts]:
         return map(updated, costs_of_stages(stages))
 
     shards = []

@@ -30,7 +30,7 @@ from tessel.planning.costs.stage_figures import (
     halves_replace_joint,
     static_bytes,
 )
-from tessel.profiles.profile import LayerCost
+from tessel.profiles.profile import StageCosts
 from tessel.profiles.stage_cost import costs_of_stages
 from tuner.plan import ModelPlan, StagePlan
 
@@ -183,7 +183,7 @@ def _array(values: Iterable[float]) -> FloatArray:
 
 
 def _backwards(
-    costs: Sequence[LayerCost], again_us: FloatArray
+    costs: Sequence[StageCosts], again_us: FloatArray
 ) -> tuple[FloatArray, tuple[FloatArray, FloatArray] | None]:
     """Return joint backwards and, where every stage has them, halves, each with its recomputation."""
     joint = _array(cost.joint_backward_us or 0.0 for cost in costs) + again_us
@@ -193,7 +193,7 @@ def _backwards(
     return joint, (first, _array(cost.backward_weight_us or 0.0 for cost in costs))
 
 
-def _halved_bytes(stage: StagePlan, cost: LayerCost) -> int:
+def _halved_bytes(stage: StagePlan, cost: StageCosts) -> int:
     """Return what a stage holds from its input half to its weight half."""
     halved = cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes
     return max(stage.kept_bytes, halved) if stage.recomputes else halved

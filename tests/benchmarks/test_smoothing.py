@@ -6,11 +6,11 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from benchmarks.reality.smoothing import bound_by_larger
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 
 
 def table(micro_batch: int, forward_us: float, *, degree: int = 1, backward_us: float = 5.0) -> CostTable:
-    cost = LayerCost(
+    cost = StageCosts(
         forward_us=forward_us, backward_us=backward_us, update_us=micro_batch, saved_bytes=micro_batch
     )
     return CostTable(micro_batch=micro_batch, tensor_parallel=degree, costs=(cost,))

@@ -10,7 +10,7 @@ from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.saved_plan import SavedPlan
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 
 LINK = Link(bytes_per_s=100e9, latency_us=10)
 MIB = 1 << 20
@@ -21,9 +21,9 @@ def profile(
 ) -> Profile:
     """An embedding, equal blocks of a millisecond, and a head that is heavier."""
 
-    def cost(forward_us: float, size: int) -> LayerCost:
+    def cost(forward_us: float, size: int) -> StageCosts:
         us = forward_us * size**0.9
-        return LayerCost(
+        return StageCosts(
             forward_us=us,
             backward_us=2 * us,
             backward_input_us=1.1 * us if halves else None,

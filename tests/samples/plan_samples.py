@@ -12,7 +12,7 @@ import numpy as np
 from tessel.placement import Block, BlockKind, Edge, Placement
 from tessel.planning.cluster import Cluster, Link, Optimizer
 from tessel.planning.layout import Layout
-from tessel.profiles.profile import Branches, CostTable, Layer, LayerCost, Profile, ShardTable
+from tessel.profiles.profile import Branches, CostTable, Layer, Profile, ShardTable, StageCosts
 
 MIB = 2**20
 
@@ -75,7 +75,7 @@ def random_profile(
 def branched(profile: Profile, branches: Branches) -> Profile:
     """Return the profile whose layers are two branches, the second of which relays what the first makes."""
 
-    def relaying(costs: tuple[LayerCost, ...]) -> tuple[LayerCost, ...]:
+    def relaying(costs: tuple[StageCosts, ...]) -> tuple[StageCosts, ...]:
         handed_on = costs[branches.second - 1].boundary_bytes
         return tuple(
             msgspec.structs.replace(
@@ -90,13 +90,13 @@ def branched(profile: Profile, branches: Branches) -> Profile:
     return msgspec.structs.replace(profile, tables=tuple(tables), branches=branches)
 
 
-def _divided(cost: LayerCost, count: int) -> LayerCost:
+def _divided(cost: StageCosts, count: int) -> StageCosts:
     """Return what a shard costs: its part, and something for the collectives; boundaries stay whole."""
 
     def part(value: float | None) -> float | None:
         return None if value is None else value / count + 7.0
 
-    return LayerCost(
+    return StageCosts(
         forward_us=cost.forward_us / count + 7.0,
         backward_us=part(cost.backward_us),
         backward_input_us=part(cost.backward_input_us),
@@ -109,9 +109,9 @@ def _divided(cost: LayerCost, count: int) -> LayerCost:
     )
 
 
-def _cost(row: list[float], scale: float, size: int, *, is_split: bool, has_update: bool) -> LayerCost:
+def _cost(row: list[float], scale: float, size: int, *, is_split: bool, has_update: bool) -> StageCosts:
     f, b, i, w, weights, saved, peak, boundary, update = row
-    return LayerCost(
+    return StageCosts(
         forward_us=100 * f * scale,
         backward_us=100 * (f + b) * scale,
         backward_input_us=100 * (f + i) / 2 * scale if is_split else None,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessel.profiles.profile import LayerCost, Profile
+from tessel.profiles.profile import Profile, StageCosts
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -128,7 +128,7 @@ class TableKey(NamedTuple):
     joined: int = 0
 
 
-def costs_of(profile: Profile, key: TableKey) -> tuple[LayerCost, ...]:
+def costs_of(profile: Profile, key: TableKey) -> tuple[StageCosts, ...]:
     """Return the costs of every layer, in model order.
 
     Raises:
@@ -198,7 +198,7 @@ def _sums(values: Sequence[float]) -> FloatArray:
     return np.concatenate(([0.0], np.cumsum(np.array(values, dtype=np.float64))))
 
 
-def _tied(profile: Profile, costs: Sequence[LayerCost]) -> tuple[TiedTensor, ...]:
+def _tied(profile: Profile, costs: Sequence[StageCosts]) -> tuple[TiedTensor, ...]:
     layers: dict[str, list[int]] = {}
     for index, layer in enumerate(profile.layers):
         if layer.tie:

@@ -28,7 +28,7 @@ from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 from tessel.schedule import Schedule
 from tessel.search import find_schedule
 from tessel.search.budget import SearchBudget
@@ -39,7 +39,7 @@ GIB = 1 << 30
 
 def plain(num_layers: int = 8) -> Profile:
     """Equal layers of 1 ms forward and 2 ms backward; nothing to send, nothing to update."""
-    cost = LayerCost(forward_us=1000, backward_us=2000, update_us=0.0, saved_bytes=GIB)
+    cost = StageCosts(forward_us=1000, backward_us=2000, update_us=0.0, saved_bytes=GIB)
     layers = tuple(Layer(f"l{index}") for index in range(num_layers))
     table = CostTable(micro_batch=1, tensor_parallel=1, costs=(cost,) * num_layers)
     return Profile(name="plain", layers=layers, tables=(table,))

@@ -19,7 +19,7 @@ from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
-from tessel.profiles.profile import Branches, CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import Branches, CostTable, Layer, Profile, StageCosts
 from tessel.search import SearchBudget
 from tessel.validation import check_schedule
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
@@ -371,13 +371,13 @@ def test_progress_only_gets_better() -> None:
 
 def test_a_layout_by_hand_is_reached_without_being_told() -> None:
     # In the proportions of Kimi-K2: an embedding that only takes memory, equal blocks, a head of two blocks.
-    block = LayerCost(
+    block = StageCosts(
         forward_us=1050, backward_us=2120, weight_bytes=4 * MIB, saved_bytes=8 * MIB, update_us=0.0
     )
     costs = (
-        LayerCost(forward_us=0, backward_us=0, weight_bytes=8 * MIB, update_us=0.0),
+        StageCosts(forward_us=0, backward_us=0, weight_bytes=8 * MIB, update_us=0.0),
         *[block] * 29,
-        LayerCost(forward_us=2290, backward_us=4620, weight_bytes=8 * MIB, update_us=0.0),
+        StageCosts(forward_us=2290, backward_us=4620, weight_bytes=8 * MIB, update_us=0.0),
     )
     profile = Profile(
         name="by hand",

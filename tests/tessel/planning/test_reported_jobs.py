@@ -14,14 +14,14 @@ from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanResult
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 from tessel.search import SearchBudget
 
 MIB = 2**20
 FAST = Link(bytes_per_s=100e9, latency_us=10.0)
 
 
-def profile_of(*costs: LayerCost) -> Profile:
+def profile_of(*costs: StageCosts) -> Profile:
     return Profile(
         name="job",
         layers=tuple(Layer(f"layer{index}") for index in range(len(costs))),
@@ -46,7 +46,7 @@ def test_what_is_kept_between_the_halves_decides_how_many_are_in_flight(halved: 
 
     At least 16 · 3 ms of work, and warm-up and cool-down of 3 stages there and back.
     """
-    cost = LayerCost(
+    cost = StageCosts(
         forward_us=1e3,
         backward_input_us=1e3,
         backward_weight_us=1e3,
@@ -63,10 +63,10 @@ def test_what_is_kept_between_the_halves_decides_how_many_are_in_flight(halved: 
 
 
 def test_a_step_that_more_memory_finds_and_the_limits_allow_is_the_plan() -> None:
-    block = LayerCost(
+    block = StageCosts(
         forward_us=4e3, backward_us=8e3, weight_bytes=300 * MIB, saved_bytes=300 * MIB, boundary_bytes=8 * MIB
     )
-    ends = LayerCost(forward_us=500.0, backward_us=500.0, weight_bytes=200 * MIB, saved_bytes=10 * MIB)
+    ends = StageCosts(forward_us=500.0, backward_us=500.0, weight_bytes=200 * MIB, saved_bytes=10 * MIB)
     cluster = Cluster(
         devices=4,
         hop=FAST,
@@ -90,7 +90,7 @@ def test_forwards_alone_are_a_flow_shop_of_equal_jobs_over_all_orders_of_devices
     """The step is a micro-batch's way through, and the others behind it at the pace of the slowest stage."""
     speeds = (0.75, 1.0, 0.5)
     us = (100.0, *(2000.0,) * 6, 9000.0)
-    costs = [LayerCost(forward_us=each, weight_bytes=MIB) for each in us]
+    costs = [StageCosts(forward_us=each, weight_bytes=MIB) for each in us]
     cluster = Cluster(
         devices=3, hop=FAST, collective=FAST, device_speed=speeds, device_memory_bytes=(1 << 40,) * 3
     )
@@ -113,14 +113,18 @@ def test_forwards_alone_are_a_flow_shop_of_equal_jobs_over_all_orders_of_devices
 
 
 def test_equal_devices_have_a_bound_that_forwards_alone_reach() -> None:
-    costs = [LayerCost(forward_us=200.0), *[LayerCost(forward_us=2000.0)] * 11, LayerCost(forward_us=1500.0)]
+    costs = [
+        StageCosts(forward_us=200.0),
+        *[StageCosts(forward_us=2000.0)] * 11,
+        StageCosts(forward_us=1500.0),
+    ]
     found = plan(profile_of(*costs), Cluster(devices=4, hop=FAST, collective=FAST), 32, pipeline=4)
     assert found.gap < 1e-3
 
 
 def test_frozen_layers_hold_their_weights_and_nothing_else() -> None:
-    tower = LayerCost(forward_us=5e3, backward_us=0.0, weight_bytes=6 << 30)
-    adapted = LayerCost(
+    tower = StageCosts(forward_us=5e3, backward_us=0.0, weight_bytes=6 << 30)
+    adapted = StageCosts(
         forward_us=4e3, backward_us=4.4e3, weight_bytes=400 * MIB, trained_bytes=4 * MIB, saved_bytes=60 * MIB
     )
     profile = profile_of(tower, tower, adapted, adapted)
@@ -139,7 +143,7 @@ def test_frozen_layers_hold_their_weights_and_nothing_else() -> None:
 
 def test_the_best_of_each_rule_is_listed_on_the_plans_own_stages_too() -> None:
     costs = [
-        LayerCost(
+        StageCosts(
             forward_us=900.0 + 300 * (index % 3),
             backward_input_us=1000.0 + 200 * (index % 2),
             backward_weight_us=800.0,

@@ -15,7 +15,7 @@ from tessel.planning.find_plan import find_plan
 from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.planning.saved_plan import SavedPlan, load_saved_plan
-from tessel.profiles import CostTable, Layer, LayerCost, Profile, load_profile
+from tessel.profiles import CostTable, Layer, Profile, StageCosts, load_profile
 from tessel.search import SearchBudget
 
 PROFILE = Profile(
@@ -26,7 +26,7 @@ PROFILE = Profile(
             micro_batch=1,
             tensor_parallel=1,
             costs=(
-                LayerCost(
+                StageCosts(
                     forward_us=100, backward_us=200, weight_bytes=10, saved_bytes=5, boundary_bytes=1000
                 ),
             )

@@ -9,7 +9,7 @@ from tessel.planning.find_plan import find_plan
 from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.planning.step_interval import step_interval_us
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 from tessel.search.budget import SearchBudget
 
 NO_COST = Link(bytes_per_s=1e15, latency_us=0.0)
@@ -18,7 +18,7 @@ OPTIONS = PlanOptions(placements=("vshape",), data_parallel=1, tensor_parallel=1
 
 
 def profile_of(*intervals: tuple[float, float]) -> Profile:
-    cost = LayerCost(forward_us=100.0, backward_us=200.0, weight_bytes=8, boundary_bytes=8)
+    cost = StageCosts(forward_us=100.0, backward_us=200.0, weight_bytes=8, boundary_bytes=8)
     return Profile(
         name="model",
         layers=tuple(Layer(f"layer{index}") for index in range(4)),

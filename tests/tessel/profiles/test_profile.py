@@ -9,12 +9,12 @@ import pytest
 
 from tessel.errors import ScheduleError
 from tessel.profiles.load import load_profile
-from tessel.profiles.profile import CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 
 
 def profile_of(forwards: list[float], *, micro_batch: int = 1, **more: float) -> Profile:
     """Return a profile of one table, its layers with these forwards and twice as long backwards."""
-    costs = tuple(LayerCost(forward_us=each, backward_us=2 * each, **more) for each in forwards)
+    costs = tuple(StageCosts(forward_us=each, backward_us=2 * each, **more) for each in forwards)
     return Profile(
         name="model",
         layers=tuple(Layer(f"layer{index}") for index in range(len(forwards))),
@@ -28,20 +28,20 @@ def profile_of(forwards: list[float], *, micro_batch: int = 1, **more: float) ->
 @pytest.mark.parametrize("value", [-1, float("nan"), 1e30])
 def test_impossible_figures_are_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(ScheduleError, match=f"{name} is"):
-        LayerCost(**{"forward_us": 1.0, name: value})
+        StageCosts(**{"forward_us": 1.0, name: value})
 
 
 def test_backward_is_as_measured_or_the_sum_of_its_halves() -> None:
-    assert LayerCost(forward_us=1.0, backward_us=5.0, backward_input_us=2.0).joint_backward_us == 5.0
-    assert LayerCost(forward_us=1.0, backward_weight_us=2.0, backward_input_us=2.5).joint_backward_us == 4.5
-    assert LayerCost(forward_us=1.0).joint_backward_us is None
-    assert not LayerCost(forward_us=1.0, backward_input_us=2.0).is_splittable
+    assert StageCosts(forward_us=1.0, backward_us=5.0, backward_input_us=2.0).joint_backward_us == 5.0
+    assert StageCosts(forward_us=1.0, backward_weight_us=2.0, backward_input_us=2.5).joint_backward_us == 4.5
+    assert StageCosts(forward_us=1.0).joint_backward_us is None
+    assert not StageCosts(forward_us=1.0, backward_input_us=2.0).is_splittable
 
 
 def test_tables_fit_the_layers() -> None:
     good = profile_of([1.0, 2.0])
     (table,) = good.tables
-    inference = (LayerCost(forward_us=1.0), table.costs[1])
+    inference = (StageCosts(forward_us=1.0), table.costs[1])
     for layers, tables, problem in (
         (good.layers[:1], good.tables, "has 2 layers, and the profile 1"),
         ((good.layers[0],) * 2, good.tables, "two layers are named 'layer0'"),

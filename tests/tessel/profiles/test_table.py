@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessel.errors import DocumentError
-from tessel.profiles import CostTable, Layer, LayerCost, Profile, load_profile, save_table
+from tessel.profiles import CostTable, Layer, Profile, StageCosts, load_profile, save_table
 
 HEADER = (
     "layer,forward_ms,backward_ms,backward_input_ms,backward_weight_ms,weights_mib,saved_mib,boundary_mib"
@@ -59,7 +59,7 @@ def test_units_stand_in_the_names_of_columns(tmp_path: Path) -> None:
         "layer,forward_us,backward_s,weights_gib,saved_bytes,saved_for_weight_kib,peak_gb,boundary_kb,update_us\n"
         "a,300,0.0011,2,7,3,2,5,9\n",
     ).costs(micro_batch=1)[0]
-    assert other == LayerCost(
+    assert other == StageCosts(
         forward_us=300,
         backward_us=1100,
         weight_bytes=2 * 2**30,
@@ -251,11 +251,11 @@ def profiles(draw: st.DrawFn) -> Profile:
         st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=2, unique=True)
     )
 
-    def cost() -> LayerCost:
+    def cost() -> StageCosts:
         figures = {key: draw(strategy) for key, strategy in shares.items()}
         figures["backward_us"] = figures["forward_us"] * draw(st.sampled_from([0.5, 2.0]))
         figures |= {key: draw(st.none() | strategy) for key, strategy in optional.items()}
-        return LayerCost(peak_bytes=draw(sizes), boundary_bytes=draw(sizes), **figures)
+        return StageCosts(peak_bytes=draw(sizes), boundary_bytes=draw(sizes), **figures)
 
     return Profile(
         name="model",
@@ -280,6 +280,6 @@ def test_written_tables_are_read_as_they_were(
     for table, expected in zip(found.tables, profile.tables, strict=True):
         assert (table.micro_batch, table.tensor_parallel) == (expected.micro_batch, expected.tensor_parallel)
         for cost, wanted in zip(table.costs, expected.costs, strict=True):
-            for name in LayerCost.__struct_fields__:
+            for name in StageCosts.__struct_fields__:
                 value, other = getattr(cost, name), getattr(wanted, name)
                 assert value == (other if name.endswith("_bytes") or other is None else pytest.approx(other))

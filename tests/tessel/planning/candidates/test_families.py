@@ -26,7 +26,7 @@ from tessel.planning.find_plan import find_plan
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout, PlacementName
 from tessel.planning.options import PlanOptions
-from tessel.profiles.profile import Branches, LayerCost, Profile
+from tessel.profiles.profile import Branches, Profile, StageCosts
 from tessel.shapes import kshape, vshape, zbv
 from tests.samples.plan_samples import QUIET, branched, random_profile, small_cluster
 
@@ -133,7 +133,7 @@ def test_layouts_and_profiles_have_branches_where_these_can_be() -> None:
         with pytest.raises(ScheduleError, match="cut where the model's begin and meet"):
             stage_figures(other, layout, Job(cluster=small_cluster(2), optimizer=QUIET))
     with pytest.raises(ScheduleError, match="relayed_bytes is 2, more than the 1"):
-        LayerCost(forward_us=1.0, boundary_bytes=1, relayed_bytes=2)
+        StageCosts(forward_us=1.0, boundary_bytes=1, relayed_bytes=2)
 
 
 def test_a_chain_is_read_from_a_placement() -> None:

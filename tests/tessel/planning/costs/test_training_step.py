@@ -19,7 +19,7 @@ from tessel.planning.costs.training_step import StepEstimate, build_step, estima
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import DEEPSPEED, OVERLAPPED, RUNTIMES, Runtime
-from tessel.profiles.profile import Branches, CostTable, Layer, LayerCost, Profile
+from tessel.profiles.profile import Branches, CostTable, Layer, Profile, StageCosts
 
 ADAM = OPTIMIZERS["adam"]
 
@@ -39,7 +39,7 @@ BLOCKING = Runtime(
 )
 
 
-def profile_of(costs: Sequence[LayerCost], *, tied: bool = False, tensor_parallel: int = 1) -> Profile:
+def profile_of(costs: Sequence[StageCosts], *, tied: bool = False, tensor_parallel: int = 1) -> Profile:
     last = len(costs) - 1
     return Profile(
         name="model",
@@ -66,14 +66,14 @@ def estimate(
 class ByHand:
     """The same step, computed from the definitions: 1F1B event by event, in microseconds."""
 
-    costs: Sequence[LayerCost]
+    costs: Sequence[StageCosts]
     layout: Layout
     cluster: Cluster
     runtime: Runtime
     optimizer: Optimizer = ADAM
     tied: bool = False
 
-    def stage(self, index: int) -> Sequence[LayerCost]:
+    def stage(self, index: int) -> Sequence[StageCosts]:
         first, last = self.layout.cuts[index]
         return self.costs[first : last + 1]
 
@@ -195,7 +195,7 @@ class ByHand:
 
 
 cost_of_layer = st.builds(
-    LayerCost,
+    StageCosts,
     forward_us=st.integers(1, 500).map(float),
     backward_us=st.integers(1, 900).map(float),
     update_us=st.integers(0, 30).map(float),
@@ -258,7 +258,7 @@ def test_step_and_memory_are_what_the_definitions_give(case: ByHand) -> None:
 
 def test_gradients_are_synchronised_beside_the_blocks_that_still_run() -> None:
     """Only the first stage's all-reduce is exposed: the last one's is over before the first stage ends."""
-    cost = LayerCost(forward_us=100.0, backward_us=200.0, update_us=0.0, weight_bytes=1000)
+    cost = StageCosts(forward_us=100.0, backward_us=200.0, update_us=0.0, weight_bytes=1000)
     light = msgspec.structs.replace(cost, weight_bytes=0)
     layout = Layout(data_parallel=2, pipeline=2, micro_batch=1, micro_batches=1, cuts=((0, 0), (1, 1)))
     cluster = Cluster(devices=4, hop=FAST, collective=Link(bytes_per_s=1e7))
@@ -276,7 +276,7 @@ def test_a_ring_through_several_devices_of_a_node_has_all_of_their_links(
     tensor_parallel: int, bytes_per_s: float
 ) -> None:
     """Eight devices in nodes of four: a gradient group has 4, 2 or 1 of them in each node."""
-    cost = LayerCost(forward_us=1.0, backward_us=1.0, weight_bytes=10**6)
+    cost = StageCosts(forward_us=1.0, backward_us=1.0, weight_bytes=10**6)
     layout = Layout(
         data_parallel=8 // tensor_parallel,
         pipeline=1,
@@ -302,7 +302,7 @@ def test_a_ring_through_several_devices_of_a_node_has_all_of_their_links(
 
 
 def test_a_table_that_a_branch_holds_whole_is_exchanged_whole_with_its_parts() -> None:
-    whole = LayerCost(forward_us=1.0, backward_us=1.0, weight_bytes=2 * 10**6, boundary_bytes=10**6)
+    whole = StageCosts(forward_us=1.0, backward_us=1.0, weight_bytes=2 * 10**6, boundary_bytes=10**6)
     part = msgspec.structs.replace(whole, weight_bytes=10**6)
     profile = Profile(
         name="towers",
@@ -331,7 +331,7 @@ def test_a_table_that_a_branch_holds_whole_is_exchanged_whole_with_its_parts() -
 
 
 def test_a_slower_device_slows_its_stage_and_its_update() -> None:
-    cost = LayerCost(forward_us=100.0, backward_us=200.0, update_us=10.0)
+    cost = StageCosts(forward_us=100.0, backward_us=200.0, update_us=10.0)
     layout = Layout(data_parallel=1, pipeline=2, micro_batch=1, micro_batches=1, cuts=((0, 0), (1, 1)))
     cluster = Cluster(devices=2, hop=FAST, collective=FAST, device_speed=(1.0, 0.5))
     figures = stage_figures(profile_of([cost, cost]), layout, Job(cluster=cluster, optimizer=ADAM))
@@ -340,7 +340,7 @@ def test_a_slower_device_slows_its_stage_and_its_update() -> None:
 
 
 def test_what_cannot_fit_is_refused_with_what_it_needs() -> None:
-    cost = LayerCost(forward_us=1.0, backward_us=1.0, weight_bytes=1 << 30, saved_bytes=1 << 30)
+    cost = StageCosts(forward_us=1.0, backward_us=1.0, weight_bytes=1 << 30, saved_bytes=1 << 30)
     layout = Layout(data_parallel=1, pipeline=1, micro_batch=1, micro_batches=1, cuts=((0, 0),))
     cluster = Cluster(devices=1, hop=FAST, collective=FAST, memory_bytes=4 << 30)
     with pytest.raises(InfeasibleError, match=r"device 0 needs 5\.00 GiB .* the limit is 4\.00 GiB"):
