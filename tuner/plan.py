@@ -66,6 +66,10 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """
         return 2 * (num_devices - 1) * self.transfer_us(num_bytes / num_devices)
 
+    def scatter_us(self, num_bytes: float, num_devices: int) -> float:
+        """Return how long a ring reduce-scatter or all-gather takes: half of an all-reduce."""
+        return self.all_reduce_us(num_bytes, num_devices) / 2
+
     def all_reduces(self, sizes_bytes: Sequence[int], num_devices: int) -> Sequence[Figure]:
         """Return the time of a ring all-reduce of each size."""
         return [

@@ -22,6 +22,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         cuts: first and last layer of each stage, inclusive.
         recompute: of each stage, whether its forward runs again before its backward.
         split_backward: whether the order may split backwards.
+        sharding: what replicas divide among them: `none`, `optimizer`, `gradients` or `parameters`.
         order: the rule that gives the order, or `searched`.
         step_ms: milliseconds of the training step.
         lower_bound_ms: no allowed plan takes less; of an alternative, no order of its layout.
@@ -42,6 +43,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     cuts: tuple[tuple[int, int], ...]
     recompute: tuple[bool, ...]
     split_backward: bool
+    sharding: str
     order: str
     step_ms: float
     lower_bound_ms: float

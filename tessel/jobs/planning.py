@@ -73,7 +73,7 @@ def plan_with(source: ProfileSource, options: PlanOptions, example_inputs: Any =
     budget = options.budget()
     result, shortfall = _find(profile, options, budget)
     return Plan(
-        document=SavedPlan.of(result, profile, options.job(profile)),
+        document=SavedPlan.of(result, profile, result.job),
         found=result,
         stopped_by=result.stopped_by,
         fits=not shortfall,
@@ -83,7 +83,7 @@ def plan_with(source: ProfileSource, options: PlanOptions, example_inputs: Any =
 
 def _find(profile: Profile, options: PlanOptions, budget: SearchBudget) -> tuple[PlanResult, str]:
     """Return the best plan, and why it does not fit; an empty text where it does."""
-    from tessel.planning.find_plan import find_plan
+    from tessel.planning.find_sharded import find_sharded
 
     by_hand = None if options.by_hand is None else layout_by_hand(options.by_hand, profile, options)
     job, choices = options.job(profile), options.choices(by_hand)
@@ -97,8 +97,13 @@ def _find(profile: Profile, options: PlanOptions, budget: SearchBudget) -> tuple
     def search(*, may_exceed_memory: bool) -> PlanResult:
         given = replace(choices, may_exceed_memory=may_exceed_memory)
         return search_thread.run_search(
-            lambda: find_plan(
-                profile, job, options=given, budget=budget, seed=options.seed, on_progress=tell
+            lambda: find_sharded(
+                profile,
+                [replace(job, sharding=each) for each in options.shardings],
+                options=given,
+                budget=budget,
+                seed=options.seed,
+                on_progress=tell,
             ),
             budget,
             description="planning",

@@ -130,6 +130,7 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
     if with_changes:
         search.budget.is_proven = planned.estimate.step_us <= lower_bound_us * (1 + 1e-9)
     return PlanResult(
+        job=pool.problem.job,
         best=planned,
         lower_bound_us=lower_bound_us,
         alternatives=alternatives,

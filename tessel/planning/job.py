@@ -17,9 +17,11 @@ class Job:
         global_batch: samples of a step over all replicas; 0 where a layout says how many there are.
         optimizer: what training holds beside the weights.
         runtime: the framework that runs it.
+        sharding: what replicas divide among them: one of `SHARDINGS`.
     """
 
     cluster: Cluster
     global_batch: int = 0
     optimizer: Optimizer = OPTIMIZERS["adam"]
     runtime: Runtime = OVERLAPPED
+    sharding: str = "none"

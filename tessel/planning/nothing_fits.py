@@ -60,6 +60,7 @@ def nearest_to_fitting(search: PlanSearch) -> PlanResult:
     search.pool.by_family = {}
     planned = limited.planned(with_schedule=True).of_layers(known.bounds)
     return PlanResult(
+        job=search.pool.problem.job,
         best=planned,
         lower_bound_us=limited.lower_bound_us,
         alternatives=(),

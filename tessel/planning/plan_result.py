@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tessel.planning.costs.training_step import StepEstimate, TrainingStep
+from tessel.planning.job import Job
 from tessel.planning.layout import Layout, layout_of_layers
 from tessel.schedule import Schedule
 from tessel.search.budget import StoppedBy
@@ -136,6 +137,7 @@ class PlanResult:
     """A plan.
 
     Attributes:
+        job: what it was made for.
         best: the fastest step found; it has a schedule.
         lower_bound_us: no allowed layout, cut, recomputation and order has a shorter step.
         alternatives: the best steps of other degrees or placements, fastest first.
@@ -147,6 +149,7 @@ class PlanResult:
         search_seconds: wall-clock time.
     """
 
+    job: Job
     best: PlannedStep
     lower_bound_us: float
     alternatives: tuple[PlannedStep, ...]

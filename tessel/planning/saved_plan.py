@@ -23,6 +23,7 @@ from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.plan_result import PROVEN_GAP, PlanResult
 from tessel.planning.runtime import OVERLAPPED, RUNTIMES
+from tessel.planning.sharding import SHARDINGS
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
 from tessel.validation import MAX_UNITS, check_schedule
@@ -55,6 +56,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         cluster: the devices and links.
         optimizer: a key of `OPTIMIZERS`.
         runtime: a key of `RUNTIMES`; of version 1, the one whose hops its schedule has.
+        sharding: what replicas divide among them: one of `SHARDINGS`.
         layout: degrees, cuts and which device runs which stage.
         schedule: of one pipeline; its placement counts memory in bytes.
         order: the rule that made the order, or `searched`.
@@ -70,6 +72,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     cluster: Cluster
     optimizer: str
     runtime: str = OVERLAPPED.name
+    sharding: str = "none"
     layout: Layout
     schedule: Schedule
     order: str
@@ -97,6 +100,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             cluster=job.cluster,
             optimizer=job.optimizer.name,
             runtime=job.runtime.name,
+            sharding=job.sharding,
             layout=best.layout,
             schedule=best.schedule,
             order=best.order,
@@ -133,6 +137,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             global_batch=self.layout.global_batch,
             optimizer=OPTIMIZERS[self.optimizer],
             runtime=RUNTIMES[self.runtime],
+            sharding=self.sharding,
         )
 
     @property
@@ -185,6 +190,8 @@ def _check(plan: SavedPlan) -> None:
         )
     if plan.runtime not in RUNTIMES:
         raise ScheduleError(f"there is no runtime {shown(plan.runtime)!r}")
+    if plan.sharding not in SHARDINGS:
+        raise ScheduleError(f"there is no sharding {shown(plan.sharding)!r}")
     if plan.optimizer not in OPTIMIZERS:
         raise ScheduleError(f"there is no optimizer {shown(plan.optimizer)!r}")
     for name in ("step_us", "training_step_us", "lower_bound_us"):

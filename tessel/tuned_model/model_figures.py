@@ -95,6 +95,7 @@ def figures_of_model(
         synchronisations=() if link is None or not tuned.training else _synchronisations(tuned, link),
         ties=(),
         update_us=tuple(update_us_a_byte * each.trained for each in held),
+        gather_us=(0.0,) * len(held),
         chains=tuple(tuple(range(first, first + num_stages)) for first in range(0, len(costs), num_stages)),
         next_stages=_next_stages(tuned),
     )

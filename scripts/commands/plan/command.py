@@ -20,7 +20,7 @@ EXIT_DOES_NOT_FIT = 1
 
 
 @common_options(
-    "devices memory global_batch micro_batches placement link hop_us optimizer",
+    "devices memory global_batch micro_batches placement link hop_us optimizer sharding",
     "work time_limit save out json",
 )
 @takes_options

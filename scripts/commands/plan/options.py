@@ -30,6 +30,7 @@ from tessel.jobs.inputs.plan_options import (
     DEFAULT_WORK,
     PLACEMENTS,
     RUNTIMES,
+    SHARDINGS,
 )
 from tessel.jobs.shown.pictures import FORMATS as PICTURE_FORMATS
 
@@ -51,6 +52,10 @@ tests/scripts/commands/test_plan.py holds them against the real ones."""
 
 def _check_runtime(text: str) -> str:
     return check_choice("--runtime", text, RUNTIMES)
+
+
+def _check_sharding(text: str) -> str:
+    return check_choice("--sharding", text, SHARDINGS)
 
 
 def _check_format(text: str | None) -> str | None:
@@ -100,6 +105,15 @@ class PlanCommandOptions(MeasuringOptions):
             callback=_check_runtime,
         ),
     ] = "overlapped"
+    sharding: Annotated[
+        str,
+        typer.Option(
+            help="What replicas divide among them: `none`; `optimizer`, its state (ZeRO-1); `gradients`, "
+            "these too (ZeRO-2); `parameters`, these too (ZeRO-3, FSDP); `auto`, whichever is fastest.",
+            autocompletion=completion.one_of(*SHARDINGS),
+            callback=_check_sharding,
+        ),
+    ] = "none"
     global_batch: Annotated[int | None, typer.Option(help="Samples of a training step.")] = None
     micro_batches: Annotated[
         int | None,

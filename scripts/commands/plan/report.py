@@ -27,7 +27,7 @@ def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
         layers=tuple(layer.name for layer in profile.layers),
         devices=plan.planned.cluster.devices,
         global_batch=result.best.layout.global_batch,
-        best=_step_document(result.best, result.lower_bound_us),
+        best=_step_document(result.best, result.job.sharding, result.lower_bound_us),
         gap=result.gap,
         optimal=result.optimal,
         interval_ms=None if interval_us is None else (interval_us[0] / 1e3, interval_us[1] / 1e3),
@@ -40,11 +40,13 @@ def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
                 reason=baseline.reason,
                 plan=None
                 if baseline.planned is None
-                else _step_document(baseline.planned, baseline.planned.lower_bound_us),
+                else _step_document(baseline.planned, result.job.sharding, baseline.planned.lower_bound_us),
             )
             for baseline in result.baselines
         ),
-        alternatives=tuple(_step_document(each, each.lower_bound_us) for each in result.alternatives),
+        alternatives=tuple(
+            _step_document(each, result.job.sharding, each.lower_bound_us) for each in result.alternatives
+        ),
         explanation=result.explanation,
         changes=tuple(
             PrintedChange(
@@ -62,7 +64,7 @@ def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
     )
 
 
-def _step_document(planned: PlannedStep, lower_bound_us: float) -> PrintedStep:
+def _step_document(planned: PlannedStep, sharding: str, lower_bound_us: float) -> PrintedStep:
     from scripts.documents.plans import PrintedStep
 
     layout = planned.layout
@@ -78,6 +80,7 @@ def _step_document(planned: PlannedStep, lower_bound_us: float) -> PrintedStep:
         cuts=layout.cuts,
         recompute=layout.recompute or (False,) * len(layout.cuts),
         split_backward=layout.split_backward,
+        sharding=sharding,
         order=planned.order,
         step_ms=planned.estimate.step_us / 1e3,
         lower_bound_ms=lower_bound_us / 1e3,

@@ -56,6 +56,7 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--optimizer": (),
     "--runtime": (),
+    "--sharding": (Rule(excludes=(valued("--devices", 1),), why="one device has no replicas"),),
     "--global-batch": (),
     "--micro-batches": (
         Rule(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tessel.search.budget import SearchBudget
 
 RUNTIMES = ("overlapped", "deepspeed")
+SHARDINGS = ("none", "optimizer", "gradients", "parameters", "auto")
 PLACEMENTS = ("auto", "vshape", "interleaved", "zbv", "xshape", "mshape", "kshape")
 OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-mixed")
 """As the planner's own tables, whose modules load more than a completion may; checked in
@@ -71,6 +72,8 @@ class PlanOptions:
         node_link: bandwidth between devices of one node.
         optimizer: whose state is kept in memory: one of `OPTIMIZERS`.
         runtime: `overlapped`, transfers overlap computation; `deepspeed`, they block it.
+        sharding: what replicas divide among them: `none`; `optimizer`, its state (ZeRO-1, a distributed
+            optimizer); `gradients` too (ZeRO-2); `parameters` too (ZeRO-3, FSDP); `auto`, the fastest.
         global_batch: samples of a training step.
         micro_batches: in place of that: micro-batches of a step over all replicas, of the smallest size.
         placement: which device runs which stage: one of `PLACEMENTS`, a placement, or its file.
@@ -113,6 +116,7 @@ class PlanOptions:
     node_link: str | float | None = None
     optimizer: str = DEFAULT_OPTIMIZER
     runtime: str = "overlapped"
+    sharding: str = "none"
     global_batch: int | None = None
     micro_batches: int | None = None
     placement: str | os.PathLike[str] | Placement = "auto"
@@ -159,6 +163,12 @@ class PlanOptions:
                 )
         check_choice("--optimizer", self.optimizer, OPTIMIZERS)
         check_choice("--runtime", self.runtime, RUNTIMES)
+        check_choice("--sharding", self.sharding, SHARDINGS)
+        if self.runtime == "deepspeed" and self.sharding in SHARDINGS[2:4]:
+            raise UsageError(
+                f"--sharding {self.sharding} with --runtime deepspeed: its pipelines divide no more than the "
+                "optimizer's state; give --sharding optimizer"
+            )
         check_hop_us(self.hop_us)
         self.cluster()
         self.budget()
@@ -197,7 +207,7 @@ class PlanOptions:
         return count * min(profile.micro_batches)
 
     def job(self, profile: Profile) -> Job:
-        """Return what is asked for."""
+        """Return what is asked for; where the sharding is open, without one."""
         from tessel.planning.cluster import OPTIMIZERS as OPTIMIZER_BY_NAME
         from tessel.planning.job import Job
         from tessel.planning.runtime import RUNTIMES as RUNTIME_BY_NAME
@@ -207,7 +217,15 @@ class PlanOptions:
             global_batch=self.samples_of_step(profile),
             optimizer=OPTIMIZER_BY_NAME[self.optimizer],
             runtime=RUNTIME_BY_NAME[self.runtime],
+            sharding="none" if self.sharding == "auto" else self.sharding,
         )
+
+    @property
+    def shardings(self) -> tuple[str, ...]:
+        """What may be divided over replicas: one, or all that the framework has."""
+        if self.sharding != "auto":
+            return (self.sharding,)
+        return SHARDINGS[:2] if self.runtime == "deepspeed" else SHARDINGS[:4]
 
     def choices(self, by_hand: Layout | None = None) -> Choices:
         """Return what the planner may choose from, and what it is compared with."""

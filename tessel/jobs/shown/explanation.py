@@ -72,6 +72,8 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
     order = "in searched order" if best.order == "searched" else f"in the order of {best.order}"
     out.line(f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, {order}")
     out.line(f"step          {_ms(estimate.step_us)} ms ({bound})")
+    if result.job.sharding != "none":
+        out.line(f"sharding      {result.job.sharding}, over {layout.data_parallel} replicas")
     interval = plan.step_interval_us
     if interval is not None:
         out.line(

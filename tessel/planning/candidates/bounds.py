@@ -31,7 +31,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tessel.planning.candidates.families import Family
-from tessel.planning.cluster import Optimizer
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums
 from tessel.planning.costs.stage_figures import (
     StageFigures,
@@ -43,6 +42,7 @@ from tessel.planning.cutting.cut import Section
 from tessel.planning.cutting.run_prices import RunPrices, layer_times
 from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
+from tessel.planning.sharding import SHARDINGS, Shares, shares_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +64,7 @@ class _Terms:
 
     Attributes:
         sums: of its table.
-        trained_ratio: bytes of gradients and optimizer state for each byte of trained weights.
+        shares: what a replica holds for each byte of weights.
         micro_batches: that each chain runs.
         copies: of the chain.
         speeds: by position.
@@ -78,7 +78,7 @@ class _Terms:
     """
 
     sums: LayerSums
-    trained_ratio: float
+    shares: Shares
     micro_batches: int
     copies: int
     speeds: FloatArray
@@ -170,9 +170,12 @@ class FamilyBounds:
         return self._terms[key]
 
 
-def trained_ratio(sums: LayerSums, optimizer: Optimizer) -> float:
-    """Return bytes of gradients and optimizer state for each byte of trained weights."""
-    return optimizer.gradient_ratio + optimizer.state_ratio if sums.has_backward else 0.0
+def family_shares(family: Family, sums: LayerSums, job: Job) -> Shares:
+    """Return what each replica of a family's layouts holds for each byte of weights."""
+    copies = 2 if family.placement == "xshape" else 1
+    return shares_of(
+        job.sharding, job.optimizer if sums.has_backward else None, family.data_parallel * copies
+    )
 
 
 def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
@@ -186,7 +189,9 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
     speeds = position_speeds(layout, job.cluster)
     return _Terms(
         sums=sums,
-        trained_ratio=trained_ratio(sums, job.optimizer),
+        shares=shares_of(
+            job.sharding, job.optimizer if sums.has_backward else None, degrees.data_parallel * copies
+        ),
         micro_batches=degrees.micro_batches // copies,
         copies=copies,
         speeds=speeds,
@@ -215,13 +220,16 @@ def _synchronisation(family: Family, copies: int, sums: LayerSums, job: Job) -> 
     cluster, ratio = job.cluster, job.optimizer.gradient_ratio
     if not sums.has_backward or family.data_parallel * copies == 1 or not ratio:
         return 0.0, 0.0
+    if SHARDINGS.index(job.sharding) >= 2:
+        return 0.0, 0.0  # hidden behind backwards, as far as they are longer
     layout, devices = family.any_layout(sums.num_layers), family.data_parallel * copies
     large = 1e9
     found = []
     for position in range(family.pipeline if cluster.intra_node is not None else 1):
         positions = sorted({position, family.pipeline - 1 - position} if copies == 2 else {position})
         link = collective_link(layout, cluster, positions)
-        one, two = (link.all_reduce_us(factor * large * ratio, devices) for factor in (1, 2))
+        exchange = link.all_reduce_us if job.sharding == "none" else link.scatter_us
+        one, two = (exchange(factor * large * ratio, devices) for factor in (1, 2))
         found.append((max(0.0, 2 * one - two), (two - one) / large))
     return min(latency for latency, _ in found), min(rate for _, rate in found)
 
@@ -244,7 +252,8 @@ def _why_nothing_fits(terms: _Terms, prices: RunPrices, options: PlanOptions) ->
     shared = sum(tensor.num_bytes * (len(tensor.layers) - 1) for tensor in terms.sums.tied)
     trained_shared = sum(tensor.trained_bytes * (len(tensor.layers) - 1) for tensor in terms.sums.tied)
     needed = terms.copies * float(
-        terms.sums.weights[-1] - shared + terms.trained_ratio * (terms.sums.trained[-1] - trained_shared)
+        terms.shares.weights * (terms.sums.weights[-1] - shared)
+        + terms.shares.trained * (terms.sums.trained[-1] - trained_shared)
     )
     if needed > sum(terms.limits):
         return (
@@ -467,12 +476,12 @@ def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
             first[device] = min(first[device], heads[stage])
             last[device] = min(last[device], tails[stage])
             ends[device] = min(ends[device], us_of.get(stage, 0.0))
-    least_update_us = min(figures.update_us)
+    least_update_us = min(figures.after_us)
     return max(
         float(
             first[device]
             + work[device]
-            + max(ends[device] + figures.update_us[device], last[device] + least_update_us)
+            + max(ends[device] + figures.after_us[device], last[device] + least_update_us)
         )
         for device in range(num_devices)
     )

@@ -240,7 +240,7 @@ def step_bound_us(step: TrainingStep, makespan_steps: int) -> float:
     figures = step.figures
     us_of = {stage: each.us for each in figures.synchronisations for stage in each.stages}
     return makespan_steps * step.step_us + min(
-        us_of.get(stage, 0.0) + figures.update_us[device]
+        us_of.get(stage, 0.0) + figures.after_us[device]
         for stage, group in enumerate(figures.groups)
         for device in group
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tessel.planning.candidates.bounds import trained_ratio
+from tessel.planning.candidates.bounds import family_shares
 from tessel.planning.candidates.families import Family
 from tessel.planning.candidates.layer_groups import group_bounds, grouped_profile, grouped_sums
 from tessel.planning.cluster import Cluster
@@ -14,6 +14,7 @@ from tessel.planning.cutting.run_prices import RunPrices, run_prices
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
+from tessel.planning.sharding import Shares
 from tessel.profiles.profile import Profile
 
 
@@ -35,7 +36,7 @@ class Problem:
     bounds: tuple[int, ...] = field(init=False)
     grouped: Profile = field(init=False)
     _sums: dict[TableKey, LayerSums] = field(default_factory=dict)
-    _prices: dict[tuple[TableKey, bool], RunPrices] = field(default_factory=dict)
+    _prices: dict[tuple[TableKey, bool, Shares], RunPrices] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bounds = group_bounds(self.profile, self.options.by_hand)
@@ -78,12 +79,11 @@ class Problem:
 
     def prices(self, family: Family) -> RunPrices:
         """Return the prices of all runs of layers of a family."""
-        key = family.table_key, family.split_backward
+        shares = family_shares(family, self.sums(family), self.job)
+        key = family.table_key, family.split_backward, shares
         if key not in self._prices:
             sums = self.sums(family)
-            self._prices[key] = run_prices(
-                sums, splits=family.split_backward, trained_ratio=trained_ratio(sums, self.job.optimizer)
-            )
+            self._prices[key] = run_prices(sums, splits=family.split_backward, shares=shares)
         return self._prices[key]
 
     def figures(self, family: Family, layout: Layout) -> StageFigures:

@@ -37,6 +37,7 @@ from tessel.planning.costs.stage_costs import FloatArray, LayerSums, TableKey, l
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import OVERLAPPED, Runtime
+from tessel.planning.sharding import SHARDINGS, Shares, shares_of
 from tessel.profiles.profile import Profile
 
 
@@ -78,6 +79,7 @@ class StageFigures:
         synchronisations: over the replicas.
         ties: between stages that share a tensor.
         update_us: of the optimizer, by device.
+        gather_us: of gathering updated weights that replicas divided, after the update, by device.
         chains: stages of each copy of the model, in topological order: a chain, but for two branches.
         next_stages: the stages that take what each makes; none of the last of a copy.
     """
@@ -97,8 +99,14 @@ class StageFigures:
     synchronisations: tuple[Collective, ...]
     ties: tuple[Collective, ...]
     update_us: tuple[float, ...]
+    gather_us: tuple[float, ...]
     chains: tuple[tuple[int, ...], ...]
     next_stages: tuple[tuple[int, ...], ...]
+
+    @property
+    def after_us(self) -> tuple[float, ...]:
+        """Microseconds by device from its last collective to the end of the step."""
+        return tuple(map(sum, zip(self.update_us, self.gather_us, strict=True)))
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -195,15 +203,20 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
     splits = layout.split_backward and sums.is_splittable
     hops = _hops(sums, layout, cluster, runtime, run)
     added_us = recompute_us + hops.backward_us
-    backward_us = run.of_sums(sums.backward) / speed + added_us
-    input_us = run.of_sums(sums.backward_input) / speed + added_us
-    weight_us = run.of_sums(sums.backward_weight) / speed
+    hidden = _hidden_collectives(sums, layout, job, run)
+    forward_us = np.maximum(run.of_sums(sums.forward) / speed, hidden.gather_us) + hops.forward_us
+    backward_us = (
+        np.maximum(run.of_sums(sums.backward) / speed, hidden.gather_us + hidden.scatter_us) + added_us
+    )
+    input_us = np.maximum(run.of_sums(sums.backward_input) / speed, hidden.gather_us) + added_us
+    weight_us = np.maximum(run.of_sums(sums.backward_weight) / speed, hidden.scatter_us)
     is_dominated = splits and halves_replace_joint(backward_us, input_us, weight_us, run.recomputes)
     trained = sums.has_backward
     held = _held(sums, layout, run)
+    shares = shares_of(job.sharding, optimizer if trained else None, replicas_of(layout))
     return StageFigures(
         groups=run.groups,
-        forward_us=run.of_sums(sums.forward) / speed + hops.forward_us,
+        forward_us=forward_us,
         backward_us=backward_us if trained and not is_dominated else None,
         backward_input_us=input_us if splits else None,
         backward_weight_us=weight_us if splits else None,
@@ -214,11 +227,14 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
         ),
         trained_bytes=tuple(round(each.trained) for each in held),
         frozen_bytes=tuple(round(each.weights - each.trained) for each in held),
-        static_bytes=tuple(static_bytes(each, optimizer if trained else None, runtime) for each in held),
+        static_bytes=tuple(
+            static_bytes(each, optimizer if trained else None, runtime, shares) for each in held
+        ),
         memory_bytes=_memory(layout, cluster),
-        synchronisations=_synchronisations(sums, layout, cluster, optimizer) if trained else (),
+        synchronisations=_synchronisations(sums, layout, job) if trained else (),
         ties=_ties(sums, layout, cluster, optimizer) if trained else (),
-        update_us=_updates(sums, optimizer, runtime, run, speed) if trained else (0.0,) * layout.pipeline,
+        update_us=_updates(sums, layout, job, run, speed) if trained else (0.0,) * layout.pipeline,
+        gather_us=_gathers(sums, layout, job, run) if trained else (0.0,) * layout.pipeline,
         chains=run.chains,
         next_stages=run.next_stages,
     )
@@ -370,25 +386,34 @@ class HeldBytes(NamedTuple):
         weights: bytes of all weights.
         trained: of these, bytes that have gradients and optimizer state.
         running: the largest need of a block while it runs.
+        layer_weights: of its largest layer.
+        layer_trained: trained bytes of the layer that has most.
     """
 
     weights: float
     trained: float
     running: float
+    layer_weights: float = 0.0
+    layer_trained: float = 0.0
 
 
-def static_bytes(held: HeldBytes, optimizer: Optimizer | None, runtime: Runtime = OVERLAPPED) -> int:
+def static_bytes(
+    held: HeldBytes, optimizer: Optimizer | None, runtime: Runtime = OVERLAPPED, shares: Shares | None = None
+) -> int:
     """Return what a device holds throughout a step, and its largest need while one block runs.
 
     Args:
         held: bytes of its weights.
         optimizer: what trained weights have beside them; None where nothing is trained.
         runtime: what the framework adds.
+        shares: what a replica holds of each; all if None.
     """
-    found = runtime.context_bytes + held.weights + runtime.peak_factor * held.running
+    shares = shares or shares_of("none", optimizer, 1)
+    found = runtime.context_bytes + shares.weights * held.weights + runtime.peak_factor * held.running
+    found += shares.gathered * held.layer_weights + shares.gradient * held.layer_trained
     if optimizer is not None:
-        gradients = held.trained * optimizer.gradient_ratio
-        found += gradients + held.trained * optimizer.state_ratio + min(gradients, runtime.bucket_bytes)
+        found += shares.trained * held.trained
+        found += min(held.trained * optimizer.gradient_ratio, runtime.bucket_bytes)
     return math.ceil(found)
 
 
@@ -398,6 +423,9 @@ def _held(sums: LayerSums, layout: Layout, run: _Run) -> list[HeldBytes]:
     recomputes = layout.recompute or (False,) * len(layout.cuts)
     peak = np.where(recomputes, largest(sums.recomputed_peak, layout.cuts), largest(sums.peak, layout.cuts))
     peak = np.tile(peak, len(run.chains))
+    most, most_trained = (
+        np.tile(largest(np.diff(each), layout.cuts), len(run.chains)) for each in (sums.weights, sums.trained)
+    )
     found = []
     for device in range(layout.pipeline):
         here = [stage for stage, group in enumerate(run.groups) if device in group]
@@ -407,6 +435,8 @@ def _held(sums: LayerSums, layout: Layout, run: _Run) -> list[HeldBytes]:
                 weights=sum(float(weights[stage]) for stage in here) - twice,
                 trained=sum(float(trained[stage]) for stage in here) - trained_twice,
                 running=max(float(peak[stage]) for stage in here),
+                layer_weights=max(float(most[stage]) for stage in here),
+                layer_trained=max(float(most_trained[stage]) for stage in here),
             )
         )
     return found
@@ -429,25 +459,84 @@ def collective_link(layout: Layout, cluster: Cluster, positions: Sequence[int]) 
     return Link(bytes_per_s=bytes_per_s, latency_us=cluster.collective.latency_us)
 
 
-def _synchronisations(
-    sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimizer
-) -> tuple[Collective, ...]:
-    """Return each stage's all-reduce over replicas, and over the two copies of an `xshape`."""
-    copies = 2 if layout.placement == "xshape" else 1
-    if layout.data_parallel * copies == 1:
+def copies_of(layout: Layout) -> int:
+    """Return how often one pipeline holds the model: twice in an `xshape`."""
+    return 2 if layout.placement == "xshape" else 1
+
+
+def replicas_of(layout: Layout) -> int:
+    """Return how many devices hold the same part of the model."""
+    return layout.data_parallel * copies_of(layout)
+
+
+def _replica_link(layout: Layout, cluster: Cluster, stage: int) -> Link:
+    """Return the link over which the replicas of a stage exchange."""
+    down = layout.device_of(stage)
+    positions = sorted({down, layout.pipeline - 1 - down}) if copies_of(layout) == 2 else [down]
+    return collective_link(layout, cluster, positions)
+
+
+def _synchronisations(sums: LayerSums, layout: Layout, job: Job) -> tuple[Collective, ...]:
+    """Return what each stage's replicas exchange after its last weight gradient.
+
+    That is an all-reduce of its gradients, or a reduce-scatter where they divide the optimizer's state; where
+    gradients are divided, each backward has done it.
+    """
+    copies, replicas = copies_of(layout), replicas_of(layout)
+    if replicas == 1 or SHARDINGS.index(job.sharding) >= 2:
         return ()
     found = []
     num_stages = len(layout.cuts)
     for stage, (first, last) in enumerate(layout.cuts):
-        num_bytes = float(sums.reduced[last + 1] - sums.reduced[first]) * optimizer.gradient_ratio
-        stages = (stage, stage + num_stages)[:copies]
-        down = layout.device_of(stage)
-        positions = sorted({down, layout.pipeline - 1 - down}) if copies == 2 else [down]
-        link = collective_link(layout, cluster, positions)
-        us = link.all_reduce_us(num_bytes, layout.data_parallel * copies)
+        num_bytes = float(sums.reduced[last + 1] - sums.reduced[first]) * job.optimizer.gradient_ratio
+        link = _replica_link(layout, job.cluster, stage)
+        exchange = link.all_reduce_us if job.sharding == "none" else link.scatter_us
+        us = exchange(num_bytes, replicas)
         if us:
-            found.append(Collective(stages, us))
+            found.append(Collective((stage, stage + num_stages)[:copies], us))
     return tuple(found)
+
+
+class _Hidden(NamedTuple):
+    """Collectives of each micro-batch that run beside its blocks, in microseconds by stage."""
+
+    gather_us: FloatArray | float
+    scatter_us: FloatArray | float
+
+
+def _hidden_collectives(sums: LayerSums, layout: Layout, job: Job, run: _Run) -> _Hidden:
+    """Return the all-gather of a stage's weights, and the reduce-scatter of its gradients."""
+    replicas, level = replicas_of(layout), SHARDINGS.index(job.sharding)
+    if replicas == 1 or level < 2:
+        return _Hidden(0.0, 0.0)
+    links = [_replica_link(layout, job.cluster, stage) for stage in range(len(layout.cuts))]
+    links *= copies_of(layout)
+
+    def exchanged(num_bytes: FloatArray) -> FloatArray:
+        each = [link.scatter_us(float(size), replicas) for link, size in zip(links, num_bytes, strict=True)]
+        return np.array(each)
+
+    gradients = run.of_sums(sums.reduced) * job.optimizer.gradient_ratio
+    return _Hidden(
+        exchanged(run.of_sums(sums.weights)) if level == 3 else 0.0,
+        exchanged(gradients) if sums.has_backward else 0.0,
+    )
+
+
+def _gathers(sums: LayerSums, layout: Layout, job: Job, run: _Run) -> tuple[float, ...]:
+    """Return microseconds by device of gathering the weights that replicas have updated a part of each."""
+    replicas = replicas_of(layout)
+    if replicas == 1 or job.sharding not in ("optimizer", "gradients") or not job.optimizer.updates:
+        return (0.0,) * layout.pipeline
+    num_stages = len(layout.cuts)
+    trained = run.of_sums(sums.trained)
+    us = np.array(
+        [
+            _replica_link(layout, job.cluster, stage % num_stages).scatter_us(float(trained[stage]), replicas)
+            for stage in range(len(run.groups))
+        ]
+    )
+    return tuple(sum_by_device(run.groups, us, layout.pipeline).tolist())
 
 
 def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimizer) -> tuple[Collective, ...]:
@@ -473,19 +562,20 @@ def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimize
     return tuple(found)
 
 
-def _updates(
-    sums: LayerSums, optimizer: Optimizer, runtime: Runtime, run: _Run, speed: FloatArray
-) -> tuple[float, ...]:
+def _updates(sums: LayerSums, layout: Layout, job: Job, run: _Run, speed: FloatArray) -> tuple[float, ...]:
     """Return microseconds of the optimizer by device: as measured, or from its traffic.
 
     The traffic is that of one fused step, which reads weights, gradients and state and writes weights and
-    state.
+    state; of the part that a replica has where they divide it.
     """
+    optimizer, runtime = job.optimizer, job.runtime
     us = run.of_sums(sums.update) / speed
     if not optimizer.updates:
         us = 0.0 * us
     elif not sums.has_update:
         moved = 2 + optimizer.gradient_ratio + 2 * optimizer.state_ratio
         us = run.of_sums(sums.trained) * moved / runtime.update_bytes_per_s * 1e6
+    if job.sharding != "none":
+        us = us / replicas_of(layout)
     num_devices = 1 + max(max(group) for group in run.groups)
     return tuple(sum_by_device(run.groups, us, num_devices).tolist())

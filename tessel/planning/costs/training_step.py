@@ -313,6 +313,6 @@ def finish_us(figures: StageFigures, stage_ends_us: Sequence[float]) -> tuple[fl
             for stage in collective.stages:
                 reduced[stage] = end
     finished = (
-        max(computed[device], free[device]) + figures.update_us[device] for device in range(num_devices)
+        max(computed[device], free[device]) + figures.after_us[device] for device in range(num_devices)
     )
     return max(finished), max(spent)

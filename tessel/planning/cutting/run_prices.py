@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums
+from tessel.planning.sharding import Shares
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -64,19 +65,22 @@ class RunPrices:
         return replace(self, time=time)
 
 
-def run_prices(sums: LayerSums, *, splits: bool, trained_ratio: float) -> RunPrices:
+def run_prices(sums: LayerSums, *, splits: bool, shares: Shares) -> RunPrices:
     """Return the prices of all runs of layers.
 
     Args:
         sums: of one table.
         splits: whether backwards may run in halves.
-        trained_ratio: bytes of gradients and optimizer state for each byte of trained weights.
+        shares: what a replica holds for each byte of weights.
     """
     time = layer_times(sums, splits=splits)
     is_run = np.tri(sums.num_layers + 1, dtype=bool).T & ~np.eye(sums.num_layers + 1, dtype=bool)
     twice, trained_twice = _held_twice(sums)
-    static = _differences(sums.weights) - twice
-    static += trained_ratio * (_differences(sums.trained) - trained_twice)
+    static = shares.weights * (_differences(sums.weights) - twice)
+    static += shares.trained * (_differences(sums.trained) - trained_twice)
+    if shares.gathered or shares.gradient:
+        static += shares.gathered * _maxima(np.diff(sums.weights))
+        static += shares.gradient * _maxima(np.diff(sums.trained))
     return RunPrices(
         time=np.where(is_run, _differences(time), np.inf),
         recompute=_differences(sums.recompute),

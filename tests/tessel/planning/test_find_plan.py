@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -32,6 +33,9 @@ from tests.samples.plan_samples import (
     random_profile,
     small_cluster,
 )
+
+ASKED = ("optimizer", "runtime", "sharding")
+"""What is a part of the job, not of what may be chosen."""
 
 
 def least_step_us(profile: Profile, cluster: Cluster, *, samples: int, placement: str = "") -> float | None:
@@ -66,9 +70,10 @@ def least_step_us(profile: Profile, cluster: Cluster, *, samples: int, placement
 def plan(
     profile: Profile, cluster: Cluster, *, samples: int, work: float = 2.0, **options: object
 ) -> PlanResult:
+    asked: dict[str, Any] = {name: options.pop(name) for name in ASKED if name in options}
     return find_plan(
         profile,
-        Job(cluster=cluster, global_batch=samples),
+        Job(cluster=cluster, global_batch=samples, **asked),
         options=PlanOptions(**{"what_if": False, **options}),
         budget=SearchBudget(work_limit=work),
     )

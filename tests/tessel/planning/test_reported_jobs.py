@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,10 @@ MIB = 2**20
 FAST = Link(bytes_per_s=100e9, latency_us=10.0)
 
 
+ASKED = ("optimizer", "runtime", "sharding")
+"""What is a part of the job, not of what may be chosen."""
+
+
 def profile_of(*costs: StageCosts) -> Profile:
     return Profile(
         name="job",
@@ -32,9 +37,10 @@ def profile_of(*costs: StageCosts) -> Profile:
 def plan(
     profile: Profile, cluster: Cluster, micro_batches: int, *, work: float = 1.0, **options: object
 ) -> PlanResult:
+    asked: dict[str, Any] = {name: options.pop(name) for name in ASKED if name in options}
     return find_plan(
         profile,
-        Job(cluster=cluster, global_batch=micro_batches),
+        Job(cluster=cluster, global_batch=micro_batches, **asked),
         options=PlanOptions(**{"placements": ("vshape",), **options}),
         budget=SearchBudget(work_limit=work, time_limit_s=None),
     )

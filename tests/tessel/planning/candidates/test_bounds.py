@@ -15,6 +15,7 @@ from tessel.planning.cutting.cut import every_cut
 from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.planning.runtime import OVERLAPPED, Runtime
+from tessel.planning.sharding import SHARDINGS
 from tessel.profiles.profile import Branches
 from tessel.search import SearchBudget
 from tests.samples.plan_samples import MIB, branched, random_profile, small_cluster
@@ -54,6 +55,7 @@ def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
         global_batch=4,
         optimizer=OPTIMIZERS["adam" if seed % 2 else "sgd"],
         runtime=BLOCKING if seed % 6 == 5 else OVERLAPPED,
+        sharding=SHARDINGS[seed // 2 % 4],
     )
     problem = Problem(profile, job, options)
     pool = Pool(problem, SearchBudget(work_limit=None, time_limit_s=None))

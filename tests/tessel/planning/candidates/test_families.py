@@ -179,9 +179,10 @@ def test_of_many_unequal_devices_a_few_orders_are_tried_and_swaps_of_them() -> N
     assert len(set(swapped)) == 28
     assert all(sorted(order) == list(range(8)) for order in swapped)
     # The bound for every order holds for each of them.
+    job = Job(cluster=cluster, global_batch=8)
     sums = layer_sums(profile, family.table_key)
     by_speed = replace(family, device_order=tuple(range(8)))
-    bound = FamilyBounds(cluster, options).of_every_cut(by_speed, sums, any_order=True)
+    bound = FamilyBounds(job, options).of_every_cut(by_speed, sums, any_order=True)
     for order in (*orders, *swapped):
         other = replace(family, device_order=order)
-        assert bound <= FamilyBounds(cluster, options).of_every_cut(other, sums) * (1 + 1e-12)
+        assert bound <= FamilyBounds(job, options).of_every_cut(other, sums) * (1 + 1e-12)

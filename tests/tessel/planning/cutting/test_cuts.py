@@ -16,6 +16,7 @@ from tessel.planning.cutting.cut import Cut, Section, every_cut, neighbours, tra
 from tessel.planning.cutting.descent import EVENNESS
 from tessel.planning.cutting.run_prices import RunPrices, run_prices
 from tessel.planning.job import Job
+from tessel.planning.sharding import Shares
 from tests.samples.plan_samples import MIB, random_profile, small_cluster
 
 RATIO = 4.0
@@ -23,7 +24,9 @@ RATIO = 4.0
 
 def prices_of(seed: int, layers: int, *, is_split: bool = False) -> RunPrices:
     profile = random_profile(np.random.default_rng(seed), layers, is_split=is_split, is_tied=seed % 2 == 1)
-    return run_prices(layer_sums(profile, TableKey(1)), splits=is_split, trained_ratio=RATIO)
+    return run_prices(
+        layer_sums(profile, TableKey(1)), splits=is_split, shares=Shares(weights=1.0, trained=RATIO)
+    )
 
 
 def longest_stage(
