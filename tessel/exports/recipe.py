@@ -45,6 +45,7 @@ class Recipe:
         rank_devices: the user's devices at each rank of the pipeline, replica by replica; empty where they
             are 0, 1, 2, … in this order, or not known.
         roles: what each layer is, as the user states it; empty to tell it from the names.
+        sharding: what replicas divide among them, as the plan counts on it.
     """
 
     model: str
@@ -62,6 +63,7 @@ class Recipe:
     training_step_us: float | None = None
     rank_devices: tuple[tuple[int, ...], ...] = ()
     roles: tuple[Role, ...] = ()
+    sharding: str = "none"
 
     @property
     def devices(self) -> int:
@@ -218,6 +220,7 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         tensor_parallel=layout.tensor_parallel,
         recompute=layout.recompute,
         training_step_us=plan.training_step_us,
+        sharding=plan.sharding,
         rank_devices=devices_of_ranks(layout) if layout.device_order else (),
     )
 

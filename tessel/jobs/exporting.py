@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tessel.errors import ScheduleError
 from tessel.jobs.inputs.arguments import check_choice, check_folder
 from tessel.progress import messages
 
@@ -54,6 +55,7 @@ def export_recipe(
     framework = Framework(check_choice("to", to, [each.value for each in Framework]))
     path = None if out is None else Path(out)
     check_folder("--out", path, suffixes=SUFFIXES[framework])
+    _check_sharding(recipe, framework)
     if roles is not None:
         recipe = with_roles(recipe, roles)
     texts = _texts(recipe, framework, path, keep_names=keep_names)
@@ -67,6 +69,20 @@ def export_recipe(
             messages.note(f"{each} written")
     # What stands beside the main file comes last.
     return {str(each): texts[each] for each in sorted(texts, key=_is_beside)}
+
+
+def _check_sharding(recipe: Recipe, framework: Framework) -> None:
+    """Refuse a plan whose memory counts on what the framework would not be told.
+
+    Raises:
+        ScheduleError: it is such.
+    """
+    says_it = (Framework.TORCH, Framework.MARKDOWN)  # orders alone, or tables for people
+    if recipe.sharding != "none" and framework not in says_it:
+        raise ScheduleError(
+            f"the plan of {recipe.model} divides {recipe.sharding} over replicas, and exports to {framework} do "
+            "not write that yet; plan with --sharding none, or export with --to torch and set it in the trainer"
+        )
 
 
 def with_roles(recipe: Recipe, text: str) -> Recipe:

@@ -165,6 +165,10 @@ def test_sharded_state_fits_where_whole_state_does_not(tmp_path: Path) -> None:
     chosen = tessel.plan(rows(), **{**asked, "work": 2}, sharding="auto")
     assert chosen.step_ms <= divided.step_ms * (1 + 1e-9)
     assert "sharding" in str(divided.explain())
+    chain = tessel.plan(rows(), **{**asked, "placement": "vshape", "pipeline": 2}, sharding="optimizer")
+    assert chain.export("torch")
+    with pytest.raises(tessel.ScheduleError, match="exports to megatron do not write that yet"):
+        chain.export("megatron")
     loaded = tessel.load_plan(divided.save(tmp_path / "plan.json"))
     assert loaded.planned is not None
     assert dataclasses.asdict(loaded.planned.job)["sharding"] == "optimizer"
