@@ -80,8 +80,8 @@ def _check_sharding(recipe: Recipe, framework: Framework) -> None:
     says_it = (Framework.TORCH, Framework.MARKDOWN)  # orders alone, or tables for people
     if recipe.sharding != "none" and framework not in says_it:
         raise ScheduleError(
-            f"the plan of {recipe.model} divides {recipe.sharding} over replicas, and exports to {framework} do "
-            "not write that yet; plan with --sharding none, or export with --to torch and set it in the trainer"
+            f"the plan of {recipe.model} divides {recipe.sharding} over replicas, and exports to {framework} "
+            "do not write that yet; plan with --sharding none, or export --to torch and set it in the trainer"
         )
 
 
