@@ -262,6 +262,7 @@ def test_an_interrupt_that_python_would_lose_leaves(
         ("schedule", "nnshape", "--devices", "8", "--frontier", "--work", "1000", "--json"),
         ("tune", "gpt2:tiny", "--devices", "2", "--out", "out"),
         ("partition", "gpt2:tiny"),
+        ("compile", "gpt2:tiny", "--out", "net.tessel"),
         ("doctor",),
         ("--help",),
     ],
