@@ -57,7 +57,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "tessel/search/repetend/steady_state_memory.py": STEADY,
     "tessel/search/model/": MODEL,
     "tuner/stages/liveness.py": ("stages/test_liveness.py", "stages/test_placed_stages.py"),
-    "tuner/stages/lanes.py": ("stages/test_lanes.py",),
+    "tuner/stages/task_pool.py": ("stages/test_task_pool.py",),
     "tuner/stages/balance.py": ("stages/test_balance.py",),
     "tuner/stages/transpositions.py": ("stages/test_transpositions.py",),
     "tuner/stages/layers.py": ("stages/test_layers.py",),

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from tessel.comparison import compare_schedules
 from tessel.placement import Placement
-from tessel.planning.costs.training_step import check_room, place_blocks
+from tessel.planning.costs.training_step import check_headroom, place_blocks
 from tessel.search import SearchBudget, find_schedule
 from tessel.tuned_model.model_figures import figures_of_model
 from tessel.tuned_model.recomputation import search_with_recomputation
@@ -59,8 +59,8 @@ def build_plan(
 
     def limits(stages: ModelPlan) -> tuple[int, ...] | None:
         figures = figures_of_model(stages, optimizer=optimizer, memory_limit_bytes=memory_limit_bytes)
-        check_room(figures)
-        return figures.rooms
+        check_headroom(figures)
+        return figures.headroom
 
     budget = SearchBudget.of(budget, time_limit_s=time_limit_s)
     if memory_limit_bytes is None or not recompute:

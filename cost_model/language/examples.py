@@ -45,7 +45,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TrainingExample:
     """Good candidates of a kernel, and what is known when they are written.
 
     Attributes:
@@ -67,10 +67,10 @@ class Lesson:
             )
 
 
-def example_of(lesson: Lesson) -> Example:
-    """Return a lesson's arrays."""
-    grammar = Grammar(lesson.space)
-    answers = [grammar.values(row) for row in lesson.rows]
+def example_of(example: TrainingExample) -> Example:
+    """Return an example's arrays."""
+    grammar = Grammar(example.space)
+    answers = [grammar.values(row) for row in example.rows]
     table: dict[tuple[int, bytes], int] = {}
     features: list[Floats] = []
     legal: list[list[list[int]]] = []
@@ -106,7 +106,7 @@ def example_of(lesson: Lesson) -> Example:
     for answer, values in enumerate(answers):
         previous[answer, 1:] = grammar.answer_tokens(values)[:-1]
     return Example(
-        prompt=grammar.prompt(lesson.context),
+        prompt=grammar.prompt(example.context),
         previous=previous,
         previous_roles=np.concatenate([[MARK], step_roles[:-1]]).astype(np.int64),
         roles=step_roles,
@@ -115,7 +115,7 @@ def example_of(lesson: Lesson) -> Example:
         option_roles=option_roles,
         is_legal=is_legal,
         targets=np.asarray(targets, dtype=np.int64),
-        weights=lesson.weights.astype(np.float32),
+        weights=example.weights.astype(np.float32),
     )
 
 

@@ -11,7 +11,7 @@ what is said of one change holds for it alone; two of them together save less, o
 - other sizes of Megatron's groups.
 
 Work is counted in tasks, so that equal calls give equal advice; cuts between unequal stages are tried first.
-Checked in tests/tessel/checking/test_opinion.py.
+Checked in tests/tessel/checking/test_assessment.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tessel.check`: a second opinion on the orders, the layout, the schedule or the plan that runs today.
+"""`tessel.check`: an assessment of the orders, the layout, the schedule or the plan that runs today.
 
 `CheckOptions` are the options of the command `tessel check`, with its names and defaults. Checked in
 tests/tessel/jobs/test_checking.py.
@@ -19,8 +19,8 @@ from tessel.jobs.inputs.limits import only_time
 from tessel.progress import messages
 
 if TYPE_CHECKING:
+    from tessel.checking.assessment import Assessment
     from tessel.checking.case import Case
-    from tessel.checking.opinion import Opinion
     from tessel.placement import Placement
     from tessel.schedule import Schedule
     from tessel.search.budget import SearchBudget
@@ -29,12 +29,12 @@ SHARE_OF_FIRST = 0.6
 """Part of the work that orders of the stages as they are may take; changed stages share the rest."""
 
 
-def check(source: Any, /, **options: Any) -> Opinion:
+def check(source: Any, /, **options: Any) -> Assessment:
     """Say whether a pipeline deadlocks, whether it fits, how far it is from the best, and what to change.
 
         >>> import tessel
-        >>> opinion = tessel.check("Et|t|t|tL", devices=2, micro_batches=4, work=1)
-        >>> opinion.deadlock, opinion.found.schedule.makespan >= opinion.lower_bound
+        >>> assessment = tessel.check("Et|t|t|tL", devices=2, micro_batches=4, work=1)
+        >>> assessment.deadlock, assessment.found.schedule.makespan >= assessment.lower_bound
         ((), True)
 
     Args:
@@ -52,16 +52,16 @@ def check(source: Any, /, **options: Any) -> Opinion:
         return check_with(source, options_of(CheckOptions, options))
 
 
-def check_with(source: Any, options: CheckOptions) -> Opinion:
-    """Return the opinion that these options ask for; see `check`."""
-    from tessel.checking.opinion import form_opinion
+def check_with(source: Any, options: CheckOptions) -> Assessment:
+    """Return the assessment that these options ask for; see `check`."""
+    from tessel.checking.assessment import assess
 
     options.check()
     case = _case_of(source, options)
     jit_fallback.compile_or_do_without(only_time(options.work, options.time_limit))
     budget = options.budget()
     return search_thread.run_search(
-        lambda: form_opinion(case, search=_BudgetedSearch(budget)), budget, description="checking"
+        lambda: assess(case, search=_BudgetedSearch(budget)), budget, description="checking"
     )
 
 

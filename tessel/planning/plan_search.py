@@ -16,7 +16,7 @@ from tessel.errors import ScheduleError
 from tessel.orders import device_orders, earliest_starts
 from tessel.planning.candidates.baselines import find_baselines
 from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds
-from tessel.planning.candidates.candidate import Candidate, has_room, promise
+from tessel.planning.candidates.candidate import Candidate, has_headroom, promise
 from tessel.planning.candidates.families import (
     Family,
     explain_none,
@@ -408,7 +408,9 @@ class PlanSearch:
         """Return the candidates whose order may be searched, the most promising first."""
         finalists = self.pool.finalists()
         if self.pool.best is None and not finalists:
-            return [candidate for candidate in self.pool.by_family.values() if has_room(candidate.figures)]
+            return [
+                candidate for candidate in self.pool.by_family.values() if has_headroom(candidate.figures)
+            ]
         return finalists
 
     def _affordable(self, finalists: Sequence[Candidate], share: float) -> list[Candidate]:
@@ -443,7 +445,7 @@ class PlanSearch:
             self.pool.price(family, cut) for cut in (*initial_cuts(self.pool, family), self._best_cut())
         ]
         found = min(priced, key=promise)
-        if found.lower_bound_us >= self.pool.best_us or not has_room(found.figures):
+        if found.lower_bound_us >= self.pool.best_us or not has_headroom(found.figures):
             return found
         return self.pool.search(found, self.pool.budget.part(0.05), seed=self.seed)
 
@@ -466,7 +468,7 @@ class PlanSearch:
                 if not best.family.allows(cut):
                     continue
                 candidate = self.pool.price(best.family, cut)
-                if candidate.lower_bound_us >= self.pool.best_us or not has_room(candidate.figures):
+                if candidate.lower_bound_us >= self.pool.best_us or not has_headroom(candidate.figures):
                     continue
                 moment = part.part(0.05)
                 if self.pool.search(candidate, moment, seed=self.seed).step_us < best.step_us * (1 - 1e-9):
@@ -487,7 +489,7 @@ class PlanSearch:
                 if self.pool.budget.is_over:
                     return
                 candidate = self.pool.price(family, cut)
-                if has_room(candidate.figures):
+                if has_headroom(candidate.figures):
                     priced.append(candidate)
         self.proven |= dict.fromkeys(alive, math.inf)
         bounds = {id(candidate): candidate.lower_bound_us for candidate in priced}

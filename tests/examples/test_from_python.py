@@ -38,5 +38,5 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(tables) >= 3
     assert all("<table>" in value._repr_html_() for value in tables)
     assert names["plan"].fits
-    assert names["opinion"].fits
+    assert names["assessment"].fits
     assert names["tuned"].tuned.max_gradient_error < 1e-4

@@ -16,8 +16,8 @@ from records import Environment
 from records.database.merging import MergeSummary
 from records.database.pruning import PruneSummary
 from scripts.app import app
+from tessel.checking.assessment import assess
 from tessel.checking.case import case_of_schedule
-from tessel.checking.opinion import form_opinion
 from tessel.compiling import partitioning
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.jobs.shown.sections import Sections
@@ -118,7 +118,7 @@ class Manifest:
     num_kernels: int = 1
 
 
-OPINION = form_opinion(case_of_schedule("x", ONE_F_ONE_B.build(vshape(2), micro_batches=2)))
+ASSESSMENT = assess(case_of_schedule("x", ONE_F_ONE_B.build(vshape(2), micro_batches=2)))
 
 CHEAP: dict[str, Case] = {
     "schedule": Case(
@@ -202,7 +202,7 @@ CHEAP: dict[str, Case] = {
             ),
             "--profile {folder}/profile.csv",
         ),
-        spies={"tessel.checking.opinion.form_opinion": OPINION},
+        spies={"tessel.checking.assessment.assess": ASSESSMENT},
     ),
     "export": Case(
         bases=("{folder}/language.json --to deepspeed", "{folder}/language.json --to torchtitan"),

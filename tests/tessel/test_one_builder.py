@@ -130,7 +130,7 @@ def test_both_give_the_same_placement_memory_and_step(case: Stages) -> None:
     placement = place_blocks(table, STEP_US)
     assert place_blocks(measured, STEP_US) == placement
     assert measured.static_bytes == table.static_bytes
-    assert measured.rooms == table.rooms
+    assert measured.headroom == table.headroom
     schedule = GPIPE.build(placement, micro_batches=3)
     one, other = (end_of_step(each, schedule, step_us=STEP_US) for each in (measured, table))
     assert one.step_us == pytest.approx(other.step_us)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_model.draft.decision_space import Decision
-from cost_model.language.lessons import context_of
+from cost_model.language.training_examples import context_of
 from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates, candidates_of
 from tuner.backends.metaschedule.proposers import Knowledge
 from tuner.backends.metaschedule.trials import task_name

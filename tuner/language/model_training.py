@@ -23,9 +23,9 @@ import numpy as np
 from cost_model.draft.decision_space import DecisionSpace
 from cost_model.draft.draft_model import DraftModel, DraftTrials
 from cost_model.language.examples import Example, example_of
-from cost_model.language.lessons import Taught, distil, lesson_of, measured_lessons
 from cost_model.language.model_files import Manifest, save_network
 from cost_model.language.network import Network
+from cost_model.language.training_examples import Taught, distil, measured_examples, training_example_of
 from tuner.backends.metaschedule.candidates import candidates_of
 from tuner.backends.metaschedule.trials import task_name
 from tuner.errors import TunerError
@@ -120,7 +120,7 @@ def train_language_model(
         TunerError: there is nothing to learn from.
     """
     distilled = [] if model is None else list(distilled_kernels(known, model, plan, place, on_progress))
-    measured = measured_lessons(known)
+    measured = measured_examples(known)
     taught = [*distilled, *measured]
     if not taught:
         raise TunerError(
@@ -129,7 +129,7 @@ def train_language_model(
         )
     learnt, apart = _split(taught)
     epoch_rng = np.random.default_rng([plan.seed, 1])
-    examples_apart = [example_of(lesson_of(each, known, epoch_rng)) for each in apart]
+    examples_apart = [example_of(training_example_of(each, known, epoch_rng)) for each in apart]
     manifest = msgspec.structs.replace(
         manifest,
         num_distilled=len({each.task for each in distilled}),
@@ -138,12 +138,12 @@ def train_language_model(
         num_best=sum(len(each.good) for each in measured),
     )
 
-    def lessons(rng: np.random.Generator) -> list[Example]:
-        return [example_of(lesson_of(each, known, rng)) for each in learnt]
+    def training_examples(rng: np.random.Generator) -> list[Example]:
+        return [example_of(training_example_of(each, known, rng)) for each in learnt]
 
     for step in fit(
         network,
-        lessons,
+        training_examples,
         epochs=plan.epochs,
         learning_rate=plan.learning_rate,
         seed=plan.seed,

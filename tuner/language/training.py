@@ -1,4 +1,4 @@
-"""Train the network on lessons: several examples a step; weights are kept that do best on kernels held out.
+"""Train the network, several examples a step; weights are kept that do best on kernels held out.
 
 Checked in tests/tuner/language/test_training.py.
 """
@@ -48,7 +48,7 @@ class TrainingStep:
 
 def fit(
     network: Network,
-    lessons: Callable[[np.random.Generator], Sequence[Example]],
+    training_examples: Callable[[np.random.Generator], Sequence[Example]],
     *,
     epochs: int,
     learning_rate: float,
@@ -59,7 +59,7 @@ def fit(
 
     Args:
         network: what learns; it is copied.
-        lessons: makes the examples of an epoch, with prompts of their own; always as many.
+        training_examples: makes the examples of an epoch, with prompts of their own; always as many.
         epochs: how often they are made.
         learning_rate: the peak; linear warm-up, then cosine decay to 0.
         seed: of prompts and their order.
@@ -74,7 +74,7 @@ def fit(
     best_loss, best = math.inf, network
     completed = 0
     for epoch in range(epochs):
-        examples = lessons(rng)
+        examples = training_examples(rng)
         steps = math.ceil(len(examples) / _BATCH)
         total = epochs * steps
         order = rng.permutation(len(examples))

@@ -165,7 +165,7 @@ def _price_actively(
         if is_spent(pricing):
             break
         best = solve(candidates, [_measured(price) for price in prices])
-        hopeful = _solve_hopefully(candidates, prices, solve, unseen)
+        hopeful = _solve_optimistically(candidates, prices, solve, unseen)
         if hopeful.cost_us >= best.cost_us * (1 - pricing.regret) or not measure_predicted(hopeful):
             break
     # What stays unmeasured must not be chosen for its prediction: the answer is measured throughout.
@@ -227,7 +227,7 @@ def _solve_measured(
         return None
 
 
-def _solve_hopefully(
+def _solve_optimistically(
     candidates: Sequence[CandidatePartition], prices: Sequence[Price], solve: _Solve, unseen: Set[str]
 ) -> Partition:
     """Return the partition that is cheapest if things go as well as the intervals together allow.

@@ -25,8 +25,8 @@ from tuner.frontend.values import draw_mask
 from tuner.numerical_error import Deviation, compare_gradients, compare_outputs, tolerance_of, worst
 from tuner.stages.build import build_stages
 from tuner.stages.interface import Stage, StageFunction, gradient_name, is_gradient
-from tuner.stages.lanes import Lanes
 from tuner.stages.program import read_program, tensor_info
+from tuner.stages.task_pool import TaskPool
 
 _WEIGHT_SCALE = 0.05
 """Standard deviation of random weights: small enough that activations of a deep model stay finite."""
@@ -91,13 +91,13 @@ def check_gradients(
         seed: draws the inputs, and the weights that the model does not hold.
         run: executes a module; threads call it where there are several jobs.
         jobs: modules that may run at once: the uncut model's beside a stage's, both ways to run the backward.
-        interrupt: see `Lanes`.
+        interrupt: see `TaskPool`.
         known: keeps what the model gave as a whole, for the next way to cut it.
 
     Raises:
         TunerError: a stage reads what no stage before it makes.
     """
-    with Lanes(run, jobs=jobs, interrupt=interrupt) as lanes:
+    with TaskPool(run, jobs=jobs, interrupt=interrupt) as lanes:
         tensors, expect = _start_whole(model, seed, lanes, known)
         # One forward serves both backwards, as in a pipeline that may choose either.
         forward = lanes.start(functools.partial(_run_forwards, stages, tensors, lanes.run))()
@@ -121,7 +121,7 @@ def check_gradients(
 
 
 def _start_whole(
-    model: Model, seed: int, lanes: Lanes, known: WholeResults | None
+    model: Model, seed: int, lanes: TaskPool, known: WholeResults | None
 ) -> tuple[Mapping[str, np.ndarray], Callable[[], Mapping[str, np.ndarray]]]:
     """Return tensors for a model, and what waits for its results as a whole; it runs meanwhile if need be."""
     kept = None if known is None else known.find(model, seed)

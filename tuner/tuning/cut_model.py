@@ -308,7 +308,7 @@ def _cut_by_cost(
                 )
                 for name, function in functions.items()
             ]
-    return _settle_cuts(session, keys, functions_of_layer, cut)
+    return _refine_cuts(session, keys, functions_of_layer, cut)
 
 
 def _alone(model: Model, layers: Sequence[Layer]) -> Sequence[Stage]:
@@ -320,7 +320,7 @@ def _alone(model: Model, layers: Sequence[Layer]) -> Sequence[Stage]:
     return stages[first : first + len(layers)]
 
 
-def _settle_cuts(
+def _refine_cuts(
     session: Session,
     keys: Sequence[_LayerKey],
     functions_of_layer: Mapping[_LayerKey, Sequence[PartitionedFunction]],

@@ -32,7 +32,7 @@ _CALLS = 2
 """Calls of a torch module that are compared: state shows in the second."""
 
 
-def admit_import(model: Model, session: Session) -> tuple[Model, float | None]:
+def verify_import(model: Model, session: Session) -> tuple[Model, float | None]:
     """Return a model whose values are its own program's, and its largest error; see `check_import`.
 
     Where one operator is imported wrongly it becomes a call of torch, and the model is compared again.

@@ -27,7 +27,7 @@ from tuner.plan import Figure, PairedRatio, PartitionPlan
 from tuner.pricing.measured import workload_of_candidate
 from tuner.tuning.end_to_end.check import WrongNumbersError, check_whole, drop_wrong_part
 from tuner.tuning.end_to_end.race import choose
-from tuner.tuning.import_check import admit_import
+from tuner.tuning.import_check import verify_import
 from tuner.tuning.partitioned_function import (
     PartitionedFunction,
     partition_plans,
@@ -122,7 +122,7 @@ def partition_model(
         UnpriceableError: nobody can run an operator, or nobody gives right numbers for it; names it.
         TunerError: the model was imported wrongly, or no partition of the whole can be measured.
     """
-    model, import_error = admit_import(model, session)
+    model, import_error = verify_import(model, session)
     penalty = measure_launch_penalty(session.measurer)
     all_priced = price_function(
         session,

@@ -21,7 +21,7 @@ from tuner.stages import cut_between, layers_of, with_all_gradients
 from tuner.stages.placed_stages import PlacedStages
 from tuner.targets.remote import is_remote
 from tuner.tuning.cut_model import require_cuts
-from tuner.tuning.import_check import admit_import
+from tuner.tuning.import_check import verify_import
 from tuner.tuning.partition_graph import partition_graph
 from tuner.tuning.partition_model import PartitionedModel, partition_model
 from tuner.tuning.partitioned_function import partition_plans
@@ -153,7 +153,7 @@ def tune_placements(
             found[name] = error
     if len(found) == len(placements):
         return found
-    model, _ = admit_import(with_all_gradients(model), session)
+    model, _ = verify_import(with_all_gradients(model), session)
     first = next(iter(placements.values()))
     whole = partition_model(model, session, graph_level_search=first.graph_level_search)
     for name, settings in placements.items():

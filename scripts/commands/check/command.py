@@ -1,4 +1,4 @@
-"""`tessel check`: a second opinion on the orders, the layout or the schedule that runs today."""
+"""`tessel check`: an assessment of the orders, the layout or the schedule that runs today."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.commands.check.options import CheckCommandOptions
-from scripts.commands.check.report import opinion_document, print_opinion
+from scripts.commands.check.report import assessment_document, print_assessment
 from scripts.options.dataclass_options import takes_options
 from scripts.options.tuning_options import job_options
 from scripts.terminal import console
@@ -17,7 +17,7 @@ from tessel.jobs.inputs.check_options import CheckOptions
 from tessel.progress import interrupts, messages
 
 if TYPE_CHECKING:
-    from tessel.checking.opinion import Opinion
+    from tessel.checking.assessment import Assessment
 
 EXIT_BAD = 1
 """Of what deadlocks or does not fit."""
@@ -45,24 +45,24 @@ def check(
     `tessel check 'Et*5|t*6|t*6|t*5L' --devices 4 --micro-batches 16 --profile profile.csv`
     """
     check_folder("--save", options.save)
-    opinion = check_with(file, job_options(CheckOptions, options))
+    assessment = check_with(file, job_options(CheckOptions, options))
     with interrupts.deferred():
         if options.save is not None:
-            _save(opinion, options)
+            _save(assessment, options)
         if options.json:
-            console.print_json(opinion_document(opinion))
+            console.print_json(assessment_document(assessment))
         else:
-            print_opinion(opinion)
-    if not opinion.is_good:
+            print_assessment(assessment)
+    if not assessment.is_good:
         raise typer.Exit(EXIT_BAD)
 
 
-def _save(opinion: Opinion, options: CheckCommandOptions) -> None:
+def _save(assessment: Assessment, options: CheckCommandOptions) -> None:
     from tessel.documents import save
 
     assert options.save is not None
-    if opinion.best is None:
+    if assessment.best is None:
         messages.note(f"no order on these stages fits, so {options.save} is not written")
         return
-    save(opinion.best.schedule, options.save)
+    save(assessment.best.schedule, options.save)
     messages.note(f"the best schedule found is written to {options.save}")

@@ -10,46 +10,46 @@ from tessel.jobs.shown.formatting import format_bytes, format_us
 if TYPE_CHECKING:
     from scripts.documents.checks import Checked, PrintedAdvice
     from tessel.checking.advice import Advice
+    from tessel.checking.assessment import Assessment
     from tessel.checking.case import Case, Simulated
-    from tessel.checking.opinion import Opinion
 
 MAX_SHARES = 3
 """Devices of the critical path that are named."""
 
 
-def print_opinion(opinion: Opinion) -> None:
-    """Print the opinion in sentences, and the advice as a table."""
-    case = opinion.case
+def print_assessment(assessment: Assessment) -> None:
+    """Print the assessment in sentences, and the advice as a table."""
+    case = assessment.case
     stages = _num_stages(case)
     console.print_line(
         f"{case.name}: {_count(case.placement.devices, 'rank')}, "
         + ("" if stages is None else f"{_count(stages, 'stage')}, ")
         + _count(case.micro_batches, "micro-batch", "micro-batches")
     )
-    if opinion.deadlock:
+    if assessment.deadlock:
         console.print_line("deadlock: each of these waits for the next, and the last for the first")
-        for sentence in opinion.deadlock:
+        for sentence in assessment.deadlock:
             console.print_line(f"  {sentence}")
-    found = opinion.found
+    found = assessment.found
     if found is not None:
         console.print_line("no deadlock")
         console.print_line(_memory_line(case, found))
-        console.print_line(_length_line(opinion, found))
-        console.print_line(_path_line(opinion))
-    if opinion.best is not None and (found is None or opinion.deadlock):
+        console.print_line(_length_line(assessment, found))
+        console.print_line(_path_line(assessment))
+    if assessment.best is not None and (found is None or assessment.deadlock):
         console.print_line(
-            f"best order found on these stages: {_length(case, opinion.best.schedule.makespan)}, "
-            f"by {opinion.best.schedule.found_by}"
+            f"best order found on these stages: {_length(case, assessment.best.schedule.makespan)}, "
+            f"by {assessment.best.schedule.found_by}"
         )
     if found is not None:
-        _print_advice(opinion, found)
+        _print_advice(assessment, found)
 
 
-def opinion_document(opinion: Opinion) -> Checked:
+def assessment_document(assessment: Assessment) -> Checked:
     """Return what is printed with --json."""
     from scripts.documents.checks import Checked, PrintedShare, PrintedTask
 
-    case, found, best = opinion.case, opinion.found, opinion.best
+    case, found, best = assessment.case, assessment.found, assessment.best
     makespan = None if found is None else found.schedule.makespan
     static = case.static_bytes or (0,) * case.placement.devices
     names = [block.name for block in case.placement.blocks]
@@ -58,17 +58,17 @@ def opinion_document(opinion: Opinion) -> Checked:
         devices=case.placement.devices,
         stages=_num_stages(case),
         micro_batches=case.micro_batches,
-        deadlock=bool(opinion.deadlock),
-        cycle=opinion.deadlock,
-        fits=opinion.fits,
+        deadlock=bool(assessment.deadlock),
+        cycle=assessment.deadlock,
+        fits=assessment.fits,
         memory=None if found is None else found.memory,
         limits=None
         if case.limits is None
         else tuple(room + held for room, held in zip(case.limits, static, strict=True)),
         makespan=makespan,
-        lower_bound=opinion.lower_bound,
+        lower_bound=assessment.lower_bound,
         makespan_ms=_ms(case, makespan),
-        lower_bound_ms=_ms(case, opinion.lower_bound),
+        lower_bound_ms=_ms(case, assessment.lower_bound),
         step_ms=None if found is None or case.step is None else found.length / 1000,
         best=None if best is None else best.schedule.makespan,
         best_found_by=None if best is None else best.schedule.found_by or "as given",
@@ -77,10 +77,10 @@ def opinion_document(opinion: Opinion) -> Checked:
         else makespan / best.schedule.makespan,
         critical_path=tuple(
             PrintedTask(block=names[task.block_index], micro_batch=task.micro_batch)
-            for task in opinion.critical_path
+            for task in assessment.critical_path
         ),
-        shares=tuple(PrintedShare(device=each.device, share=each.share) for each in opinion.shares),
-        advice=tuple(_advice_document(case, each) for each in opinion.advice),
+        shares=tuple(PrintedShare(device=each.device, share=each.share) for each in assessment.shares),
+        advice=tuple(_advice_document(case, each) for each in assessment.advice),
     )
 
 
@@ -119,12 +119,12 @@ def _memory_line(case: Case, found: Simulated) -> str:
     )
 
 
-def _length_line(opinion: Opinion, found: Simulated) -> str:
-    case, schedule = opinion.case, found.schedule
+def _length_line(assessment: Assessment, found: Simulated) -> str:
+    case, schedule = assessment.case, found.schedule
     text = f"pipeline {_length(case, schedule.makespan)}"
     if case.step is not None:
         text = f"training step {format_us(found.length)}, {text}"
-    best = opinion.best
+    best = assessment.best
     if best is not None:
         if best.schedule.makespan < schedule.makespan:
             text += (
@@ -133,22 +133,22 @@ def _length_line(opinion: Opinion, found: Simulated) -> str:
             )
         else:
             text += "; no better order was found on these stages"
-    if opinion.lower_bound >= schedule.makespan:
+    if assessment.lower_bound >= schedule.makespan:
         return f"{text}, and none exists" if best is not None else text
-    return f"{text}; at most {schedule.makespan / max(1, opinion.lower_bound) - 1:.1%} above the bound"
+    return f"{text}; at most {schedule.makespan / max(1, assessment.lower_bound) - 1:.1%} above the bound"
 
 
-def _path_line(opinion: Opinion) -> str:
+def _path_line(assessment: Assessment) -> str:
     shown = [
         f"{'hops' if each.device is None else f'device {each.device}'} {each.share:.0%}"
-        for each in opinion.shares[:MAX_SHARES]
+        for each in assessment.shares[:MAX_SHARES]
     ]
-    return f"critical path of {len(opinion.critical_path)} blocks: {', '.join(shown)}"
+    return f"critical path of {len(assessment.critical_path)} blocks: {', '.join(shown)}"
 
 
-def _print_advice(opinion: Opinion, found: Simulated) -> None:
-    case = opinion.case
-    if not opinion.advice:
+def _print_advice(assessment: Assessment, found: Simulated) -> None:
+    case = assessment.case
+    if not assessment.advice:
         console.print_line("no single change that was tried saves anything")
         return
     rows = [
@@ -158,7 +158,7 @@ def _print_advice(opinion: Opinion, found: Simulated) -> None:
             _saved(case, each),
             *([] if found.fits else ["yes" if each.fits else "no"]),
         ]
-        for each in opinion.advice
+        for each in assessment.advice
     ]
     columns = ["change, each alone", "step", "saves", *([] if found.fits else ["fits"])]
     console.print_line()

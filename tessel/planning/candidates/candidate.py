@@ -10,7 +10,7 @@ from tessel.planning.candidates.families import Family
 from tessel.planning.costs.stage_figures import StageFigures
 from tessel.planning.costs.training_step import (
     StepEstimate,
-    check_room,
+    check_headroom,
     step_of_figures,
 )
 from tessel.planning.cutting.cut import Cut
@@ -79,13 +79,13 @@ def promise(candidate: Candidate) -> float:
     return (known + candidate.lower_bound_us) / 2 if math.isfinite(known) else 1.1 * candidate.lower_bound_us
 
 
-def has_room(figures: StageFigures) -> bool:
+def has_headroom(figures: StageFigures) -> bool:
     """Whether each device can hold its weights and one micro-batch."""
     try:
-        check_room(figures)
+        check_headroom(figures)
     except InfeasibleError:
         return False
-    return figures.rooms is None or min(figures.rooms) >= 0
+    return figures.headroom is None or min(figures.headroom) >= 0
 
 
 def cut_of(layout: Layout) -> Cut:

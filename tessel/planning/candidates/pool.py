@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tessel.errors import InfeasibleError
 from tessel.handwritten import HANDWRITTEN
 from tessel.planning.candidates.bounds import layout_bound
-from tessel.planning.candidates.candidate import Candidate, cut_of, has_room, promise, rank
+from tessel.planning.candidates.candidate import Candidate, cut_of, has_headroom, promise, rank
 from tessel.planning.candidates.families import Family, family_of
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.costs.stage_figures import StageFigures
@@ -106,7 +106,7 @@ class Pool:
                 is_split=figures.backward_input_us is not None,
                 in_flight=in_flight_limits(layout),
             )
-        timed = self._best_of_rules(rules, layout, figures) if has_room(figures) else None
+        timed = self._best_of_rules(rules, layout, figures) if has_headroom(figures) else None
         candidate = Candidate(
             family=family,
             cut=cut,
@@ -227,7 +227,7 @@ class Pool:
         alive = [
             candidate
             for candidate in (*self.by_family.values(), *self.displaced)
-            if candidate.lower_bound_us < self.best_us and has_room(candidate.figures)
+            if candidate.lower_bound_us < self.best_us and has_headroom(candidate.figures)
         ]
         return sorted(alive, key=lambda candidate: (promise(candidate), rank(candidate)))
 

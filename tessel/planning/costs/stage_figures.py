@@ -118,7 +118,7 @@ class StageFigures:
         return sum_by_device(self.groups, values, len(self.static_bytes))
 
     @property
-    def rooms(self) -> tuple[int, ...] | None:
+    def headroom(self) -> tuple[int, ...] | None:
         """Bytes that each device has for activations; negative where not even the rest fits."""
         if self.memory_bytes is None:
             return None

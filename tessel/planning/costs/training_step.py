@@ -99,7 +99,7 @@ def build_step(
         ScheduleError: the profile has no table for the layout's micro-batch and tensor-parallel degree.
     """
     figures = stage_figures(profile, layout, job)
-    check_room(figures, layout.device_names)
+    check_headroom(figures, layout.device_names)
     return step_of_figures(layout, figures)
 
 
@@ -112,11 +112,11 @@ def step_of_figures(layout: Layout, figures: StageFigures) -> TrainingStep:
         placement=place_blocks(figures, step_us),
         micro_batches=layout.micro_batches // len(figures.chains),
         step_us=step_us,
-        limits=figures.rooms,
+        limits=figures.headroom,
     )
 
 
-def check_room(figures: StageFigures, device_names: Sequence[str] | None = None) -> None:
+def check_headroom(figures: StageFigures, device_names: Sequence[str] | None = None) -> None:
     """Refuse stages that no order makes fit.
 
     Args:

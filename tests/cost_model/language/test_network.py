@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from draft_samples import convolution_space, dense_space, made_up_trials
 
-from cost_model.language.lessons import context_of
 from cost_model.language.network import Network, NetworkShape, initial_weights
+from cost_model.language.training_examples import context_of
 
 SHAPE = NetworkShape(layers=2, width=16, heads=2)
 NETWORK = Network(SHAPE, initial_weights(SHAPE, 0))

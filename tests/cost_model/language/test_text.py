@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_model.draft.decision_space import DecisionSpace
-from cost_model.language.lessons import context_of
 from cost_model.language.text import MAX_NEIGHBOURS, NUM_ROLES, NUM_SEGMENTS, Grammar
+from cost_model.language.training_examples import context_of
 
 SPACES = [dense_space(24, 72, 112), dense_space(1, 49, 768), convolution_space(10, 14, 24, 3, 2)]
 

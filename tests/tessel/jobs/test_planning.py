@@ -190,6 +190,6 @@ def test_a_plan_is_checked_as_it_is(found: tessel.Plan, tmp_path: Path) -> None:
 def test_the_check_counts_the_plans_own_framework() -> None:
     """A framework whose hops block makes a step longer, for the check as for the plan."""
     plan = tessel.plan(TABLE, **{**ASKED, "runtime": "deepspeed", "link": "2GB/s", "placement": "vshape"})
-    opinion = tessel.check(plan, work=0.1, progress=False)
-    assert opinion.found is not None
-    assert opinion.found.length == pytest.approx(plan.step_ms * 1e3, rel=0.01)
+    assessment = tessel.check(plan, work=0.1, progress=False)
+    assert assessment.found is not None
+    assert assessment.found.length == pytest.approx(plan.step_ms * 1e3, rel=0.01)

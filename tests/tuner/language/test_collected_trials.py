@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 from cost_model.draft.decision_features import Caches
 from cost_model.draft.draft_model import DraftTrials, train_draft_model
 from cost_model.draft.neighbours import neighbour_rows
-from cost_model.language.lessons import measured_lessons
+from cost_model.language.training_examples import measured_examples
 from records import open_store
 from records.files.exchange import read_records
 from tuner.backends.metaschedule.draft_trials import load_draft_trials
@@ -57,8 +57,8 @@ def test_the_sample_holds_trials_of_all_families_that_rounds_made_better(
     assert len({each.task for each in known}) == 12
     assert sum(len(each.rows) for each in known) == 360
     assert {len(each.space.kernel.loops) for each in known} == {3, 4, 7}
-    lessons = measured_lessons(known)
-    assert len({each.task for each in lessons}) == 12
+    training_examples = measured_examples(known)
+    assert len({each.task for each in training_examples}) == 12
 
 
 def test_every_trial_is_known_to_be_of_its_kernel_s_family(

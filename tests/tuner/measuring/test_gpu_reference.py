@@ -18,7 +18,7 @@ from tuner.measuring.messages import WRONG_NUMBERS, Build, Compare, Compared, Do
 from tuner.measuring.module_json import json_of
 from tuner.measuring.worker import server
 from tuner.measuring.worker.inputs import DrawnInputs
-from tuner.measuring.worker.places import Here
+from tuner.measuring.worker.runtimes import Here
 from tuner.measuring.worker.server import Worker
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target

@@ -45,7 +45,7 @@ from tuner.measuring.worker.inputs import (
     random_inputs,
     value_types,
 )
-from tuner.measuring.worker.places import LoadedProgram
+from tuner.measuring.worker.runtimes import LoadedProgram
 from tuner.measuring.worker.sampling import Sample, take_samples
 from tuner.measuring.worker.server import Racer, Worker
 from tuner.targets.resolution import resolve_target

@@ -34,7 +34,7 @@ from tuner.stages import (  # noqa: E402
     layers_of,
     with_all_gradients,
 )
-from tuner.tuning.import_check import admit_import, check_import  # noqa: E402
+from tuner.tuning.import_check import check_import, verify_import  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
@@ -225,7 +225,7 @@ def test_an_operator_that_is_imported_wrongly_becomes_a_call_of_torch(
     monkeypatch.setitem(CONVERTERS, operator, OPERATOR_FAULTS[operator][0])
     wrong = built("last_token", training=training)
     assert not list(torch_calls_in(wrong.module["main"]))
-    model, error = admit_import(wrong, session)
+    model, error = verify_import(wrong, session)
     assert error is not None
     assert error < 1e-5
     calls = {call.name for call in torch_calls_in(model.module["main"])}
@@ -240,7 +240,7 @@ def test_an_operator_that_is_imported_wrongly_becomes_a_call_of_torch(
 def test_several_wrong_operators_become_calls_one_after_the_other(session, monkeypatch) -> None:
     for operator, (converter, _) in OPERATOR_FAULTS.items():
         monkeypatch.setitem(CONVERTERS, operator, converter)
-    model, error = admit_import(built("last_token"), session)
+    model, error = verify_import(built("last_token"), session)
     assert error is not None
     assert error < 1e-5
     assert len(model.called) == len(OPERATOR_FAULTS)
@@ -252,7 +252,7 @@ def test_what_no_operator_explains_is_refused(several, session) -> None:
     weight = several.parameters["l.weight"]
     stale = replace(several, parameters={**several.parameters, "l.weight": weight * 0.99})
     with pytest.raises(TunerError, match="output 1 is off by"):
-        admit_import(stale, session)
+        verify_import(stale, session)
 
 
 def test_the_users_own_inputs_are_compared_as_well(session, monkeypatch) -> None:

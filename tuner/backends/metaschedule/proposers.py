@@ -21,9 +21,9 @@ from cost_model.draft.decision_space import DecisionSpace
 from cost_model.draft.draft_model import MIN_TRIALS, DraftModel, DraftTrials, train_draft_model
 from cost_model.draft.evolution import CANDIDATES, Scored, evolve, mutate, pick_diverse
 from cost_model.draft.neighbours import neighbour_rows
-from cost_model.language.lessons import context_of
 from cost_model.language.network import Network
 from cost_model.language.text import MAX_OWN
+from cost_model.language.training_examples import context_of
 from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates
 
 logger = logging.getLogger(__name__)

@@ -85,7 +85,7 @@ from tuner.measuring.worker.inputs import (
     value_types,
 )
 from tuner.measuring.worker.kept_programs import KeptPrograms
-from tuner.measuring.worker.places import BehindTracker, Here, LoadedProgram, Place
+from tuner.measuring.worker.runtimes import DeviceRuntime, LoadedProgram, LocalRuntime, RpcRuntime
 from tuner.measuring.worker.sampling import Sample, num_executions, take_samples
 from tuner.numerical_error import tolerance_of
 from tuner.parent_watch import end_with_parent
@@ -168,14 +168,14 @@ class Worker:
         self.backends: tuple[Backend, ...] = (*given, *probes)
         self.built: dict[int, _Built] = {}
         self.racing: dict[int, Racer] = {}
-        self.remote = None if start.remote is None else BehindTracker(start.remote, start.target)
-        self.place: Place = self.remote or Here(start.target)
+        self.remote = None if start.remote is None else RpcRuntime(start.remote, start.target)
+        self.place: DeviceRuntime = self.remote or LocalRuntime(start.target)
         self.inputs = DrawnInputs(self.place.tensor)
         # What results are compared with is computed on this machine's processor: on a GPU it would run by
         # the very schedules that are checked.
         self.is_reference_apart = self.remote is not None or start.target.kind != "cpu"
         self.reference_target = resolve_target("cpu") if self.is_reference_apart else start.target
-        self.reference_place = Here(self.reference_target) if self.is_reference_apart else self.place
+        self.reference_place = LocalRuntime(self.reference_target) if self.is_reference_apart else self.place
         self.reference_inputs = (
             DrawnInputs(self.reference_place.tensor) if self.is_reference_apart else self.inputs
         )
@@ -359,7 +359,7 @@ class Worker:
         arguments: Sequence[Any],
         function: str = "main",
         *,
-        place: Place | None = None,
+        place: DeviceRuntime | None = None,
     ) -> tuple[np.ndarray, ...]:
         program = (place or self.place).load(executable)
         return program.results(program.bound(arguments) if function == "main" else arguments, function)

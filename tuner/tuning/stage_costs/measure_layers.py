@@ -24,7 +24,7 @@ from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.plan import Figure, LayersPlan, StagePlan
 from tuner.shards import shard_stages, vocabulary_layouts
 from tuner.stages import Stage, build_stages, cut_between, layers_of, tied_groups, with_all_gradients
-from tuner.tuning.import_check import admit_import
+from tuner.tuning.import_check import verify_import
 from tuner.tuning.partitioned_function import choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress
 from tuner.tuning.stage_costs.measure_shards import Collectives, ShardMeasurer
@@ -64,7 +64,7 @@ def measure_layers(
         TunerError: the model was imported wrongly, or a function cannot be partitioned or measured. Ends that
             cannot be divided are no error: the reason is in `undivided`.
     """
-    model, _ = admit_import(with_all_gradients(model), session)
+    model, _ = verify_import(with_all_gradients(model), session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
     layers = layers_of(model, at_branches=True, in_parts=in_parts)
     cuts = cut_between(layers, range(1, len(layers)))

@@ -36,7 +36,7 @@ from tuner.stages import (
 )
 from tuner.stages.placed_stages import PlacedStages
 from tuner.tuning.cut_model import cut_chain, cut_m_shape, cut_placed
-from tuner.tuning.import_check import admit_import, reference_settings
+from tuner.tuning.import_check import reference_settings, verify_import
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress, checked_error
 from tuner.tuning.stage_costs.measure_shards import Collectives, MeasuredShards, ShardMeasurer
@@ -100,7 +100,7 @@ def measure_stages(
             measured, or gradients are wrong.
         UnknownNameError: a cut names no module.
     """
-    model, import_error = admit_import(with_all_gradients(model), session)
+    model, import_error = verify_import(with_all_gradients(model), session)
     penalty_us = measure_launch_penalty(session.measurer).latency_us
     if positions is not None:
         positions = tuple(positions)

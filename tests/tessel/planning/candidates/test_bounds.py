@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tessel.planning.candidates.bounds import FamilyBounds
-from tessel.planning.candidates.candidate import has_room
+from tessel.planning.candidates.candidate import has_headroom
 from tessel.planning.candidates.families import families
 from tessel.planning.candidates.pool import Pool
 from tessel.planning.candidates.problem import Problem
@@ -66,7 +66,7 @@ def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
         bound = max(bounds.quick(family, sums, prices).step_us, bounds.by_cuts(family, sums, prices).step_us)
         for cut in every_cut(family.sections(len(profile.layers)), may_recompute=True):
             candidate = pool.price(family, cut)
-            if not has_room(candidate.figures):
+            if not has_headroom(candidate.figures):
                 continue
             if candidate.order == "":
                 candidate = pool.search(candidate, pool.budget.part(1e-3), seed=0)

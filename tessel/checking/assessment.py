@@ -1,9 +1,9 @@
-"""The whole opinion on a case: does it end, does it fit, how far is it from the best, and what to change.
+"""The whole assessment on a case: does it end, does it fit, how far is it from the best, and what to change.
 
 The best is the shortest of the hand-written orders and a searched one on the same stages under the same
 limits, and the bound is one that no order on these stages can beat. The critical path is the longest chain of
 blocks and hops; a device's share of it says where a change can help. Checked in
-tests/tessel/checking/test_opinion.py.
+tests/tessel/checking/test_assessment.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PathShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opinion:
+class Assessment:
     """What is found out about a case.
 
     Attributes:
@@ -74,8 +74,8 @@ class Opinion:
         return not self.deadlock and self.fits
 
 
-def form_opinion(case: Case, *, search: Search | None = None, max_advice: int = MAX_ADVICE) -> Opinion:
-    """Return the opinion on a case.
+def assess(case: Case, *, search: Search | None = None, max_advice: int = MAX_ADVICE) -> Assessment:
+    """Return the assessment on a case.
 
     Args:
         case: what is run.
@@ -97,10 +97,10 @@ def form_opinion(case: Case, *, search: Search | None = None, max_advice: int = 
     except DeadlockError as error:
         sentences = explain_deadlock(case.placement, task_orders(case.placement, case.orders), error)
         best = _shortest(case, orders)
-        return Opinion(case=case, deadlock=sentences, found=None, best=best, lower_bound=bound)
+        return Assessment(case=case, deadlock=sentences, found=None, best=best, lower_bound=bound)
     advice = find_advice(case, found, orders, search=search)
     path = Dag.of_schedule(found.schedule).critical_path()
-    return Opinion(
+    return Assessment(
         case=case,
         deadlock=(),
         found=found,

@@ -3,7 +3,7 @@
 Of kernels that nobody measured, the draft model's diverse best are distilled. Of measured ones, whatever is
 within 10 % of the best. A prompt holds some of the nearest other kernels' best, and in most cases a worse
 schedule or two of the kernel itself, so that both are learnt: to write at once what is fast, and to go on
-from what was measured. Checked in tests/cost_model/language/test_lessons.py.
+from what was measured. Checked in tests/cost_model/language/test_training_examples.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cost_model.draft.decision_space import DecisionSpace, Rows
 from cost_model.draft.draft_model import DraftModel, DraftTrials
 from cost_model.draft.evolution import CANDIDATES, Scored, evolve, pick_diverse
 from cost_model.draft.neighbours import ranked_neighbours
-from cost_model.language.examples import Lesson
+from cost_model.language.examples import TrainingExample
 from cost_model.language.text import MAX_NEIGHBOURS, MAX_OWN, Context
 
 ANSWERS = 16
@@ -99,7 +99,7 @@ def near_best(trials: DraftTrials, best_us: float) -> Taught | None:
     return Taught(trials.task, trials.space, trials.rows[good], chances / chances.sum(), trials.rows[worse])
 
 
-def measured_lessons(trials: Sequence[DraftTrials]) -> list[Taught]:
+def measured_examples(trials: Sequence[DraftTrials]) -> list[Taught]:
     """Return what is near the best of every kernel that was measured."""
     best: dict[str, float] = {}
     for each in trials:
@@ -108,8 +108,10 @@ def measured_lessons(trials: Sequence[DraftTrials]) -> list[Taught]:
     return [each for each in found if each is not None]
 
 
-def lesson_of(taught: Taught, known: Sequence[DraftTrials], rng: np.random.Generator) -> Lesson:
-    """Return a lesson with a prompt of its own: some neighbours, and some of the kernel's worse schedules.
+def training_example_of(
+    taught: Taught, known: Sequence[DraftTrials], rng: np.random.Generator
+) -> TrainingExample:
+    """Return an example with a prompt of its own: some neighbours, and some of the kernel's worse schedules.
 
     Args:
         taught: what is learnt.
@@ -123,4 +125,4 @@ def lesson_of(taught: Taught, known: Sequence[DraftTrials], rng: np.random.Gener
     num_own = int(rng.integers(0, MAX_OWN + 1))
     places = np.sort(rng.integers(0, max(1, len(taught.worse)), size=num_own if len(taught.worse) else 0))
     context = Context(rows[kept], tuple(distances[index] for index in kept), taught.worse[places])
-    return Lesson(taught.space, context, taught.good, taught.weights)
+    return TrainingExample(taught.space, context, taught.good, taught.weights)

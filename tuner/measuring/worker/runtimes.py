@@ -49,7 +49,7 @@ class LoadedProgram(Protocol):
         """Return the latency of one execution of `main`, as the caches are."""
 
 
-class Place(Protocol):
+class DeviceRuntime(Protocol):
     """A device, and how programs get there."""
 
     def tensor(self, array: np.ndarray) -> Any:
@@ -59,7 +59,7 @@ class Place(Protocol):
         """Return the program, loaded on the device."""
 
 
-class Here:
+class LocalRuntime:
     """The device of a target that is this machine's."""
 
     def __init__(self, target: Target) -> None:
@@ -98,7 +98,7 @@ class _ProgramHere:
         return (time.perf_counter() - began_s) * _MICROSECONDS
 
 
-class BehindTracker:
+class RpcRuntime:
     """A device behind a tracker, held from `acquire` to `release`."""
 
     def __init__(self, remote: RemoteDevice, target: Target) -> None:

@@ -1,7 +1,7 @@
 """Tasks that run modules, several at once where whoever runs them has the processes for it.
 
 A task is Python that waits for modules to run elsewhere, so threads suffice. Checked in
-tests/tuner/stages/test_lanes.py.
+tests/tuner/stages/test_task_pool.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StoppedError(Exception):
     """Another task has failed, or the user has interrupted: this one's result is of no use."""
 
 
-class Lanes:
+class TaskPool:
     """Runs tasks beside one another; where one fails, the others end with the module that they run.
 
     Args:
@@ -39,7 +39,7 @@ class Lanes:
         self._is_stopped = threading.Event()
         self._threads = ThreadPoolExecutor(jobs) if jobs > 1 else None
 
-    def __enter__(self) -> Lanes:
+    def __enter__(self) -> TaskPool:
         return self
 
     def __exit__(

@@ -7,8 +7,15 @@ from draft_samples import CACHES, dense_space, made_up_latencies, made_up_trials
 
 from cost_model.draft.draft_model import train_draft_model
 from cost_model.language.examples import example_of
-from cost_model.language.lessons import ANSWERS, NEAR_BEST, context_of, distil, lesson_of, measured_lessons
 from cost_model.language.text import Grammar
+from cost_model.language.training_examples import (
+    ANSWERS,
+    NEAR_BEST,
+    context_of,
+    distil,
+    measured_examples,
+    training_example_of,
+)
 
 KNOWN = [
     made_up_trials(f"kernel {rows}", dense_space(rows, columns, 64), 60, rows)
@@ -30,7 +37,7 @@ def test_what_is_distilled_is_fast_by_what_the_draft_model_learnt() -> None:
 
 
 def test_measured_lessons_are_near_the_best_of_their_kernel() -> None:
-    found = measured_lessons(KNOWN)
+    found = measured_examples(KNOWN)
     assert [each.task for each in found] == [each.task for each in KNOWN]
     for taught, trials in zip(found, KNOWN, strict=True):
         assert max(made_up_latencies(taught.space, taught.good)) <= NEAR_BEST * trials.best_us * (1 + 1e-9)
@@ -38,20 +45,22 @@ def test_measured_lessons_are_near_the_best_of_their_kernel() -> None:
 
 
 def test_a_prompt_leaves_out_the_kernel_itself_as_a_neighbour() -> None:
-    taught = measured_lessons(KNOWN)[0]
+    taught = measured_examples(KNOWN)[0]
     whole = context_of(taught.space, KNOWN[1:], taught.worse[:0])
     rng = np.random.default_rng(0)
-    lessons = [lesson_of(taught, KNOWN, rng) for _ in range(30)]
-    assert {len(each.context.own) for each in lessons} == {0, 1, 2}
-    assert len({len(each.context.neighbours) for each in lessons}) > 2
-    assert all(min(each.context.distances, default=np.inf) >= whole.distances[0] for each in lessons)
+    training_examples = [training_example_of(taught, KNOWN, rng) for _ in range(30)]
+    assert {len(each.context.own) for each in training_examples} == {0, 1, 2}
+    assert len({len(each.context.neighbours) for each in training_examples}) > 2
+    assert all(
+        min(each.context.distances, default=np.inf) >= whole.distances[0] for each in training_examples
+    )
 
 
 def test_an_example_says_what_could_have_been_written() -> None:
-    taught = measured_lessons(KNOWN)[2]
-    lesson = lesson_of(taught, KNOWN, np.random.default_rng(3))
-    example, grammar = example_of(lesson), Grammar(taught.space)
-    for answer, row in enumerate(lesson.rows):
+    taught = measured_examples(KNOWN)[2]
+    example = training_example_of(taught, KNOWN, np.random.default_rng(3))
+    example, grammar = example_of(example), Grammar(taught.space)
+    for answer, row in enumerate(example.rows):
         values = grammar.values(row)
         for index, step in enumerate(grammar.steps):
             options = grammar.options(step, values[:index])

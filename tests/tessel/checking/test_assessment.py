@@ -1,4 +1,4 @@
-"""The opinion on small pipelines that are worked out by hand, and that every promise of advice is kept."""
+"""The assessment on small pipelines that are worked out by hand, and that every promise of advice is kept."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from layer_plans import LINK, cluster, profile, saved_plan
 
 from tessel.checking.advice import Advice, find_advice
+from tessel.checking.assessment import Assessment, assess
 from tessel.checking.case import (
     Case,
     PricedLayout,
@@ -17,7 +18,6 @@ from tessel.checking.case import (
     orders_of_schedule,
     simulate,
 )
-from tessel.checking.opinion import Opinion, form_opinion
 from tessel.checking.sources import Pricing, case_of_csv, case_of_megatron
 from tessel.engine.actions import actions_of
 from tessel.exports.megatron import read_layout
@@ -73,34 +73,34 @@ def test_one_layer_moved_saves_what_is_worked_out_by_hand() -> None:
     before the last: 60 ms.
     """
     case = case_of(plain(), (0, 4), (5, 7))
-    opinion = form_opinion(case)
-    assert opinion.found is not None
-    assert opinion.found.length == pytest.approx(64_000, rel=1e-3)
-    best = opinion.advice[0]
+    assessment = assess(case)
+    assert assessment.found is not None
+    assert assessment.found.length == pytest.approx(64_000, rel=1e-3)
+    best = assessment.advice[0]
     assert best.change == "move layer l4 from stage 0 to 1"
     assert best.saves == pytest.approx(4_000, rel=2e-3)
     assert best.saves_ratio == pytest.approx(1 / 16, rel=2e-3)
-    assert opinion.is_good
-    assert opinion.shares[0].device == 0
+    assert assessment.is_good
+    assert assessment.shares[0].device == 0
 
 
 def test_what_is_best_already_gets_no_advice() -> None:
-    opinion = form_opinion(case_of(plain(), (0, 3), (4, 7)), search=search)
-    assert opinion.advice == ()
-    assert opinion.best is not None
-    assert opinion.found is not None
-    assert opinion.best.schedule.makespan == opinion.found.schedule.makespan >= opinion.lower_bound
+    assessment = assess(case_of(plain(), (0, 3), (4, 7)), search=search)
+    assert assessment.advice == ()
+    assert assessment.best is not None
+    assert assessment.found is not None
+    assert assessment.best.schedule.makespan == assessment.found.schedule.makespan >= assessment.lower_bound
 
 
 def test_what_does_not_fit_is_told_how_it_would() -> None:
     """Two micro-batches in flight keep 2 x 4 GiB on the first device; recomputed, a layer keeps its input."""
-    opinion = form_opinion(case_of(plain(), (0, 3), (4, 7), memory=6 * GIB), search=search)
-    assert not opinion.fits
-    assert not opinion.is_good
-    assert opinion.found is not None
-    assert max(opinion.found.memory) == 8 * GIB
-    kinds = {advice.kind: advice for advice in opinion.advice}
-    assert all(advice.fits for advice in opinion.advice)
+    assessment = assess(case_of(plain(), (0, 3), (4, 7), memory=6 * GIB), search=search)
+    assert not assessment.fits
+    assert not assessment.is_good
+    assert assessment.found is not None
+    assert max(assessment.found.memory) == 8 * GIB
+    kinds = {advice.kind: advice for advice in assessment.advice}
+    assert all(advice.fits for advice in assessment.advice)
     assert kinds["recompute"].change == "recompute stage 0"
     assert kinds["recompute"].saves < 0
     assert "order" in kinds
@@ -108,20 +108,20 @@ def test_what_does_not_fit_is_told_how_it_would() -> None:
 
 def test_weights_alone_that_exceed_the_memory_are_a_case_too() -> None:
     pricing = Pricing(profile=profile(), job=Job(cluster=cluster(2, 1 << 20), optimizer=OPTIMIZERS["adam"]))
-    opinion = form_opinion(case_of_megatron("x", read_layout("Et*3|t*3L", 2), pricing, micro_batches=4))
-    assert not opinion.fits
-    assert opinion.best is None
-    assert opinion.found is not None
-    assert min(opinion.found.memory) > 1 << 20
+    assessment = assess(case_of_megatron("x", read_layout("Et*3|t*3L", 2), pricing, micro_batches=4))
+    assert not assessment.fits
+    assert assessment.best is None
+    assert assessment.found is not None
+    assert min(assessment.found.memory) > 1 << 20
 
 
-def promises(opinion: Opinion) -> tuple[Advice, ...]:
-    assert opinion.found is not None
-    assert len(opinion.advice) <= 3
-    assert [each.saves for each in opinion.advice] == sorted(
-        (each.saves for each in opinion.advice), reverse=True
+def promises(assessment: Assessment) -> tuple[Advice, ...]:
+    assert assessment.found is not None
+    assert len(assessment.advice) <= 3
+    assert [each.saves for each in assessment.advice] == sorted(
+        (each.saves for each in assessment.advice), reverse=True
     )
-    return opinion.advice
+    return assessment.advice
 
 
 @pytest.mark.parametrize("halves", [True, False])
@@ -135,7 +135,7 @@ def test_every_promise_is_kept_by_a_new_estimate(halves: bool) -> None:
     )
     case = case_of_csv("x", gpipe, pricing, cuts=((0, 3), (4, 7), (8, 11), (12, 15)))
     before = simulate(case)
-    found = promises(form_opinion(case, search=search))
+    found = promises(assess(case, search=search))
     assert {"move"} <= {each.kind for each in found}
     assert ("split" in {each.kind for each in found}) == halves
     for advice in found:
@@ -193,13 +193,13 @@ def test_recomputation_without_need_is_left_out() -> None:
 def test_megatron_s_groups_are_tried_and_its_order_is_not() -> None:
     layout = read_layout("Et*2|t*3|t*3|t*3|t*3|t*3|t*3|t*2L", 4)
     pricing = Pricing(profile=profile(22), job=Job(cluster=cluster(4), optimizer=OPTIMIZERS["adam"]))
-    opinion = form_opinion(case_of_megatron("x", layout, pricing, micro_batches=16))
-    kinds = [each.kind for each in opinion.advice]
+    assessment = assess(case_of_megatron("x", layout, pricing, micro_batches=16))
+    kinds = [each.kind for each in assessment.advice]
     assert kinds[0] == "move"
     assert "order" not in kinds
     assert "split" not in kinds
-    assert opinion.best is not None
-    case = opinion.case
+    assert assessment.best is not None
+    case = assessment.case
     tried = {words for words, _ in case.other_orders}
     assert "set microbatch_group_size_per_vp_stage to 8" in tried
     for _, orders in case.other_orders:
@@ -209,17 +209,17 @@ def test_megatron_s_groups_are_tried_and_its_order_is_not() -> None:
 def test_a_schedule_alone_is_compared_in_steps() -> None:
     gpipe = GPIPE.build(vshape(4), micro_batches=8)
     limited = msgspec.structs.replace(gpipe, memory=(4, 4, 4, 4))
-    opinion = form_opinion(case_of_schedule("x", limited))
-    assert not opinion.fits
-    assert [each.kind for each in opinion.advice] == ["order"]
-    assert opinion.advice[0].change == "run the order of 1f1b"
-    assert opinion.best is not None
-    assert opinion.lower_bound <= opinion.best.schedule.makespan
+    assessment = assess(case_of_schedule("x", limited))
+    assert not assessment.fits
+    assert [each.kind for each in assessment.advice] == ["order"]
+    assert assessment.advice[0].change == "run the order of 1f1b"
+    assert assessment.best is not None
+    assert assessment.lower_bound <= assessment.best.schedule.makespan
 
 
 def test_a_deadlock_still_gets_the_best_order() -> None:
     orders = ((("f0", 0), ("b0", 0), ("f0", 1), ("b0", 1)), (("f1", 1), ("f1", 0), ("b1", 1), ("b1", 0)))
-    opinion = form_opinion(Case(name="x", placement=vshape(2), orders=orders, micro_batches=2))
-    assert len(opinion.deadlock) == 4
-    assert not opinion.is_good
-    assert opinion.best is not None
+    assessment = assess(Case(name="x", placement=vshape(2), orders=orders, micro_batches=2))
+    assert len(assessment.deadlock) == 4
+    assert not assessment.is_good
+    assert assessment.best is not None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tvm import ir
 
-from tuner.stages.lanes import Lanes, StoppedError
+from tuner.stages.task_pool import StoppedError, TaskPool
 
 NOTHING = ir.IRModule()
 
@@ -21,14 +21,14 @@ def test_tasks_run_at_once_and_give_their_own_results() -> None:
         meeting.wait()  # Neither would pass alone.
         return [inputs[0] + 1]
 
-    with Lanes(run, jobs=2) as lanes:
+    with TaskPool(run, jobs=2) as lanes:
         later = [lanes.start(lambda n=n: lanes.run(NOTHING, [np.array(n)])[0]) for n in (1, 2)]
         assert [int(wait()) for wait in later] == [2, 3]
 
 
 def test_one_job_runs_in_the_callers_thread_in_order() -> None:
     ran = []
-    with Lanes(lambda module, inputs: [ran.append(threading.current_thread())]) as lanes:
+    with TaskPool(lambda module, inputs: [ran.append(threading.current_thread())]) as lanes:
         lanes.start(lambda: lanes.run(NOTHING, ()))
         assert ran == [threading.current_thread()]
 
@@ -43,11 +43,11 @@ def test_where_one_fails_others_end_with_the_module_that_they_run() -> None:
         ran.append(module)
         return inputs
 
-    def run_three(lanes: Lanes) -> None:
+    def run_three(lanes: TaskPool) -> None:
         for _ in range(3):
             lanes.run(NOTHING, ())
 
-    def fail_beside(lanes: Lanes) -> None:
+    def fail_beside(lanes: TaskPool) -> None:
         with lanes:
             waiting.append(lanes.start(lambda: run_three(lanes)))
             assert running.wait(10)
@@ -56,7 +56,7 @@ def test_where_one_fails_others_end_with_the_module_that_they_run() -> None:
 
     waiting: list[Callable[[], None]] = []
     with pytest.raises(ValueError, match="wrong"):
-        fail_beside(Lanes(run, jobs=2))
+        fail_beside(TaskPool(run, jobs=2))
     assert len(ran) == 1
     with pytest.raises(StoppedError):
         waiting[0]()
@@ -70,7 +70,7 @@ def test_what_waits_when_one_fails_is_never_started() -> None:
         started.set()
         assert may_end.wait(10)
 
-    def fail_before_the_last_starts(lanes: Lanes) -> None:
+    def fail_before_the_last_starts(lanes: TaskPool) -> None:
         with lanes:
             for _ in range(2):
                 lanes.start(wait)
@@ -80,14 +80,14 @@ def test_what_waits_when_one_fails_is_never_started() -> None:
             raise ValueError("wrong")
 
     with pytest.raises(ValueError, match="wrong"):
-        fail_before_the_last_starts(Lanes(lambda module, inputs: inputs, jobs=2))
+        fail_before_the_last_starts(TaskPool(lambda module, inputs: inputs, jobs=2))
     assert not later
 
 
 def test_only_an_interruption_ends_what_runs() -> None:
     interrupted = []
     for error in (ValueError, KeyboardInterrupt):
-        lanes = Lanes(lambda module, inputs: inputs, jobs=2, interrupt=lambda: interrupted.append(1))
+        lanes = TaskPool(lambda module, inputs: inputs, jobs=2, interrupt=lambda: interrupted.append(1))
         with pytest.raises(error), lanes:
             raise error
         assert len(interrupted) == (error is KeyboardInterrupt)
