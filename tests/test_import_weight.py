@@ -15,7 +15,15 @@ HEAVY = ("sqlalchemy", "numpy", "networkx", "numba", "scipy", "matplotlib", "tor
 
 @pytest.mark.parametrize(
     "module",
-    ["records", "tuner.plan", "tessel.profiles", "tessel.planning.options", "tessel.planning.layout"],
+    [
+        "records",
+        "tuner.plan",
+        "tessel.profiles",
+        "tessel.planning.options",
+        "tessel.planning.layout",
+        "tessel.jobs.plan",
+        "scripts.app",
+    ],
 )
 def test_plain_data_imports_nothing_heavy(module: str) -> None:
     code = f"import {module}, sys; print(*(name for name in sys.argv[1:] if name in sys.modules))"

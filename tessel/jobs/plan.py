@@ -16,12 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tessel.documents import DocumentKind, detect_kind, load_schedule, save
-from tessel.errors import DocumentError, ScheduleError
-from tessel.loading import load_plan as load_tuned_plan
-from tessel.planning.saved_plan import SavedPlan, load_saved_plan
-from tessel.schedule import Schedule
-from tessel.tuned_plan import TunedPlan
+from tessel.errors import DocumentError
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
@@ -29,7 +24,10 @@ if TYPE_CHECKING:
     from tessel.exports.recipe import Recipe
     from tessel.jobs.shown.sections import Sections
     from tessel.planning.plan_result import PlanResult
+    from tessel.planning.saved_plan import SavedPlan
+    from tessel.schedule import Schedule
     from tessel.search.budget import StoppedBy
+    from tessel.tuned_plan import TunedPlan
 
 _TABLE = ("a table", 'plan a table of layer timings with "tessel plan {} --devices N --save plan.json" first')
 _MODEL = ("a model", 'tune it with "tessel tune {} --devices N --out FOLDER" first')
@@ -42,14 +40,16 @@ class Plan:
     """A way to run a step on several devices.
 
     Attributes:
-        document: what is saved: of a table of timings, or of a tuned model.
+        tuned: what is saved of a tuned model; None of a table's plan.
+        planned: what is saved of a table's plan; None of a tuned model's.
         found: what the planner weighed, where this plan was just planned from a table.
         stopped_by: what ended the search that made it; None of a plan that was loaded.
         fits: whether every device keeps its memory limit.
         shortfall: why nothing fits, where this is the plan that comes nearest to it.
     """
 
-    document: TunedPlan | SavedPlan
+    tuned: TunedPlan | None = None
+    planned: SavedPlan | None = None
     found: PlanResult | None = None
     stopped_by: StoppedBy | None = None
     fits: bool = True
@@ -61,14 +61,11 @@ class Plan:
         return getattr(self.document, name)
 
     @property
-    def tuned(self) -> TunedPlan | None:
-        """The document of a tuned model; None of a table's plan."""
-        return self.document if isinstance(self.document, TunedPlan) else None
-
-    @property
-    def planned(self) -> SavedPlan | None:
-        """The document of a table's plan; None of a tuned model's."""
-        return self.document if isinstance(self.document, SavedPlan) else None
+    def document(self) -> TunedPlan | SavedPlan:
+        """What is saved."""
+        found = self.tuned or self.planned
+        assert found is not None, "a plan is of a model or of a table"
+        return found
 
     @property
     def schedule(self) -> Schedule:
@@ -88,30 +85,30 @@ class Plan:
     @property
     def title(self) -> str:
         """The model, and what it runs on."""
-        document = self.document
-        if isinstance(document, SavedPlan):
-            return document.title
-        return f"{document.model} on {document.device_model}"
+        if self.planned is not None:
+            return self.planned.title
+        assert self.tuned is not None, "a plan is of a model or of a table"
+        return f"{self.tuned.model} on {self.tuned.device_model}"
 
     @property
     def step_ms(self) -> float:
         """Milliseconds of a training step; of a tuned model, to the end of the last block."""
-        if isinstance(self.document, SavedPlan):
-            return self.document.training_step_us / 1e3
+        if self.planned is not None:
+            return self.planned.training_step_us / 1e3
         return self.schedule.makespan * self.step_us / 1e3
 
     @property
     def lower_bound_ms(self) -> float:
         """Milliseconds that no plan of the table beats, or no order of the tuned stages."""
-        if isinstance(self.document, SavedPlan):
-            return self.document.lower_bound_us / 1e3
+        if self.planned is not None:
+            return self.planned.lower_bound_us / 1e3
         return self.schedule.lower_bound * self.step_us / 1e3
 
     @property
     def proof(self) -> str:
         """How near `step_ms` is to `lower_bound_ms`, in words."""
-        if isinstance(self.document, SavedPlan):
-            return self.document.proof
+        if self.planned is not None:
+            return self.planned.proof
         if self.schedule.optimal:
             return "its order proven optimal on these stages"
         return f"its order within {self.schedule.gap:.1%} of optimal on these stages"
@@ -215,8 +212,10 @@ class Plan:
         """
         from tessel.exports.recipe import recipe_of_plan, recipe_of_saved_plan
 
-        document = self.document
-        return recipe_of_saved_plan(document) if isinstance(document, SavedPlan) else recipe_of_plan(document)
+        if self.planned is not None:
+            return recipe_of_saved_plan(self.planned)
+        assert self.tuned is not None, "a plan is of a model or of a table"
+        return recipe_of_plan(self.tuned)
 
     def run(self, **options: Any) -> RunReport:
         """Run its schedule and 1F1B in turn on real ranks, check what they compute, and time them.
@@ -246,6 +245,8 @@ class Plan:
         Raises:
             DocumentError: the folder is missing or cannot be written, or the disk is full.
         """
+        from tessel.documents import save
+
         save(self.document, path)
         return Path(path)
 
@@ -283,6 +284,10 @@ def load_planned(path: str | os.PathLike[str]) -> tuple[Schedule, Plan | None]:
     Raises:
         DocumentError: the file cannot be read, or holds no schedule.
     """
+    from tessel.documents import DocumentKind, detect_kind, load_schedule
+    from tessel.loading import load_plan as load_tuned_plan
+    from tessel.planning.saved_plan import load_saved_plan
+
     file = Path(path)
     other = _OTHER_FILES.get(file.suffix.lower())
     if other is not None and file.is_file():
@@ -290,20 +295,9 @@ def load_planned(path: str | os.PathLike[str]) -> tuple[Schedule, Plan | None]:
         raise DocumentError(f"{file} is {what}, and a plan or a schedule is wanted; {remedy.format(file)}")
     match detect_kind(file):
         case DocumentKind.PLAN:
-            plan = Plan(document=load_tuned_plan(file))
+            plan = Plan(tuned=load_tuned_plan(file))
         case DocumentKind.LAYOUT:
-            plan = Plan(document=load_saved_plan(file))
+            plan = Plan(planned=load_saved_plan(file))
         case _:
             return load_schedule(file), None
     return plan.schedule, plan
-
-
-def require_tuned(plan: Plan, what: str) -> TunedPlan:
-    """Return the document of a tuned model.
-
-    Raises:
-        ScheduleError: the plan is of a table, which has no programs.
-    """
-    if plan.tuned is None:
-        raise ScheduleError(f"{what} needs a plan of a model, and {plan.title} is of a table; tune the model")
-    return plan.tuned

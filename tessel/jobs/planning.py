@@ -73,7 +73,7 @@ def plan_with(source: ProfileSource, options: PlanOptions, example_inputs: Any =
     budget = options.budget()
     result, shortfall = _find(profile, options, budget)
     return Plan(
-        document=SavedPlan.of(result, profile, result.job),
+        planned=SavedPlan.of(result, profile, result.job),
         found=result,
         stopped_by=result.stopped_by,
         fits=not shortfall,

@@ -73,7 +73,7 @@ def tune_with(model: Any, options: TuneOptions, example_inputs: Any = None) -> P
     if others:
         found = [_plan_for(each, plan, placements, options, (model, example_inputs)) for each in others]
         plan = msgspec.structs.replace(plan, other_shapes=tuple(found))
-    return Plan(document=plan, stopped_by=stopped_by)
+    return Plan(tuned=plan, stopped_by=stopped_by)
 
 
 def threads_of_device(devices: int) -> int:

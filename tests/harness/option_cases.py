@@ -393,7 +393,7 @@ OF_TVM: dict[str, Case] = {
                 name: SimpleNamespace(replicas=1) for name in ("zbv", "vshape")
             },
             "tessel.pipeline.build_plan": "{plan}",
-            "tessel.jobs.plan.save": None,
+            "tessel.documents.save": None,
             "tessel.jobs.shown.pictures.write_picture": None,
             "tessel.jobs.plan.Plan.explain": Sections,
         },
