@@ -98,8 +98,16 @@ class Sections:
 
 def _table_html(table: Table) -> str:
     caption = f"<caption>{html.escape(table.title)}</caption>" if table.title else ""
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
-    )
-    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    sides = [
+        "left" if number < table.text_columns or column in table.folded else "right"
+        for number, column in enumerate(table.columns)
+    ]
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        return "".join(
+            f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>'
+            for side, cell in zip(sides, cells, strict=True)
+        )
+
+    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in table.rows)
+    return f"<table>{caption}<thead><tr>{row('th', table.columns)}</tr></thead><tbody>{body}</tbody></table>"
