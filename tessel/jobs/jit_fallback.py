@@ -40,7 +40,12 @@ def compile_or_do_without(time_limit_s: float | None) -> None:
         time_limit_s: the only limit of the search; None where its work is limited.
     """
     is_decided = "numba" in sys.modules or "NUMBA_DISABLE_JIT" in os.environ
-    if not _OWN_PROCESS or is_decided or is_compiled():
+    if is_decided or is_compiled():
+        return
+    if not _OWN_PROCESS:  # a script or a notebook goes on after the search, which stays compiled
+        if is_kept():
+            compile_in_background()
+            _wait_until_compiled()
         return
     if not is_kept():
         os.environ["NUMBA_DISABLE_JIT"] = "1"
