@@ -1,7 +1,7 @@
 """`tessel.check`: an assessment of the orders, the layout, the schedule or the plan that runs today.
 
 `CheckOptions` are the options of the command `tessel check`, with its names and defaults. Checked in
-tests/tessel/jobs/test_checking.py.
+tests/tessel/jobs/test_planning.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Control characters that a terminal obeys instead of showing, and texts in which they are written out.
 
-Checked in tests/scripts/terminal/test_console.py.
+Checked in tests/tessel/progress/test_messages.py.
 """
 
 from __future__ import annotations

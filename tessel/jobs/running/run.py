@@ -1,6 +1,6 @@
 """Run a plan on ranks of this machine: the call behind `Plan.run`.
 
-Checked in tests/tessel/jobs/test_running.py.
+Checked in tests/tessel/jobs/test_tuning.py.
 """
 
 from __future__ import annotations

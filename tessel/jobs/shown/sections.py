@@ -1,6 +1,6 @@
 """Findings of a job, as lines and tables: a command prints them, a notebook shows them, `str` gives text.
 
-Checked in tests/tessel/jobs/test_sections.py.
+Checked in tests/tessel/jobs/shown/test_sections.py.
 """
 
 from __future__ import annotations
