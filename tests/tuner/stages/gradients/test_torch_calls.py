@@ -133,7 +133,7 @@ def test_what_takes_no_gradient_is_given_none_and_a_gradient_has_none_of_its_own
         for kind in ("none", "missing", "autograd")
     }
     _, parts, bound = parts_of(calls["none"], [operand], [FLOATS], gradient)
-    assert parts == [None, None]
+    assert parts == (None, None)
     assert not bound
     for what in (calls["missing"], GradientCall(call=calls["autograd"], wanted=0, given=(0,))):
         with pytest.raises(UnsupportedOperatorError, match="no gradient under torch"):
