@@ -188,6 +188,16 @@ def test_what_reads_no_input_begins_no_branch(make_model):
     assert branch_positions(read_program(model)) == (2, 4)
 
 
+def test_a_chain_without_products_branches_nowhere_within(make_model):
+    model = make_model(
+        lambda emit, x, w: op.exp(emit(op.exp(emit(op.add(emit(op.exp(x)), w))))),
+        inputs=[X],
+        parameters=WEIGHT,
+        training=False,
+    )
+    assert set(branch_positions(read_program(model))) <= {0}
+
+
 def _drawn(rng, num_bindings):
     """Write a program of random operators, whose last ones add up what nothing else reads."""
 
