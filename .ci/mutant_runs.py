@@ -100,12 +100,12 @@ def outcome_of(group: Group, mutants: list[tuple[str, Mutant]], *, jobs: int, mi
         minutes: after so long, counted from when the tests have passed, no further mutant starts.
 
     Raises:
-        RuntimeError: a test fails on the modules as they are.
+        RuntimeError: a test fails on the modules as they are, or pytest imports none of their functions.
     """
     session = _MutantsOf(group, mutants, jobs, 60 * minutes)
     [(_, said)] = _forked([("", lambda: _in_pytest(group, session, marks=session.marks), 1e9)], 1)
     if not isinstance(said, dict):
-        raise RuntimeError(f"on the code as it is, a test fails: pytest {' '.join(group.tests)} ({said})")
+        raise RuntimeError(f"no run on the code as it is: pytest {' '.join(group.tests)} ({said})")
     outcome = Outcome(Counter(said["noticed"]), [tuple(each) for each in said["survivors"]], said["left"])
     for index in said["at_import"]:
         module, mutant = mutants[index]
@@ -163,6 +163,10 @@ class _MutantsOf:
     def pytest_runtestloop(self, session) -> bool:
         at_import = set(self.marks)
         self.functions = _live_functions()
+        unseen = [m for m in self.group.modules if str(self.group.root / m) not in self.functions]
+        if unseen:
+            self.said = f"none of its functions was found: {', '.join(unseen)}"
+            return True
         gc.freeze()
         tests = [(item, lambda item=item: self._alone(item), 900.0) for item in session.items]
         seconds, ran = {}, {}
@@ -261,6 +265,7 @@ def _statements(path: Path) -> dict[int, int]:
 def _live_functions() -> dict[str, list[FunctionType]]:
     """Return every function there is, by the file of its code."""
     found = defaultdict(list)
+    gc.unfreeze()  # tests/conftest.py freezes what it has collected, and `get_objects` leaves that out
     for each in gc.get_objects():
         if type(each) is FunctionType:
             found[each.__code__.co_filename].append(each)

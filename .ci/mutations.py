@@ -110,7 +110,8 @@ def _changed(original: ast.Module, path: Path, change: int) -> tuple[ast.Module,
             )
     ast.copy_location(node, inner)
     before, after = (" ".join(_head(each).split()) for each in (inner, node))
-    return tree, getattr(inner, "lineno", 0), f"{function}: {before} -> {after}"
+    where = inner.target if isinstance(inner, ast.comprehension) else inner
+    return tree, where.lineno, f"{function}: {before} -> {after}"
 
 
 def _head(node: ast.AST) -> str:

@@ -82,9 +82,10 @@ def missing_gradients(program: Program) -> tuple[MissingGradientError, ...]:
     """
     wanted = [variable for variable in program.parameters if program.names[variable] not in program.untrained]
     seeds = {output: relax.const(1.0, output.ty.dtype) for output in program.outputs}
-    tape = _Tape(_dependent_on(program.bindings, wanted), program.padding_rows, found_missing=[])
+    found: list[MissingGradientError] = []
+    tape = _Tape(_dependent_on(program.bindings, wanted), program.padding_rows, found)
     _differentiate(program.bindings, seeds, wanted, tape)
-    return tuple(tape.found_missing or ())
+    return tuple(found)
 
 
 def _differentiate(

@@ -43,6 +43,11 @@ def test_prune_counts_first_and_removes_when_told(store: RecordStore) -> None:
     assert store.verify() == []
 
 
+def test_of_no_records_none_is_kept(store: RecordStore) -> None:
+    done = prune(store, keep_newest=1, apply=True)
+    assert (done.removed, done.kept) == (0, 0)
+
+
 def test_prune_keeps_keys_apart(store: RecordStore) -> None:
     # Three of each: of keys that are taken for one, the fastest, the newest and no other would be kept.
     same = make_workload()

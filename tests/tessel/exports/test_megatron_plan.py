@@ -115,6 +115,49 @@ def test_what_megatron_cannot_place_is_refused() -> None:
         megatron_arguments(blocks)
 
 
+def test_rows_that_megatron_holds_together_are_in_one_stage() -> None:
+    plan = interleaved()
+    rows = ("wte", "wpe", "h.0", "h.1", "h.2", "h.3", "ln", "head")
+    for cuts, found in (
+        (((0, 0), (1, 3), (4, 5), (6, 7)), "row 'wte' is in stage 0 and 'wpe' in stage 1"),
+        (((0, 2), (3, 4), (5, 6), (7, 7)), "row 'ln' is in stage 2 and 'head' in stage 3"),
+    ):
+        with pytest.raises(ScheduleError, match=found):
+            layout_of_recipe(replace(plan, layers=rows, cuts=cuts))
+
+
+def test_chunks_alone_need_as_many_micro_batches_as_ranks() -> None:
+    with pytest.raises(ScheduleError, match="Megatron interleaves no 1 micro-batches on 2 ranks"):
+        megatron_arguments(replace(interleaved(), micro_batches=1))
+    one_each = Layout(
+        data_parallel=1,
+        pipeline=2,
+        micro_batch=1,
+        micro_batches=1,
+        placement="vshape",
+        cuts=((0, 3), (4, 7)),
+    )
+    found = arguments_of(megatron_arguments(recipe_of_saved_plan(saved_plan(layout=one_each, order="1f1b"))))
+    assert found["--global-batch-size"] == "1"
+
+
+def test_one_replica_of_undivided_layers_is_what_a_recipe_is_without_a_word() -> None:
+    plan = interleaved()
+    stated = (
+        "model",
+        "layers",
+        "cuts",
+        "device_of_stage",
+        "actions",
+        "schedule",
+        "micro_batches",
+        "micro_batch",
+    )
+    found = arguments_of(megatron_arguments(Recipe(**{name: getattr(plan, name) for name in stated})))
+    assert found["--global-batch-size"] == "8"
+    assert "--tensor-model-parallel-size" not in found
+
+
 def test_recomputation_of_some_stages_is_said() -> None:
     text = megatron_arguments(interleaved(recompute=(True, False, False, False)))
     assert "The plan recomputes stages 0;" in text

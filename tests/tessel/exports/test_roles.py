@@ -92,7 +92,11 @@ def test_each_row_is_exported_once_or_refused(check: object) -> None:
 
 @pytest.mark.parametrize(
     "layers",
-    ["embed moe0 dense1 moe2 dense3 moe4 dense5 head", "wte dense0 dense1 moe2 moe3 moe4 x.5 lm_head"],
+    [
+        "embed moe0 dense1 moe2 dense3 moe4 dense5 head",
+        "wte dense0 dense1 moe2 moe3 moe4 x.5 lm_head",
+        "wte dense0 moe0 dense1 moe1 dense2 moe2 head",
+    ],
 )
 def test_layers_of_several_kinds_are_one_stack(layers: str) -> None:
     assert "".join(roles_of(layers.split())) == "EttttttL"

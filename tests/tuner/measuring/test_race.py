@@ -209,6 +209,12 @@ def test_what_was_run_gives_the_same_result_again() -> None:
     assert race(Recorded(samples), num_programs=len(latencies_us)) == result
 
 
+def test_one_program_wins_alone_and_equal_ones_are_tied_to_the_end() -> None:
+    _, samples = draw(quiet, 0)
+    assert race(Programs(samples), num_programs=1).survivors == (0,)
+    assert race(Programs(np.stack([samples[0]] * 3)), num_programs=3).survivors == (0, 1, 2)
+
+
 def test_a_race_that_is_cut_short_is_a_tie() -> None:
     latencies_us, samples = draw(quiet, 1, rounds=3)
     result = race(Programs(samples), num_programs=len(latencies_us))

@@ -347,6 +347,12 @@ CASES = {
     "strided_slice, then a product": unary(
         lambda x: op.square(op.strided_slice(x, [0], [1], [3])), lambda x: x[1:3] ** 2
     ),
+    "strided_slice behind the split axis": Case(
+        lambda x: op.square(op.strided_slice(x, [-1, 1], [1, 0], [3, 4])),
+        lambda x: x[:, :4, 1:3] ** 2,
+        lambda n: [(n, 5, 4)],
+        {0: (0, 1, 1)},
+    ),
     "strided_slice": unary(lambda x: op.strided_slice(x, [0], [1], [3]), lambda x: x[1:3]),
     "split": unary(
         lambda x: (lambda parts: op.multiply(parts[0], op.add(parts[2], parts[0])))(op.split(x, 3, axis=0)),

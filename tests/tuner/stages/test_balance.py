@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from tuner.errors import TunerError
 from tuner.stages import choose_cuts
 
-layers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 4)), min_size=1, max_size=8)
+layers = st.one_of(
+    st.lists(st.tuples(st.integers(0, most), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=8)
+    for most in (9, 5, 1)
+)
+"""Costs, bytes and costs of sending; of few different costs there are many equal cuts."""
 
 
 def slowest_even_and_sent(cuts, costs, memory, sending, limit):
@@ -21,7 +25,7 @@ def slowest_even_and_sent(cuts, costs, memory, sending, limit):
     return max(totals), sum(total**2 for total in totals), sum(sending[cut - 1] for cut in cuts)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(layers=layers, num_stages=st.integers(1, 5), limit=st.integers(0, 30))
 def test_cuts_equal_the_best_of_all_cuts(layers, num_stages, limit):
     costs, memory, sending = (list(column) for column in zip(*layers, strict=True))

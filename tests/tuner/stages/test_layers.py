@@ -1,5 +1,8 @@
 """Layers are runs of a module's bindings; cuts by name fall right after them."""
 
+import functools
+
+import numpy as np
 import pytest
 from tvm.relax import op
 
@@ -183,6 +186,64 @@ def test_what_reads_no_input_begins_no_branch(make_model):
     inputs = [InputSpec(name=name, shape=(4, 4), dtype="float32") for name in "xy"]
     model = make_model(build, inputs=inputs, parameters={"w": ((4, 4), "float32")}, training=False)
     assert branch_positions(read_program(model)) == (2, 4)
+
+
+def test_a_chain_without_products_branches_nowhere_within(make_model):
+    model = make_model(
+        lambda emit, x, w: op.exp(emit(op.exp(emit(op.add(emit(op.exp(x)), w))))),
+        inputs=[X],
+        parameters=WEIGHT,
+        training=False,
+    )
+    assert set(branch_positions(read_program(model))) <= {0}
+
+
+def _drawn(rng, num_bindings):
+    """Write a program of random operators, whose last ones add up what nothing else reads."""
+
+    def build(emit, *values):
+        values = list(values)
+        unread = []
+        for _ in range(num_bindings):
+            first, second = (values[index] for index in rng.integers(len(values), size=2))
+            value = (op.matmul(first, second), op.add(first, second), op.exp(first))[rng.integers(3)]
+            values.append(emit(value))
+            read = (first,) if value.op.name == "relax.exp" else (first, second)
+            unread = [each for each in unread if not any(each.same_as(one) for one in read)] + [values[-1]]
+        return functools.reduce(lambda total, each: emit(op.add(total, each)), unread)
+
+    return build
+
+
+def _branches(program):
+    """Return by definition where branches begin and meet what stands before them."""
+    bindings, late = program.bindings, set(program.inputs)
+    for binding in bindings:
+        late |= {binding.var} if late & set(binding.reads) or binding.var in program.outputs else set()
+    is_product = ["matmul" in str(binding.value) for binding in bindings]
+    found = set()
+    for start, binding in enumerate(bindings):
+        before = late & {each.var for each in bindings[:start]}
+        back = [place for place, each in enumerate(bindings) if place >= start and before & set(each.reads)]
+        if binding.var in late and back and any(is_product[:start]) and any(is_product[start : back[0]]):
+            found |= {start, back[0]}
+    return tuple(sorted(found))
+
+
+def test_branches_are_those_of_their_definition(make_model):
+    inputs = [InputSpec(name=name, shape=(4, 4), dtype="float32") for name in "xy"]
+    lengths = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        build = _drawn(rng, int(rng.integers(3, 10)))
+        model = make_model(build, inputs=inputs, parameters={"w": ((4, 4), "float32")}, training=False)
+        program = read_program(model)
+        if any("matmul" in str(binding.value) for binding in program.bindings):
+            found = branch_positions(program)
+            assert found == _branches(program), program.bindings
+            lengths.append(len(found))
+    assert min(lengths) == 0
+    assert max(lengths) > 2
 
 
 def test_equal_layers_have_equal_fingerprints_whatever_their_weights(model_of_paths):

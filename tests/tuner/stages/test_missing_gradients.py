@@ -143,6 +143,18 @@ def test_no_gradient_is_asked_for_before_whole_numbers(make_model) -> None:
     assert with_all_gradients(model) is model
 
 
+def test_no_gradient_is_asked_for_of_what_never_trains(make_model) -> None:
+    model = make_model(
+        lambda emit, x, w, v: op.sum(emit(op.add(emit(op.sort(v)), emit(op.multiply(x, w))))),
+        inputs=[InputSpec(name="x", shape=(4,), dtype="float32")],
+        parameters={"w": ((4,), "float32"), "v": ((4,), "float32")},
+    )
+    with pytest.raises(MissingGradientError):
+        with_all_gradients(model)
+    frozen = dataclasses.replace(model, untrained=frozenset({"v"}))
+    assert with_all_gradients(frozen) is frozen
+
+
 def test_what_was_said_of_a_model_and_of_its_new_import_stays(monkeypatch) -> None:
     def imported(model, operators):
         return dataclasses.replace(with_torch_calls(model, operators), notes=("said anew",))

@@ -160,6 +160,65 @@ def test_what_the_forward_keeps_anyway_is_transposed_back(is_read_otherwise):
     assert last.same_as(source) != is_read_otherwise
 
 
+def drawn(rng, values, num_bindings):
+    """Return bindings of random operators, each of values before it; all axes have one length."""
+    values, found = list(values), []
+    for _ in range(num_bindings):
+        first, second = (values[index] for index in rng.integers(len(values), size=2))
+        rank = len(first.ty.shape)
+        axes = rng.permutation(rank).tolist() if rng.integers(2) else [*range(rank - 2), rank - 1, rank - 2]
+        turned = op.permute_dims(first, None if rng.integers(4) == 0 or rank == 1 else axes)
+        is_scalar = rank == len(second.ty.shape) == 1
+        found.append(
+            bind((turned, turned, op.sin(first) if is_scalar else op.matmul(first, second))[rng.integers(3)])
+        )
+        values.append(found[-1].var)
+    return found
+
+
+def computed(bindings, arrays):
+    """Compute a program of these operators; Relax lists the axes of a permutation as NumPy does."""
+    for binding in bindings:
+        read = [arrays[each] for each in binding.value.args]
+        name = operator_name(binding.value)
+        if name == "permute_dims":
+            axes = binding.value.attrs.axes
+            arrays[binding.var] = np.transpose(*read, None if axes is None else [int(axis) for axis in axes])
+        else:
+            arrays[binding.var] = {"matmul": np.matmul, "sin": np.sin}[name](*read)
+    return arrays
+
+
+def cost_of(bindings, outputs, forward):
+    """Count the products that some outputs need, and the forward's values that must be kept for them."""
+    needed, products = set(outputs), 0
+    for binding in reversed(bindings):
+        if binding.var in needed:
+            needed.update(binding.reads)
+            products += operator_name(binding.value) == "matmul"
+    return products, len(needed & {each.var for each in forward})
+
+
+def test_random_programs_compute_the_same_with_no_more_products_and_no_more_kept():
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        given = [relax.Var("x", relax.TensorType((3,) * rank, "float32")) for rank in (1, 2, 2, 3)]
+        forward = drawn(rng, given, 3)
+        adjoint = drawn(rng, [*given, *(each.var for each in forward)], int(rng.integers(1, 8)))
+        bindings, known = absorb_transpositions(forward, adjoint)
+        read = {variable for each in adjoint for variable in each.reads}
+        outputs = [each.var for each in adjoint if each.var not in read]
+        arrays = {each: rng.normal(size=(3,) * len(each.ty.shape)) for each in given}
+        arrays = computed(forward, arrays)
+        expected, found = computed(adjoint, dict(arrays)), computed(bindings, dict(arrays))
+        for each in outputs:
+            np.testing.assert_allclose(found[known[each]], expected[each], err_msg=f"program {seed}")
+        after = cost_of(bindings, [known[each] for each in outputs], forward)
+        before = cost_of(adjoint, outputs, forward)
+        assert after[0] <= before[0], f"program {seed}"
+        assert after[1] <= before[1], f"program {seed}"
+
+
 def _bindings(module):
     return [binding for block in module["main"].body.blocks for binding in block.bindings]
 

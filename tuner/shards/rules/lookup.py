@@ -149,8 +149,7 @@ def _split(value: Sharded) -> Split:
 
 
 def _axis(operation: Operation, table: Sharded) -> int:
-    if operation.call.attrs.axis is None and len(table.shape) > 1:
-        raise UnsupportedOperatorError("it looks up in a flattened table")
+    # TVM has no look-up without an axis but in a table of one.
     return axis_of(operation, ndim=len(table.shape), default=0)
 
 

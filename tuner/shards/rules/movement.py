@@ -55,7 +55,7 @@ def _pad(operation: Operation) -> Value:
     if operation.shape[split.axis] != tensor.shape[split.axis]:
         raise UnsupportedOperatorError(f"it pads axis {split.axis}, which is split")
     return operation.writer.emit(
-        lambda rank: operation.again(rank, [tensor.parts[rank], *operation.call.args[1:]]),
+        lambda rank: operation.again(rank, [tensor.parts[rank]]),
         split,
         operation.shape,
     )

@@ -22,7 +22,7 @@ from tuner.stages.program import Expr, Var, is_differentiable
 def torch_call_gradient(
     result: Var, call: Any, found: TorchCall, gradient: Expr, builder: Any
 ) -> Sequence[Expr | None]:
-    """Give the gradient of each argument of a torch call; see `gradient_of`.
+    """Give the gradient of both arguments, the function and what it is given; see `gradient_of`.
 
     Args:
         result: what the call is bound to.
@@ -34,7 +34,6 @@ def torch_call_gradient(
     Raises:
         UnsupportedOperatorError: autograd has no formula for it, or it is a gradient itself.
     """
-    nothing: list[Expr | None] = [None] * len(call.args)
     if not isinstance(found.what, OperatorCall) or found.what.gradient == "missing":
         raise UnsupportedOperatorError(
             f"{found.name}, which computes {result.name!r}, has no gradient under torch either, so the model "
@@ -49,7 +48,7 @@ def torch_call_gradient(
     types = result.ty.fields if is_tuple else [result.ty]
     given = tuple(index for index, type_ in enumerate(types) if "float" in str(type_.dtype))
     if found.what.gradient == "none" or not wanted or not given:
-        return nothing
+        return None, None
     fields = [_field(gradient, index) for index in given] if is_tuple else [gradient]
     arriving = [_emitted(field, builder) for field in fields]
     # The text comes before the operands; what is no variable of floating point takes no gradient.
@@ -58,7 +57,7 @@ def torch_call_gradient(
         what = GradientCall(call=found.what, wanted=index, given=given)
         read = [*found.operands, *arriving]
         parts[1 + index] = builder.emit(write_torch_call(what, read, [found.operands[index].ty]))
-    return [*nothing[:1], relax.Tuple(parts), *nothing[2:]]
+    return None, relax.Tuple(parts)
 
 
 def _field(gradient: Expr, index: int) -> Expr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 
@@ -246,6 +247,28 @@ def test_what_is_freed_at_most_is_that_of_the_best_set_of_blocks() -> None:
         ]
         freed = [-sum(memory[item] for item in range(count) if chosen >> item & 1) for chosen in sets]
         assert memory_need._most_freed(memory, before, range(count)) == max(freed), (memory, before)
+
+
+def test_the_bound_on_the_peak_is_what_is_held_at_least_when_some_block_has_started() -> None:
+    rng = random.Random(0)
+    for _ in range(120):
+        count = rng.randint(1, 6)
+        memory = [rng.choice([-2, -1, 0, 1, 2, 3]) for _ in range(count)]
+        before: list[int] = []
+        for item in range(count):
+            sources = [other for other in range(item) if rng.random() < 0.4]
+            before.append(functools.reduce(int.__or__, (before[other] | 1 << other for other in sources), 0))
+        least: dict[int, int] = {}
+        for chosen in range(1 << count):
+            items = [item for item in range(count) if chosen >> item & 1]
+            if all(before[item] & ~chosen == 0 for item in items):
+                held = sum(memory[item] for item in items)
+                # The item that started last is one that no other of the set comes after.
+                for last in items:
+                    if not any(before[item] >> last & 1 for item in items):
+                        least[last] = min(held, least.get(last, held))
+        expected = max(least.values())
+        assert memory_need._least_closure(memory, before) == expected, (memory, before)
 
 
 def test_too_many_options_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

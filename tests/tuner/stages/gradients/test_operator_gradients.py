@@ -9,7 +9,9 @@ from tvm.relax import op
 from tuner.errors import UnsupportedOperatorError
 from tuner.frontend.model import InputSpec
 from tuner.stages import build_stages
+from tuner.stages.differentiate import differentiate
 from tuner.stages.gradients.operator_gradients import GRADIENTS, gradient_of
+from tuner.stages.program import operator_name, read_program
 
 pytestmark = pytest.mark.tvm
 
@@ -408,6 +410,26 @@ def test_attention_of_other_masks_has_no_gradient(attribute):
 def test_a_use_of_an_operator_that_has_no_gradient_is_named(name, function, make_model):
     with pytest.raises(UnsupportedOperatorError, match=f"operator '{name}'.* for these attributes"):
         _weighted_sum_stage(function, [(4,)], make_model)
+
+
+@pytest.mark.parametrize("wanted", [(), ("x",), ("w",), ("x", "w")])
+def test_nothing_is_computed_for_a_gradient_that_nobody_asked_for(wanted, make_model):
+    model = make_model(
+        lambda emit, x, w: op.sum(emit(op.matmul(x, w))),
+        inputs=[InputSpec(name="x", shape=(2, 3), dtype="float32")],
+        parameters={"w": ((3, 4), "float32")},
+    )
+    program = read_program(model)
+    variables = {program.names[each]: each for each in (*program.inputs, *program.parameters)}
+    found = differentiate(
+        program.bindings,
+        seeds={program.outputs[0]: relax.const(1.0, "float32")},
+        wanted=[variables[name] for name in wanted],
+    )
+    assert {program.names[each] for each in found.gradients} == set(wanted)
+    operators = [operator_name(binding.value) for binding in found.bindings]
+    assert operators.count("matmul") == len(wanted)
+    assert "reshape" not in operators  # of matrices, as of batches
 
 
 def test_equal_maxima_share_the_gradient(make_model, compile_module):

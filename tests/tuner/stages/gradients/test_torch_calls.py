@@ -1,5 +1,7 @@
 """Gradients through torch calls, within and across stages, are those that torch finds itself."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tvm
@@ -10,9 +12,11 @@ torch = pytest.importorskip("torch")
 from tuner.errors import UnsupportedOperatorError  # noqa: E402 - after the skip
 from tuner.frontend.loss import with_loss  # noqa: E402
 from tuner.frontend.torch.program import import_module  # noqa: E402
-from tuner.graph.torch_call import torch_calls_in  # noqa: E402
+from tuner.graph.torch_call import read_torch_call, torch_calls_in, write_torch_call  # noqa: E402
 from tuner.lowering.lower import build_unscheduled, flat_arrays  # noqa: E402
+from tuner.runtime.operator_call import GradientCall, OperatorCall  # noqa: E402
 from tuner.stages import build_stages, check_gradients, cut_between, layers_of  # noqa: E402
+from tuner.stages.gradients.operator_gradients import gradient_of  # noqa: E402
 from tuner.targets.resolution import resolve_target  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
@@ -67,3 +71,70 @@ def test_what_autograd_has_no_formula_for_is_refused_by_name() -> None:
         UnsupportedOperatorError, match=r"torch call aten\.igamma, .* has no gradient under torch either"
     ):
         build_stages(model, ())
+
+
+FLOATS, WHOLE = relax.TensorType((2, 3), "float32"), relax.TensorType((2,), "int64")
+OPERANDS = {
+    "floats": lambda: relax.Var("floats", FLOATS),
+    "whole numbers": lambda: relax.Var("whole", WHOLE),
+    "constant": lambda: relax.const(np.ones((2, 3), "float32")),
+}
+
+
+def parts_of(what, operands, types, gradient):
+    """Return a call, its arguments' gradients, and what the variables are bound to that these read."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", [each for each in operands if isinstance(each, relax.Var)]):
+        call = builder.normalize(write_torch_call(what, operands, types))
+        parts = gradient_of(relax.Var("result", call.ty), call, gradient, builder)
+        builder.emit_func_output(relax.const(0.0, "float32"))
+    (block,) = builder.get()["main"].body.blocks or [relax.BindingBlock([])]
+    return call, parts, {binding.var: binding.value for binding in block.bindings}
+
+
+@pytest.mark.parametrize("is_tuple_written_out", [False, True])
+@pytest.mark.parametrize("types", [[FLOATS], [WHOLE], [FLOATS, WHOLE], [WHOLE, FLOATS], [FLOATS] * 2])
+def test_operands_of_floating_point_alone_are_given_gradients_from_such_results(types, is_tuple_written_out):
+    what = OperatorCall(operator="any.default", arguments=())
+    floats = tuple(place for place, each in enumerate(types) if each is FLOATS)
+    fields = [relax.Var(f"gradient{place}", each) for place, each in enumerate(types)]
+    if len(types) == 1:
+        gradient = fields[0]
+    else:
+        gradient = relax.Tuple(fields) if is_tuple_written_out else relax.Var("g", relax.TupleType(types))
+    for names in itertools.product(OPERANDS, repeat=3):
+        operands = [OPERANDS[name]() for name in names]
+        _, parts, bound = parts_of(what, operands, types, gradient)
+        assert len(parts) == 2
+        assert parts[0] is None
+        if not floats or "floats" not in names:
+            assert parts[1] is None
+            continue
+        for place, (name, operand, part) in enumerate(zip(names, operands, parts[1].fields[1:], strict=True)):
+            if name != "floats":
+                assert part.same_as(operand)
+                continue
+            found = read_torch_call(bound[part])
+            assert found.what == GradientCall(call=what, wanted=place, given=floats)
+            tvm.ir.assert_structural_equal(part.ty, FLOATS)
+            read, arriving = found.operands[:3], found.operands[3:]
+            assert all(one.same_as(other) for one, other in zip(read, operands, strict=True))
+            for one, given in zip(arriving, floats, strict=True):
+                if len(types) == 1 or is_tuple_written_out:
+                    assert one.same_as(fields[given])
+                else:
+                    assert (bound[one].tuple_value, bound[one].index) == (gradient, given)
+
+
+def test_what_takes_no_gradient_is_given_none_and_a_gradient_has_none_of_its_own():
+    operand, gradient = relax.Var("x", FLOATS), relax.Var("gradient", FLOATS)
+    calls = {
+        kind: OperatorCall(operator="any.default", arguments=(), gradient=kind)
+        for kind in ("none", "missing", "autograd")
+    }
+    _, parts, bound = parts_of(calls["none"], [operand], [FLOATS], gradient)
+    assert parts == (None, None)
+    assert not bound
+    for what in (calls["missing"], GradientCall(call=calls["autograd"], wanted=0, given=(0,))):
+        with pytest.raises(UnsupportedOperatorError, match="no gradient under torch"):
+            parts_of(what, [operand], [FLOATS], gradient)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from tessel.placement import Block, Choice, Edge, Placement
 from tessel.search.makespan.bounds.choice_relaxation import without_choices
 from tessel.shapes import vshape
@@ -57,6 +59,14 @@ def test_what_is_saved_for_the_weight_gradient_alone_is_not_held_jointly() -> No
     assert relaxed_memory(0, 1, -1) == [0, 0]
     assert relaxed_memory(1, 3, -2) == [1, 0]
     assert relaxed_memory(-2, 1, -3) == [0, -2]
+
+
+def test_the_pair_leaves_no_more_than_either_option_and_no_less_where_its_second_block_frees() -> None:
+    for joint, first, second in itertools.product(range(-3, 4), repeat=3):
+        held, freed = relaxed_memory(joint, first, second)
+        assert held == min(first, max(joint, 0))
+        assert freed <= 0
+        assert held + freed == min(held, joint, first + second)
 
 
 def test_a_block_without_a_span_may_add_what_the_joint_block_frees_at_its_start() -> None:
