@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scripts.options import completion
 from scripts.terminal import console
 from tessel.jobs.exporting import Framework, export_recipe
 from tessel.jobs.plan import load_planned
@@ -28,8 +29,8 @@ def export(
         typer.Option(
             "--to",
             help="torch: the CSV that torch.distributed.pipelining loads. torchtitan: its options, .py or "
-            ".toml, and the CSV next to them. megatron: arguments with the layout. deepspeed: a Python file "
-            "with parts and schedule. markdown: tables to paste.",
+            ".toml as its --version has them, and the CSV next to them. megatron: arguments with the layout. "
+            "deepspeed: a Python file with parts and schedule. markdown: tables to paste.",
         ),
     ],
     out: Annotated[
@@ -48,18 +49,29 @@ def export(
         bool,
         typer.Option("--keep-names", help="Of torchtitan: rows are named as the modules of your own model."),
     ] = False,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            help="Of torchtitan: the release, 0.2.2 (.toml), 0.3.0 or main (.py).  [default: the one that is "
+            "installed, else the newest]",
+            autocompletion=completion.torchtitan_releases,
+            show_default=False,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
     """Write a plan as the file that another framework loads.
 
     Examples:
 
-    `tessel export plan.json --to torchtitan --out titan.toml`
+    `tessel export plan.json --to torchtitan --out titan.py`
+
+    `tessel export plan.json --to torchtitan --version 0.2.2 --out titan.toml`
 
     `tessel export plan.json --to megatron`
     """
     recipe = _recipe(plan)
-    texts = export_recipe(recipe, to.value, out, roles=roles, keep_names=keep_names)
+    texts = export_recipe(recipe, to.value, out, roles=roles, keep_names=keep_names, version=version)
     main = next(iter(texts.values()))
     if json:
         from scripts.documents.exported import Exported
@@ -70,7 +82,7 @@ def export(
         for line in main.splitlines():
             console.print_line(line)
         if to is Framework.TORCHTITAN:
-            messages.note("add --out titan.toml to write the CSV of the orders next to the options")
+            messages.note(f"add --out {next(iter(texts))} to write the CSV of the orders next to the options")
 
 
 def _recipe(path: Path) -> Recipe:

@@ -97,6 +97,13 @@ def schedules(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in _beginning(last, names) if name not in given]
 
 
+def torchtitan_releases(incomplete: str) -> list[str]:
+    """Return releases of torchtitan that files are written for."""
+    from tessel.exports.torchtitan import RELEASES
+
+    return _beginning(incomplete, RELEASES)
+
+
 def one_of(*names: str) -> Complete:
     """Return what completes one of a few names."""
     return lambda incomplete: _beginning(incomplete, names)

@@ -8,22 +8,33 @@ then replaces the schedule's order, not its stages. So the lists are always give
 stages are placed as the plan's; a name that torch does not know, such as that of the runtime which executes
 the CSV, is refused. Any placement but a loop and a V needs a training loop of one's own.
 
-Releases with a TOML file (0.2) and the first that is configured in Python (0.3.0) divide
-`local_batch_size` by
-`pipeline_parallel_microbatch_size`; later ones take `num_pp_microbatches`. The head is `output` in 0.2 and
-`lm_head` since 0.3.0. A module that no stage names becomes None without a word, and a name that the model has
-not is passed over, so that both names of the head are written. Checked in
-tests/tessel/exports/test_torchtitan.py, which splits models by the rule of both releases.
+Options changed between releases, and each refuses those of another, so that a file is written for one:
 
-Source: torchtitan 0.2.2 and 0.3.0, `distributed/pipeline_parallel.py` and `config`; torch,
-`get_schedule_class`.
+| | 0.2.2 | 0.3.0 | main |
+|---|---|---|---|
+| file | TOML | Python | Python |
+| head | `output` | `lm_head` | `lm_head` |
+| micro-batches | `pipeline_parallel_microbatch_size` | the same | `num_pp_microbatches` |
+| batch | `local_batch_size`, `global_batch_size` | the same | `num_tokens_per_…` |
+| with a pipeline | | `disable_cuda_graphs` | `disable_cuda_graphs` |
+
+Degrees are all written: torchtitan shards over what is left where `data_parallel_shard_degree` is not. A
+module that no stage names becomes None without a word, which the Python files refuse when the model is built.
+Checked in tests/tessel/exports/test_torchtitan.py by the rules of these releases, and with the releases
+themselves where they are installed.
+
+Source: torchtitan 0.2.2, 0.3.0 and main of August 2026, `distributed/pipeline_parallel.py`, `config`,
+`trainer.py` and `models/llama3`; torch, `get_schedule_class`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
+from pprint import pformat
+from string import Template
 
 from tessel.engine.actions import actions_to_csv, renumbered
 from tessel.errors import ScheduleError, shown
@@ -35,8 +46,54 @@ SINGLE_STAGE, MULTI_STAGE, V_STAGES = "PipelineScheduleSingle", "PipelineSchedul
 base classes of torch, which are never made, since the CSV makes torchtitan take the runtime's class
 instead."""
 
-HEAD_NAMES = ("output", "lm_head")
-"""The head's module before torchtitan 0.3.0, and since."""
+Options = Mapping[str, Mapping[str, object]]
+"""Options of torchtitan by their table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """What a release of torchtitan is told in another way than the others.
+
+    Attributes:
+        name: its version, or `main` for what follows the newest release.
+        suffix: of the file that configures it.
+        head: its models' module of the head.
+        counts_tokens: whether batches are given in tokens, and the number of micro-batches by name.
+        replicates: whether its models train replicas of a pipeline.
+    """
+
+    name: str
+    suffix: str = ".py"
+    head: str = "lm_head"
+    counts_tokens: bool = False
+    replicates: bool = True
+
+
+RELEASES = {
+    release.name: release
+    for release in (
+        Release(name="0.2.2", suffix=".toml", head="output", replicates=False),
+        Release(name="0.3.0"),
+        Release(name="main", counts_tokens=True),
+    )
+}
+"""By name, the oldest first."""
+
+NEWEST = RELEASES["0.3.0"]
+"""The newest that is released."""
+
+
+def release_of(version: str) -> Release:
+    """Return the release whose options an installed version takes.
+
+    Args:
+        version: such as `0.2.1` or `0.3.1.dev20260901`.
+    """
+    major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in (version + ".0").split(".")[:2])
+    if (major, minor) < (0, 3):
+        return RELEASES["0.2.2"]
+    is_later = version.split("+")[0] != NEWEST.name
+    return RELEASES["main"] if is_later else NEWEST
 
 
 def orders_csv(recipe: Recipe) -> str:
@@ -53,26 +110,87 @@ def orders_csv(recipe: Recipe) -> str:
     return actions_to_csv(renumbered(recipe.actions))
 
 
-def titan_options(recipe: Recipe, *, csv: str, keep_names: bool = False) -> Mapping[str, object]:
-    """Return torchtitan's parallelism options by name.
+def titan_options(recipe: Recipe, release: Release, *, csv: str, keep_names: bool = False) -> Options:
+    """Return torchtitan's options by table and name.
+
+    Batches of a release that counts tokens are in sequences.
 
     Args:
         recipe: what is run.
+        release: whose options.
         csv: path of the file of orders, as torchtitan will find it.
         keep_names: see `modules_of_stages`.
 
     Raises:
-        ScheduleError: torchtitan cannot place these stages, or the layers are not known.
+        ScheduleError: torchtitan cannot place these stages, the layers are not known, or the release does not
+            train replicas of a pipeline, or has one recomputation for all stages where the plan's differ.
     """
-    options: dict[str, object] = {
+    has_pipeline = recipe.devices > 1
+    if has_pipeline and recipe.data_parallel > 1 and not release.replicates:
+        raise ScheduleError(
+            f"the plan has {recipe.data_parallel} replicas of a pipeline, and models of torchtitan "
+            f"{release.name} stop with 'DDP has not supported > 1D parallelism'; give --version "
+            f"{NEWEST.name}, or plan with --data-parallel 1"
+        )
+    parallelism: dict[str, object] = {
+        "data_parallel_replicate_degree": recipe.data_parallel,
+        "data_parallel_shard_degree": 1,
+        "tensor_parallel_degree": recipe.tensor_parallel,
+        "context_parallel_degree": 1,
         "pipeline_parallel_degree": recipe.devices,
-        "pipeline_parallel_schedule": schedule_name(recipe),
-        "pipeline_parallel_schedule_csv": csv,
-        "module_fqns_per_model_part": modules_of_stages(recipe, keep_names=keep_names),
     }
-    if recipe.tensor_parallel > 1:
-        options["tensor_parallel_degree"] = recipe.tensor_parallel
-    return options
+    if has_pipeline:
+        parallelism |= {
+            "pipeline_parallel_schedule": schedule_name(recipe),
+            "pipeline_parallel_schedule_csv": csv,
+            "module_fqns_per_model_part": modules_of_stages(recipe, release, keep_names=keep_names),
+            **_micro_batches(recipe, release),
+        }
+    training = dict(_batches(recipe, release))
+    if has_pipeline and release.suffix == ".py":
+        training["disable_cuda_graphs"] = True
+    return {
+        "training": training,
+        "parallelism": parallelism,
+        "activation_checkpoint": {"mode": _checkpointing(recipe, release)},
+    }
+
+
+def _micro_batches(recipe: Recipe, release: Release) -> Mapping[str, object]:
+    if release.counts_tokens:
+        return {"num_pp_microbatches": recipe.micro_batches}
+    return {"pipeline_parallel_microbatch_size": recipe.micro_batch or 1}
+
+
+def _batches(recipe: Recipe, release: Release) -> Iterator[tuple[str, object]]:
+    """Yield how much one rank and the whole job train on; without a pipeline, gradients accumulate."""
+    size = recipe.micro_batch or 1
+    whole = size * recipe.micro_batches * recipe.data_parallel
+    if release.counts_tokens:
+        yield "num_tokens_per_microbatch_per_dp_rank", size
+        yield "num_tokens_per_train_step", whole
+    else:
+        yield "local_batch_size", size * (recipe.micro_batches if recipe.devices > 1 else 1)
+        yield "global_batch_size", whole
+
+
+def _checkpointing(recipe: Recipe, release: Release) -> str:
+    """Return the mode of activation checkpointing, `mixed` where stages differ, which a Python file can say.
+
+    Raises:
+        ScheduleError: stages differ, and the release has one mode for all.
+    """
+    if not any(recipe.recompute):
+        return "none"
+    if all(recipe.recompute):
+        return "full"
+    if release.suffix == ".py":
+        return "mixed"
+    stages = ", ".join(str(stage) for stage, again in enumerate(recipe.recompute) if again)
+    raise ScheduleError(
+        f"the plan recomputes stages {stages} of {recipe.num_stages}, and torchtitan {release.name} "
+        f"recomputes in all or in none; give --version {NEWEST.name}, or plan with --no-recompute"
+    )
 
 
 def schedule_name(recipe: Recipe) -> str:
@@ -93,15 +211,15 @@ def schedule_name(recipe: Recipe) -> str:
     )
 
 
-def modules_of_stages(recipe: Recipe, *, keep_names: bool = False) -> list[list[str]]:
+def modules_of_stages(recipe: Recipe, release: Release, *, keep_names: bool = False) -> list[list[str]]:
     """Return the names of each stage's modules.
 
     Rows are named by their role as in torchtitan's own models: `tok_embeddings`, `layers.0` and so on,
-    `norm`,
-    and both names of the head. Where no row is the norm, it is with the head.
+    `norm`, and `output` or `lm_head`. Where no row is the norm, it is with the head.
 
     Args:
         recipe: what is run.
+        release: by whose names.
         keep_names: the rows are named as the modules of a model of one's own, and keep their names.
 
     Raises:
@@ -119,14 +237,14 @@ def modules_of_stages(recipe: Recipe, *, keep_names: bool = False) -> list[list[
             f"module off; "
             f"name the rows as the modules of your model are and add --keep-names, or {STATE_ROLES}"
         )
-    for role, name in _SINGLE:
+    for role, name in (*_SINGLE, (Role.HEAD, release.head)):
         _check_one_stage(recipe, stages, role, name)
     has_norm = any(Role.NORM in stage for stage in stages)
     blocks = count()
-    return [_modules(roles, blocks, has_norm=has_norm) for roles in stages]
+    return [_modules(roles, blocks, release.head, has_norm=has_norm) for roles in stages]
 
 
-_SINGLE = ((Role.EMBEDDING, "tok_embeddings"), (Role.NORM, "norm"), (Role.HEAD, " or ".join(HEAD_NAMES)))
+_SINGLE = ((Role.EMBEDDING, "tok_embeddings"), (Role.NORM, "norm"))
 
 
 def _check_one_stage(recipe: Recipe, stages: Sequence[Sequence[Role]], role: Role, name: str) -> None:
@@ -146,7 +264,7 @@ def _check_one_stage(recipe: Recipe, stages: Sequence[Sequence[Role]], role: Rol
         )
 
 
-def _modules(roles: Sequence[Role], blocks: Iterator[int], *, has_norm: bool) -> list[str]:
+def _modules(roles: Sequence[Role], blocks: Iterator[int], head: str, *, has_norm: bool) -> list[str]:
     names: list[str] = []
     for role in roles:
         match role:
@@ -157,7 +275,7 @@ def _modules(roles: Sequence[Role], blocks: Iterator[int], *, has_norm: bool) ->
             case Role.NORM:
                 names.append("norm")
             case _:
-                names += HEAD_NAMES if has_norm else ("norm", *HEAD_NAMES)
+                names += (head,) if has_norm else ("norm", head)
     return list(dict.fromkeys(names))
 
 
@@ -177,80 +295,59 @@ def _kept_names(recipe: Recipe) -> list[list[str]]:
     return [list(recipe.layers_of(stage)) for stage in range(recipe.num_stages)]
 
 
-def titan_python(recipe: Recipe, *, csv: str, keep_names: bool = False) -> str:
-    """Return options for releases of torchtitan that are configured in Python.
+def titan_file(recipe: Recipe, release: Release, *, csv: str, keep_names: bool = False) -> str:
+    """Return the file that configures a release, TOML or Python.
 
     Raises:
         ScheduleError: see `titan_options`.
     """
-    options = titan_options(recipe, csv=csv, keep_names=keep_names)
-    lines = [f"    {name}={_value(value, 4, repr)}," for name, value in options.items()]
-    size = recipe.micro_batch or 1
-    return "\n".join(
-        [
-            *_heading(recipe),
-            '"""In the configuration of your model: parallelism=ParallelismConfig(**PARALLELISM)."""',
-            "",
-            "import dataclasses",
-            "",
-            "from torchtitan.config import ParallelismConfig",
-            "",
-            "PARALLELISM = dict(",
-            *lines,
-            ")",
-            'if "num_pp_microbatches" in {field.name for field in dataclasses.fields(ParallelismConfig)}:',
-            f'    PARALLELISM["num_pp_microbatches"] = {recipe.micro_batches}',
-            "else:  # 0.3.0",
-            f'    PARALLELISM["pipeline_parallel_microbatch_size"] = {size}',
-            f"LOCAL_BATCH_SIZE = {size * recipe.micro_batches}  # training.local_batch_size",
-            "",
-        ]
-    )
-
-
-def titan_toml(recipe: Recipe, *, csv: str, keep_names: bool = False) -> str:
-    """Return options for releases of torchtitan that are configured by a TOML file.
-
-    Raises:
-        ScheduleError: see `titan_options`.
-    """
-    size = recipe.micro_batch or 1
-    options = dict(titan_options(recipe, csv=csv, keep_names=keep_names))
-    options["pipeline_parallel_microbatch_size"] = size
-    return "\n".join(
-        [
-            *_heading(recipe),
-            "[training]",
-            f"local_batch_size = {size * recipe.micro_batches}",
-            "",
-            "[parallelism]",
-            *(f"{name} = {_value(value, 0, _toml)}" for name, value in options.items()),
-            "",
-        ]
-    )
-
-
-def _heading(recipe: Recipe) -> list[str]:
-    return [
-        f"# torchtitan options for {recipe.model!r}: {recipe.num_stages} stages on {recipe.devices} ranks, "
-        f"{recipe.micro_batches} micro-batches.",
-        "# A module of the model that no stage names is left out of it.",
+    options = titan_options(recipe, release, csv=csv, keep_names=keep_names)
+    heading = [
+        f"# torchtitan {release.name}, options for {recipe.model!r}: {recipe.num_stages} stages on "
+        f"{recipe.devices} ranks, {recipe.micro_batches} micro-batches.",
         *(f"# {note}" for note in recipe.device_notes()),
     ]
+    if release.suffix == ".toml":
+        return "\n".join(
+            [*heading, "# A module of the model that no stage names is left out of it.", *_tables(options)]
+        )
+    return "\n".join([*heading, _python(recipe, options, release)])
 
 
-def _value(value: object, indent: int, written: Callable[[object], str]) -> str:
-    """Return a number, a text or lists of texts in the notation of a language.
+def _tables(options: Options) -> Iterator[str]:
+    for table, values in options.items():
+        yield f"[{table}]"
+        for name, value in values.items():
+            yield f"{name} = {_value(value)}"
+        yield ""
 
-    Args:
-        value: of an option.
-        indent: of the line that it begins in.
-        written: how the language writes a number, a text or a list of texts.
-    """
+
+def _value(value: object) -> str:
     if not isinstance(value, list):
-        return written(value)
-    pad = " " * indent
-    return "\n".join(["[", *(f"{pad}    {written(each)}," for each in value), f"{pad}]"])
+        return _toml(value)
+    return "\n".join(["[", *(f"    {_toml(each)}," for each in value), "]"])
+
+
+def _python(recipe: Recipe, options: Options, release: Release) -> str:
+    constants: dict[str, object] = {
+        "TRAINING": dict(options["training"]),
+        "PARALLELISM": dict(options["parallelism"]),
+    }
+    mode = options["activation_checkpoint"]["mode"]
+    if mode == "mixed":
+        ranks = range(recipe.devices)
+        held = list(zip(recipe.device_of_stage, recipe.recompute, strict=True))
+        constants["RECOMPUTE"] = [[again for own, again in held if own == rank] for rank in ranks]
+    return _FILE.substitute(
+        constants="\n".join(
+            f"{name} = {pformat(value, width=100, sort_dicts=False)}" for name, value in constants.items()
+        ),
+        imported="" if mode == "none" else f"{_IMPORT}\n\n",
+        training=_IN_TOKENS if release.counts_tokens else "TRAINING",
+        checkpointing="FullAC.Config()" if mode == "full" else "None",
+        options=_MIXED if mode == "mixed" else "",
+        mixed=_MIXED_STAGES if mode == "mixed" else "",
+    )
 
 
 def _toml(value: object) -> str:
@@ -265,3 +362,72 @@ def _toml(value: object) -> str:
             f"{shown(value)!r} is no text that TOML can hold; give a path whose name is UTF-8, or write .py"
         )
     return text.replace("\x7f", "\\u007f")
+
+
+_IN_TOKENS = """{
+        name: value * config.training.max_context_length if name.startswith("num_tokens") else value
+        for name, value in TRAINING.items()
+    }"""
+"""TRAINING holds sequences, of as many tokens as the configuration says."""
+
+_FILE = Template(
+    '''"""Where the configuration of your model is made: `return planned(config)`."""
+
+import dataclasses
+
+import torch
+
+$imported$constants
+
+
+def planned(config):
+    """Return a configuration with the parallelism, the batch and the recomputation of the plan."""
+    training = $training
+    spec = config.model_spec
+    return dataclasses.replace(
+        config,
+        model_spec=dataclasses.replace(spec, pipelining_fn=_checked(spec.pipelining_fn)),
+        training=dataclasses.replace(config.training, **training),
+        parallelism=dataclasses.replace(config.parallelism, **PARALLELISM),
+        activation_checkpoint=$checkpointing,
+    )
+
+
+def check_modules(model):
+    """Refuse a model whose modules are not those of the stages; torchtitan would leave them out unsaid."""
+    stages = PARALLELISM.get("module_fqns_per_model_part", [])
+    listed = {name for stage in stages for name in stage}
+    found = {}
+    for name, module in model.named_children():
+        if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+            found.update((f"{name}.{key}", child) for key, child in module.named_children())
+        else:
+            found[name] = module
+    lost = [name for name, module in found.items() if name not in listed and any(module.parameters())]
+    unknown = sorted(listed - found.keys())
+    if lost or unknown:
+        raise ValueError(f"no stage has the modules {lost}, and the model has no {unknown}; plan this model")
+
+
+def _checked(pipelining):
+    def split(model, **options):
+        check_modules(model)
+        return pipelining(model, **options$options)
+
+    return split
+$mixed'''
+)
+
+_IMPORT = "from torchtitan.distributed.activation_checkpoint import FullAC"
+_MIXED = ' | {"parallelize_fn": _by_stage(**options)}'
+_MIXED_STAGES = """
+
+def _by_stage(*, parallelize_fn, parallel_dims, **_):
+    stages = iter(RECOMPUTE[parallel_dims.get_mesh("pp").get_local_rank()])
+
+    def parallelize(part, **options):
+        return parallelize_fn(part, **options | {"ac_config": FullAC.Config() if next(stages) else None})
+
+    return parallelize
+"""
+"""torchtitan hands over the parts of the model in the order of a rank's stages, RECOMPUTE's."""

@@ -6,15 +6,17 @@ import enum
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tessel.errors import ScheduleError
+from tessel.errors import ScheduleError, UsageError
 from tessel.jobs.inputs.arguments import check_choice, check_folder
 from tessel.progress import messages
 
 if TYPE_CHECKING:
     from tessel.exports.recipe import Recipe
+    from tessel.exports.torchtitan import Release
 
 
 class Framework(enum.StrEnum):
@@ -44,21 +46,27 @@ def export_recipe(
     *,
     roles: str | None = None,
     keep_names: bool = False,
+    version: str | None = None,
 ) -> Mapping[str, str]:
     """Return the text of each file of a framework, by its path, and write them where `out` says.
 
     Raises:
-        UsageError: there is no such framework, or the file has another ending.
+        UsageError: there is no such framework or version, or the file has another ending than theirs.
         ScheduleError: the framework cannot run it; says why.
         DocumentError: a file cannot be written.
     """
     framework = Framework(check_choice("to", to, [each.value for each in Framework]))
     path = None if out is None else Path(out)
     check_folder("--out", path, suffixes=SUFFIXES[framework])
+    if version is not None and framework is not Framework.TORCHTITAN:
+        raise UsageError(f"--version is of torchtitan, and {to} has one kind of file; leave it out")
     _check_sharding(recipe, framework)
     if roles is not None:
         recipe = with_roles(recipe, roles)
-    texts = _texts(recipe, framework, path, keep_names=keep_names)
+    if framework is Framework.TORCHTITAN:
+        texts = _torchtitan(recipe, path, keep_names=keep_names, version=version)
+    else:
+        texts = {path or Path("orders.txt"): _text(recipe, framework)}
     for note in recipe.device_notes():
         messages.note(note)
     if path is not None:
@@ -96,28 +104,65 @@ def with_roles(recipe: Recipe, text: str) -> Recipe:
     return replace(recipe, roles=stated_roles(text, recipe.layers))
 
 
-def _texts(recipe: Recipe, to: Framework, out: Path | None, *, keep_names: bool) -> dict[Path, str]:
-    """Return the text of each file; torchtitan's CSV stands beside its options."""
+def _torchtitan(
+    recipe: Recipe, out: Path | None, *, keep_names: bool, version: str | None
+) -> dict[Path, str]:
+    """Return the options of a release, and the CSV of the orders beside them."""
+    from tessel.exports.torchtitan import orders_csv, titan_file
+
+    release = _release(version, None if out is None else out.suffix)
+    main = Path("titan").with_suffix(release.suffix) if out is None else out
+    beside = main.with_suffix(".csv")
+    csv = "orders.csv" if out is None else str(beside.absolute())
+    texts = {main: titan_file(recipe, release, csv=csv, keep_names=keep_names)}
+    return texts | {beside: orders_csv(recipe)} if recipe.devices > 1 else texts
+
+
+def _release(version: str | None, suffix: str | None) -> Release:
+    """Return the release that is asked for, else the one that is installed, else the newest with the ending.
+
+    Raises:
+        UsageError: there is no such release, or its file has another ending.
+    """
+    from tessel.exports.torchtitan import NEWEST, RELEASES, release_of
+
+    if version is not None:
+        release = RELEASES[check_choice("--version", version, RELEASES)]
+        if suffix not in (None, release.suffix):
+            raise UsageError(
+                f"torchtitan {version} is configured by a file that ends with {release.suffix}, and --out "
+                f"ends with {suffix}; give one of the two another value"
+            )
+        return release
+    fitting = [each for each in RELEASES.values() if suffix in (None, each.suffix)]
+    installed = _installed("torchtitan")
+    if installed is not None and release_of(installed) in fitting:
+        return release_of(installed)
+    return NEWEST if NEWEST in fitting else fitting[-1]
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _text(recipe: Recipe, to: Framework) -> str:
     from tessel.exports.deepspeed import deepspeed_module
     from tessel.exports.markdown import recipe_markdown
     from tessel.exports.megatron_plan import megatron_arguments
-    from tessel.exports.torchtitan import orders_csv, titan_python, titan_toml
+    from tessel.exports.torchtitan import orders_csv
 
-    main = Path("orders.txt") if out is None else out
     match to:
-        case Framework.TORCH:
-            return {main: orders_csv(recipe)}
-        case Framework.TORCHTITAN:
-            beside = main.with_suffix(".csv")
-            make = titan_toml if main.suffix == ".toml" else titan_python
-            csv = str(beside.absolute()) if out is not None else "orders.csv"
-            return {main: make(recipe, csv=csv, keep_names=keep_names), beside: orders_csv(recipe)}
         case Framework.MEGATRON:
-            return {main: megatron_arguments(recipe)}
+            return megatron_arguments(recipe)
         case Framework.DEEPSPEED:
-            return {main: deepspeed_module(recipe)}
+            return deepspeed_module(recipe)
         case Framework.MARKDOWN:
-            return {main: recipe_markdown(recipe)}
+            return recipe_markdown(recipe)
+        case _:
+            return orders_csv(recipe)
 
 
 def _is_beside(path: Path) -> bool:

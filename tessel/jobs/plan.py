@@ -184,6 +184,7 @@ class Plan:
         *,
         roles: str | None = None,
         keep_names: bool = False,
+        version: str | None = None,
     ) -> Mapping[str, str]:
         """Write it for `torch`, `torchtitan`, `megatron` or `deepspeed`, or as `markdown`.
 
@@ -192,6 +193,8 @@ class Plan:
             out: the file; nothing is written if None.
             roles: what each row of the table is, such as `Et*12nL`; told from the names if None.
             keep_names: whether names of modules stay as the table has them.
+            version: release of torchtitan, `0.2.2`, `0.3.0` or `main`; if None the one installed, else
+                the newest whose file ends as `out` does.
 
         Returns:
             The text of each file, by its path.
@@ -202,7 +205,7 @@ class Plan:
         """
         from tessel.jobs.exporting import export_recipe
 
-        return export_recipe(self.recipe(), to, out, roles=roles, keep_names=keep_names)
+        return export_recipe(self.recipe(), to, out, roles=roles, keep_names=keep_names, version=version)
 
     def recipe(self) -> Recipe:
         """Return what frameworks are told of it.

@@ -211,10 +211,12 @@ CHEAP: dict[str, Case] = {
             "--out": "{folder}/out/exported.py",
             "--roles": "EtnL",
             "--keep-names": "",
+            "--version": "main",
             "--json": "",
         },
         context={
             "--to": "",
+            "--version": "--to torchtitan",
             "--roles": "--to torchtitan",
             "--keep-names": "--to torchtitan",
         },

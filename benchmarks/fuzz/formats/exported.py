@@ -20,18 +20,21 @@ def export_all(recipe: Any) -> None:
     from tessel.exports.deepspeed import deepspeed_module
     from tessel.exports.markdown import recipe_markdown
     from tessel.exports.megatron_plan import megatron_arguments
-    from tessel.exports.torchtitan import modules_of_stages, orders_csv, titan_python, titan_toml
+    from tessel.exports.torchtitan import RELEASES, orders_csv, titan_file
 
     look_at_text(recipe_markdown(recipe))
     looks: tuple[tuple[Callable[[], str], Callable[[str], None]], ...] = (
         (lambda: orders_csv(recipe), look_at_text),
         (lambda: megatron_arguments(recipe), _look_at_arguments),
         (lambda: deepspeed_module(recipe), lambda text: _look_at_python(text, [list(recipe.layers)])),
-        (
-            lambda: titan_python(recipe, csv="orders.csv"),
-            lambda text: _look_at_python(text, modules_of_stages(recipe)),
+        *(
+            (lambda release=release: titan_file(recipe, release, csv="orders.csv"), look)
+            for release, look in (
+                (RELEASES["0.2.2"], lambda text: _look_at_toml(text, recipe)),
+                (RELEASES["0.3.0"], lambda text: _look_at_titan(text, recipe)),
+                (RELEASES["main"], lambda text: _look_at_titan(text, recipe)),
+            )
         ),
-        (lambda: titan_toml(recipe, csv="orders.csv"), lambda text: _look_at_toml(text, recipe)),
     )
     for write, look in looks:
         try:
@@ -47,9 +50,14 @@ def _look_at_arguments(text: str) -> None:
     assert all(line.startswith(("# ", "--")) for line in lines), "a name became an argument"
 
 
-_IMPORTED = {"dataclasses", "deepspeed.pipe", "deepspeed.runtime.pipe", "torchtitan.config"}
-_ASKED = "'num_pp_microbatches' in {field.name for field in dataclasses.fields(ParallelismConfig)}"
-"""What the files themselves import and ask."""
+_IMPORTED = {
+    "dataclasses",
+    "deepspeed.pipe",
+    "deepspeed.runtime.pipe",
+    "torch",
+    "torchtitan.distributed.activation_checkpoint",
+}
+"""What the files themselves import."""
 
 
 def _look_at_python(text: str, names: list[list[str]]) -> None:
@@ -60,9 +68,7 @@ def _look_at_python(text: str, names: list[list[str]]) -> None:
     imported = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)}
     modules = {text.split()[1] for text in imported}
     assert modules <= _IMPORTED, "a name became an import"
-    asked = {ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)}
-    assert asked <= {_ASKED}, "a name became a condition"
-    kinds = (ast.Import, ast.ImportFrom, ast.If, ast.Assign, ast.ClassDef, ast.FunctionDef)
+    kinds = (ast.Import, ast.ImportFrom, ast.Assign, ast.ClassDef, ast.FunctionDef)
     docstrings = [node for node in tree.body if not isinstance(node, kinds)]
     assert all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in docstrings)
 
@@ -73,9 +79,18 @@ def _is_list_of_texts(node: ast.AST) -> bool:
     )
 
 
+def _look_at_titan(text: str, recipe: Any) -> None:
+    from tessel.exports.torchtitan import NEWEST, modules_of_stages
+
+    _look_at_python(text, modules_of_stages(recipe, NEWEST) if recipe.devices > 1 else [])
+
+
 def _look_at_toml(text: str, recipe: Any) -> None:
-    from tessel.exports.torchtitan import modules_of_stages
+    from tessel.exports.torchtitan import RELEASES, modules_of_stages
 
     options = tomllib.loads(text)
-    assert options.keys() == {"training", "parallelism"}, "a name became a table"
-    assert options["parallelism"]["module_fqns_per_model_part"] == modules_of_stages(recipe)
+    tables = {"training", "parallelism", "activation_checkpoint"}
+    assert options.keys() == tables, "a name became a table"
+    if recipe.devices > 1:
+        modules = modules_of_stages(recipe, RELEASES["0.2.2"])
+        assert options["parallelism"]["module_fqns_per_model_part"] == modules

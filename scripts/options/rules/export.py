@@ -18,4 +18,5 @@ PLAN_EXPORT: Mapping[str, tuple[Rule, ...]] = {
     "--keep-names": (
         Rule(needs=(valued("--to", "torchtitan"),), why="other frameworks are told no modules by name"),
     ),
+    "--version": (Rule(needs=(valued("--to", "torchtitan"),), why="other frameworks have one kind of file"),),
 }

@@ -21,7 +21,7 @@ from tessel.exports.markdown import recipe_markdown
 from tessel.exports.megatron_plan import megatron_arguments
 from tessel.exports.recipe import Recipe, recipe_of_saved_plan
 from tessel.exports.roles import stated_roles
-from tessel.exports.torchtitan import orders_csv, titan_python, titan_toml
+from tessel.exports.torchtitan import RELEASES, orders_csv, titan_file
 from tessel.jobs.shown.plan_tables import layout_report
 from tessel.profiles import Layer, Profile, load_profile, save_table
 
@@ -107,12 +107,14 @@ def test_python_holds_the_names_as_constants_and_nothing_else() -> None:
         assert _shape(written) == _shape(deepspeed_module(plain))
         named = _with(recipe, layers=tuple(map(_as_module, recipe.layers)))
         for path in ("orders.csv", *RAW):
-            options = _assigned(titan_python(named, csv=path, keep_names=True))["PARALLELISM"]
+            options = _assigned(titan_file(named, RELEASES["0.3.0"], csv=path, keep_names=True))[
+                "PARALLELISM"
+            ]
             modules = [name for stage in options["module_fqns_per_model_part"] for name in stage]
             assert modules == list(named.layers)
             assert options["pipeline_parallel_schedule_csv"] == path
-        assert _shape(titan_python(named, csv="o", keep_names=True)) == _shape(
-            titan_python(_with(plain, layers=dotted), csv="o", keep_names=True)
+        assert _shape(titan_file(named, RELEASES["main"], csv="o", keep_names=True)) == _shape(
+            titan_file(_with(plain, layers=dotted), RELEASES["main"], csv="o", keep_names=True)
         )
 
 
@@ -121,11 +123,11 @@ def test_toml_holds_the_names_as_texts_and_nothing_else() -> None:
         if any(name.encode(errors="replace").decode() != name for name in recipe.layers):
             named = _with(recipe, layers=tuple(map(_as_module, recipe.layers)))
             with pytest.raises(ScheduleError, match="no text that TOML can hold"):
-                titan_toml(named, csv="orders.csv", keep_names=True)
+                titan_file(named, RELEASES["0.2.2"], csv="orders.csv", keep_names=True)
             continue
         named = _with(recipe, layers=tuple(map(_as_module, recipe.layers)))
-        options = tomllib.loads(titan_toml(named, csv="\x7f\n", keep_names=True))
-        assert options.keys() == {"training", "parallelism"}
+        options = tomllib.loads(titan_file(named, RELEASES["0.2.2"], csv="\x7f\n", keep_names=True))
+        assert options.keys() == {"training", "parallelism", "activation_checkpoint"}
         modules = options["parallelism"]["module_fqns_per_model_part"]
         assert [name for stage in modules for name in stage] == list(named.layers)
         assert options["parallelism"]["pipeline_parallel_schedule_csv"] == "\x7f\n"

@@ -24,7 +24,7 @@ from tessel.exports.recipe import (
     renumbered_by_first_stage,
 )
 from tessel.exports.roles import Role, roles_of
-from tessel.exports.torchtitan import orders_csv, titan_python, titan_toml
+from tessel.exports.torchtitan import RELEASES, orders_csv, titan_file
 from tessel.handwritten.gpipe import GPIPE
 from tessel.pipeline import build_plan
 from tessel.search.budget import SearchBudget
@@ -32,8 +32,9 @@ from tessel.shapes import make_shape, vshape
 
 WRITERS: dict[str, Callable[[Recipe], str]] = {
     "torch": orders_csv,
-    "torchtitan (Python)": lambda recipe: titan_python(recipe, csv="orders.csv"),
-    "torchtitan (TOML)": lambda recipe: titan_toml(recipe, csv="orders.csv"),
+    "torchtitan (Python)": lambda recipe: titan_file(recipe, RELEASES["0.3.0"], csv="orders.csv"),
+    "torchtitan (main)": lambda recipe: titan_file(recipe, RELEASES["main"], csv="orders.csv"),
+    "torchtitan (TOML)": lambda recipe: titan_file(recipe, RELEASES["0.2.2"], csv="orders.csv"),
     "megatron": megatron_arguments,
     "deepspeed": deepspeed_module,
     "markdown": recipe_markdown,
@@ -160,7 +161,7 @@ def test_recipes_name_the_user_s_devices_where_the_plan_orders_them() -> None:
     assert recipe.rank_devices == ((3, 1), (0, 2))
     (note,) = recipe.device_notes()
     for name, write in WRITERS.items():
-        if name not in ("torch", "markdown"):
+        if name not in ("torch", "torchtitan (TOML)", "markdown"):
             assert "3,1,0,2" in write(recipe), name
     assert "CUDA_VISIBLE_DEVICES=3,1,0,2" in note
     assert "| 3, 1 |" in recipe_markdown(recipe)
