@@ -19,7 +19,7 @@ $(BIN)/python -m tessel.search.jit.cache >/dev/null 2>&1 & \
 $(BIN)/python -m tessel.search.jit.cache
 endef
 
-.PHONY: install tune test test-slow coverage lint mutate bench gpu-report docs schemas clean
+.PHONY: install tune test test-slow coverage lint mutate bench frameworks gpu-report docs schemas clean
 
 install: $(VENV)/.installed
 	@echo 'installed; now: . $(VENV)/bin/activate'
@@ -57,6 +57,10 @@ docs: $(VENV)/.installed-docs
 
 schemas: $(VENV)/.installed-test
 	$(BIN)/python .ci/write_schemas.py
+
+# Exported plans, trained for three steps by pinned releases of the frameworks; a quarter of an hour.
+frameworks: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --report benchmarks/reports/frameworks_2026-11.md
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks

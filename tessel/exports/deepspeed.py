@@ -322,6 +322,7 @@ The configuration needs "gradient_accumulation_steps": $micro_batches$batch_sett
 """
 
 from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.activation_checkpointing import checkpointing
 from deepspeed.runtime.pipe import schedule
 
 STAGES = $stages
@@ -358,6 +359,8 @@ class PlannedPipelineModule(PipelineModule):
         layers = list(layers)
         if len(layers) != PARTS[-1]:
             raise ValueError(f"the model has {len(layers)} layers, the plan {PARTS[-1]}; see LAYERS")
+        if any(RECOMPUTE):  # DeepSpeed's own default cannot recompute a stage whose input has no gradient
+            options.setdefault("activation_checkpoint_func", checkpointing.non_reentrant_checkpoint)
         super().__init__(layers, *arguments, **options)
         if any(RECOMPUTE):
             self.activation_checkpoint_interval = int(RECOMPUTE[self.stage_id])

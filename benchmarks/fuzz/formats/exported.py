@@ -53,6 +53,7 @@ def _look_at_arguments(text: str) -> None:
 _IMPORTED = {
     "dataclasses",
     "deepspeed.pipe",
+    "deepspeed.runtime.activation_checkpointing",
     "deepspeed.runtime.pipe",
     "torch",
     "torchtitan.distributed.activation_checkpoint",

@@ -49,7 +49,8 @@ class _PipelineModule:
     rank = 0
     stages = 2
 
-    def __init__(self, layers: Sequence[object]) -> None:
+    def __init__(self, layers: Sequence[object], **options: object) -> None:
+        self.options = options
         self.global_rank, self.stage_id = self.rank, self.rank
         self.activation_checkpoint_interval = 0
         outer = self
@@ -78,12 +79,18 @@ def load(text: str, monkeypatch: pytest.MonkeyPatch | None = None) -> Any:
     schedule.PipeSchedule = _PipeSchedule  # type: ignore[attr-defined]
     for name in NAMES:
         setattr(schedule, name, type(name, (_Instruction,), {}))
+    checkpointing = ModuleType("deepspeed.runtime.activation_checkpointing.checkpointing")
+    checkpointing.non_reentrant_checkpoint = "non-reentrant"  # type: ignore[attr-defined]
+    activations = ModuleType("deepspeed.runtime.activation_checkpointing")
+    activations.checkpointing = checkpointing  # type: ignore[attr-defined]
     runtime = ModuleType("deepspeed.runtime.pipe")
     runtime.schedule = schedule  # type: ignore[attr-defined]
     modules = {
         "deepspeed": ModuleType("deepspeed"),
         "deepspeed.pipe": pipe,
         "deepspeed.runtime": ModuleType("deepspeed.runtime"),
+        "deepspeed.runtime.activation_checkpointing": activations,
+        "deepspeed.runtime.activation_checkpointing.checkpointing": checkpointing,
         "deepspeed.runtime.pipe": runtime,
         "deepspeed.runtime.pipe.schedule": schedule,
     }
@@ -280,6 +287,8 @@ def test_stages_take_their_layers_and_recompute_as_planned() -> None:
         module = base(["layer"] * 4)
         assert (module.bounds, module.activation_checkpoint_interval) == (bounds, interval)
         assert module.parts == [0, 2, 4]
+        assert module.options == {"activation_checkpoint_func": "non-reentrant"}
+    assert base(["layer"] * 4, activation_checkpoint_func=1).options == {"activation_checkpoint_func": 1}
     with pytest.raises(ValueError, match="the model has 3 layers, the plan 4"):
         exported["PlannedPipelineModule"](["layer"] * 3)
     with pytest.raises(ValueError, match="the job has 3 micro-batches on 2 stages"):

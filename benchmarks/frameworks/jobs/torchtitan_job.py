@@ -9,6 +9,7 @@ Usage: RANK=0 WORLD_SIZE=2 python titan.py FILE STORE STEPS
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import json
@@ -32,27 +33,33 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     load = _load_toml if path.suffix == ".toml" else _load_python
     size, micro_batches, replica, replicas, model, split = load(path, world)
-    whole = _copy_of(model)
+    whole = copy.deepcopy(model)
     schedule, parts, first, last = split()
-    difference = 0.0
+    difference, before = 0.0, copy.deepcopy(whole)
     for step in range(steps):
         tokens = torch.randint(
-            VOCABULARY, (replicas, size * micro_batches, LENGTH), generator=torch.Generator().manual_seed(step)
+            VOCABULARY,
+            (replicas, size * micro_batches, LENGTH),
+            generator=torch.Generator().manual_seed(step),
         )
         losses: list[torch.Tensor] = []
         own = tokens[replica]
-        schedule.step(*([own] if first else []), target=own if last else None, losses=losses if last else None)
+        schedule.step(
+            *([own] if first else []), target=own if last else None, losses=losses if last else None
+        )
         loss = _train_whole(whole, tokens.flatten(0, 1))
         if last:
             total = torch.stack([each.detach().float() for each in losses]).sum()
             difference = max(difference, _across(replicas, total, loss))
-        _update(parts, tokens.numel(), replicas)
+        _update(parts, tokens.numel())
     for part in parts:
         expected = dict(whole.named_parameters())
         for name, value in part.named_parameters():
             name = name.replace("_checkpoint_wrapped_module.", "")
-            difference = max(difference, float((_full(value) - expected[name]).abs().max()))
-    print("DIFFERENCE", json.dumps(difference), flush=True)
+            difference = max(difference, float((_full(value) - expected[name]).detach().abs().max()))
+    start = dict(before.named_parameters())
+    moved = max(float((value - start[name]).detach().abs().max()) for name, value in whole.named_parameters())
+    print("RESULT", json.dumps({"difference": difference, "moved": moved}), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -70,18 +77,26 @@ def _load_python(path: Path, world: int) -> Any:
     spec.loader.exec_module(exported)
     _import_without_triton("torchtitan.models.llama3")
     from torchtitan.distributed import ParallelDims
+    from torchtitan.distributed.utils import set_spmd_backend
+    from torchtitan.models.common.attention import ScaledDotProductAttention
     from torchtitan.models.llama3 import model_registry
     from torchtitan.models.llama3.config_registry import llama3_debugmodel
 
     base = llama3_debugmodel()
-    base.model_spec = model_registry("debugmodel", attn_backend="sdpa")
+    base.model_spec = model_registry("debugmodel")
+    for layer in base.model_spec.model.layers:  # its own kernels are compiled ones
+        layer.attention.inner_attention = ScaledDotProductAttention.Config()
     base.training.mixed_precision_param = "float32"
+    base.parallelism.spmd_backend = "partial_dtensor"  # the other one asks for a later torch with replicas
     config = exported.planned(base)
+    set_spmd_backend(config.parallelism.spmd_backend)
+    config.model_spec.model.update_from_config(config=config)
     dims = ParallelDims.from_config(config.parallelism, world)
     dims.build_mesh()
     torch.manual_seed(0)
     model = config.model_spec.model.build()
-    model.init_weights(buffer_device=torch.device("cpu"))
+    with torch.no_grad():
+        model.init_weights(buffer_device=torch.device("cpu"))
 
     def split() -> Any:
         return config.model_spec.pipelining_fn(
@@ -126,7 +141,8 @@ def _load_toml(path: Path, world: int) -> Any:
     arguments = spec.model_args["debugmodel"]
     torch.manual_seed(0)
     model = spec.model_cls(arguments)
-    model.init_weights(buffer_device=torch.device("cpu"))
+    with torch.no_grad():
+        model.init_weights(buffer_device=torch.device("cpu"))
 
     def split() -> Any:
         return spec.pipelining_fn(
@@ -137,15 +153,11 @@ def _load_toml(path: Path, world: int) -> Any:
     return size, config.training.local_batch_size // size, 0, 1, model, split
 
 
-def _copy_of(model: torch.nn.Module) -> torch.nn.Module:
-    import copy
-
-    return copy.deepcopy(model)
-
-
 def _loss(predicted: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Return the sum over tokens, as torchtitan's own loss."""
-    return torch.nn.functional.cross_entropy(predicted.flatten(0, 1).float(), tokens.flatten(), reduction="sum")
+    return torch.nn.functional.cross_entropy(
+        predicted.flatten(0, 1).float(), tokens.flatten(), reduction="sum"
+    )
 
 
 def _train_whole(whole: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
@@ -158,11 +170,11 @@ def _train_whole(whole: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return loss.detach()
 
 
-def _update(parts: list[torch.nn.Module], count: int, replicas: int) -> None:
-    """Take a step of gradient descent; of replicas torchtitan gives the mean."""
+def _update(parts: list[torch.nn.Module], count: int) -> None:
+    """Take a step of gradient descent; torchtitan sums over replicas, and divides the loss."""
     with torch.no_grad():
         for value in (value for part in parts for value in part.parameters()):
-            value -= RATE / count * replicas * value.grad
+            value -= RATE / count * value.grad
             value.grad = None
 
 
@@ -186,8 +198,8 @@ def _import_without_triton(name: str) -> None:
     """Import torchtitan without the compiler of its GPU kernels, none of which is called here."""
     if importlib.util.find_spec("triton") is not None:
         return
-    import torch._inductor.compile_fx  # which finds no compiler, and remembers that
 
+    importlib.import_module("torch._inductor.compile_fx")  # which finds no compiler, and remembers that
     stand_ins = {each: _Absent(each) for each in ("triton", "triton.language")}
     sys.modules.update(stand_ins)
     importlib.import_module(name)

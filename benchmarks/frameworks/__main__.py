@@ -1,0 +1,168 @@
+"""Train exported plans in torch, torchtitan and DeepSpeed, and write which of them end as one process does.
+
+    python -m benchmarks.frameworks --report benchmarks/reports/frameworks_2026-11.md
+
+Pinned releases are installed into a virtual environment of their own, without packages for GPUs. Each plan is
+trained for three steps by two processes over gloo, four where it has replicas, and losses and weights are
+held against those of one process. What a framework cannot run is refused by the export, whose reason is
+printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.frameworks.plans import plans
+from benchmarks.frameworks.ranks import train
+from tessel.errors import ScheduleError
+from tessel.exports.recipe import Recipe
+from tessel.jobs.exporting import export_recipe
+
+SHARED = (
+    "torch==2.13.0",
+    "torchdata",
+    "datasets<4.8",
+    "tokenizers",
+    "tyro",
+    "tomli",
+    "tensorboard",
+    "wandb",
+    "einops",
+    "pillow",
+    "torch_checkpointing",
+    "spmd_types==0.2.3",
+    "deepspeed==0.19.8",
+)
+"""In the environment; two releases of torchtitan lie beside it, each in a folder of its own."""
+
+TITANS = ("0.2.2", "0.3.0")
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """A framework and the release that trains.
+
+    Attributes:
+        name: for the table.
+        job: module of `benchmarks.frameworks.jobs`.
+        to: what the plan is exported to.
+        file: name of the exported file.
+        version: release of torchtitan.
+        path: folder of its package.
+    """
+
+    name: str
+    job: str
+    to: str
+    file: str
+    version: str | None = None
+    path: str = ""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--venv", type=Path, default=Path("out/frameworks"), help="folder of the releases")
+    parser.add_argument("--report", type=Path, help="write the table to this file, too")
+    given = parser.parse_args(arguments)
+    python = install(given.venv)
+    lines = [*_heading(), *_rows(frameworks(given.venv), python)]
+    if given.report is not None:
+        given.report.write_text("\n".join(lines) + "\n")
+
+
+def install(folder: Path) -> str:
+    """Return the interpreter of an environment with every release, made where it is not there."""
+    python = folder.absolute() / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet"]
+    subprocess.run([*pip, *SHARED], check=True)
+    for version in TITANS:
+        target = folder / f"torchtitan-{version}"
+        if not target.exists():
+            subprocess.run([*pip, "--no-deps", "--target", target, f"torchtitan=={version}"], check=True)
+    return str(python)
+
+
+def frameworks(folder: Path) -> tuple[Framework, ...]:
+    """Return the releases, of which torchtitan's lie in folders beside each other."""
+    paths = {version: str((folder / f"torchtitan-{version}").absolute()) for version in TITANS}
+    return (
+        Framework(name="torch 2.13.0", job="torch_job", to="torch", file="orders.csv"),
+        *(
+            Framework(
+                name=f"torchtitan {version}",
+                job="torchtitan_job",
+                to="torchtitan",
+                file="titan.toml" if version == "0.2.2" else "titan.py",
+                version=version,
+                path=path,
+            )
+            for version, path in paths.items()
+        ),
+        Framework(name="DeepSpeed 0.19.8", job="deepspeed_job", to="deepspeed", file="planned.py"),
+    )
+
+
+def outcome(framework: Framework, recipe: Recipe, python: str = sys.executable) -> str:
+    """Return what became of a plan in a framework: a difference, the export's refusal, or what failed."""
+    if framework.to == "torch" and (recipe.data_parallel > 1 or any(recipe.recompute)):
+        return "not in the file: the CSV has orders alone"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / framework.file
+        try:
+            export_recipe(recipe, framework.to, path, version=framework.version)
+        except ScheduleError as error:
+            return f"refused: {error}"
+        ranks = recipe.devices * recipe.data_parallel
+        found = train(framework.job, path, ranks, python=python, path=framework.path)
+    if found.difference is None:
+        return f"**failed**: {found.error}"
+    verdict = "exact" if found.difference <= TOLERANCE < found.moved else "**differs**"
+    return f"{verdict}, {found.difference:.0e} (weights moved by {found.moved:.0e})"
+
+
+def _heading() -> Iterator[str]:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
+    yield "# Exported plans, trained by the frameworks themselves"
+    yield ""
+    yield (
+        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {commit.stdout.strip()}, Python "
+        f"{sys.version.split()[0]}, CPUs and gloo, by `make frameworks`. Each plan has eight layers on two "
+        "ranks and four micro-batches unless it says otherwise. Three steps of gradient descent; the figure "
+        "is how far the loss or a weight of any rank is from those of one process, at most."
+    )
+    yield ""
+    yield (
+        "torchtitan splits, parallelises and schedules its debug model by the file; the loop around it is "
+        "the benchmark's, since the trainer of both releases asks for a GPU. 0.3.0 has "
+        '`spmd_backend="partial_dtensor"` and SDPA attention, whose own kernels are compiled. DeepSpeed\'s '
+        "engine trains a model of its own, with `gradient_clipping` 0."
+    )
+    yield ""
+
+
+def _rows(releases: Sequence[Framework], python: str) -> Iterator[str]:
+    recipes: Mapping[str, Recipe] = plans()
+    yield "| framework | plan | result |"
+    yield "|---|---|---|"
+    for release in releases:
+        for name, recipe in recipes.items():
+            row = f"| {release.name} | {name} | {outcome(release, recipe, python)} |"
+            print(row, flush=True)
+            yield row
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Frameworks train what is exported as one process does: torch, and what `make frameworks` has installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from layer_plans import profile, saved_plan
+
+from benchmarks.frameworks.__main__ import TOLERANCE, frameworks, outcome
+from benchmarks.frameworks.plans import plans
+from benchmarks.frameworks.ranks import Trained, train
+from tessel.engine.actions import actions_from_csv, schedule_of_actions
+from tessel.exports.recipe import Recipe, recipe_of_schedule
+from tessel.exports.torchtitan import orders_csv
+from tessel.planning.layout import Layout
+
+pytestmark = pytest.mark.torch
+
+INSTALLED = Path(__file__).parents[3] / "out" / "frameworks"
+PYTHON = INSTALLED / "bin" / "python"
+RELEASES = {release.name: release for release in frameworks(INSTALLED)}
+OTHERS = [name for name in RELEASES if not name.startswith("torch ")]
+PLANS = plans()
+
+ORDERS = {
+    "micro-batches out of order": (
+        (0, 1),
+        "0F0,0F2,0F1,0B2,0B0,0F3,0B3,0B1\n1F2,1B2,1F0,1B0,1F3,1B3,1F1,1B1\n",
+    ),
+    "fewer micro-batches than ranks": ((0, 1), "0F0,0B0\n1F0,1B0\n"),
+    "ranks the other way round": ((1, 0), "1F0,1B0,1F1,1B1\n0F0,0F1,0B0,0B1\n"),
+    "stages side by side and alone": (
+        (0, 0, 1, 0, 1),
+        "0F1,1F1,0F0,1F0,3F1,3F0,3B1,3B0,1B1,0B1,1B0,0B0\n2F1,2F0,4F1,4B1,4F0,4B0,2B1,2B0\n",
+    ),
+}
+
+
+def recipe_of(devices: tuple[int, ...], order: str) -> Recipe:
+    """Stages on these devices in this order, numbered as any plan."""
+    layout = Layout(
+        data_parallel=1,
+        pipeline=2,
+        micro_batch=1,
+        micro_batches=1,
+        placement="custom",
+        stage_devices=devices,
+        cuts=tuple((stage, stage) for stage in range(len(devices))),
+    )
+    made = saved_plan(layout=layout, order="gpipe", model=profile(blocks=len(devices) - 2))
+    return recipe_of_schedule(schedule_of_actions(made.schedule.placement, actions_from_csv(order)))
+
+
+def assert_exact(found: Trained) -> None:
+    assert found.error == ""
+    assert found.difference is not None
+    assert found.difference <= TOLERANCE < found.moved
+
+
+def test_torch_runs_any_order_on_any_map_of_stages(tmp_path: Path) -> None:
+    for number, (devices, order) in enumerate(ORDERS.values()):
+        (tmp_path / f"{number}.csv").write_text(orders_csv(recipe_of(devices, order)))
+    assert_exact(train("torch_job", tmp_path, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PYTHON.exists(), reason="`make frameworks` has installed no frameworks")
+@pytest.mark.parametrize("name", OTHERS)
+def test_frameworks_train_each_kind_of_plan_or_are_refused_it(name: str) -> None:
+    found = {plan: outcome(RELEASES[name], recipe, str(PYTHON)) for plan, recipe in PLANS.items()}
+    assert {plan: text for plan, text in found.items() if not text.startswith(("exact", "refused"))} == {}
+    assert found["1F1B"].startswith("exact")
+
+
+@pytest.mark.skipif(not PYTHON.exists(), reason="`make frameworks` has installed no frameworks")
+@pytest.mark.parametrize("name", OTHERS)
+def test_frameworks_take_the_file_of_a_plan(name: str) -> None:
+    """It is parsed, its modules are those of the model, and the first steps end as in one process."""
+    assert outcome(RELEASES[name], PLANS["one micro-batch"], str(PYTHON)).startswith("exact")
