@@ -99,7 +99,7 @@ def _train_whole(whole: torch.nn.Sequential, tokens: torch.Tensor) -> float:
     with torch.no_grad():
         for value in whole.parameters():
             assert value.grad is not None
-            value -= RATE * value.grad
+            value.sub_(value.grad, alpha=RATE)
     return float(loss.detach())
 
 

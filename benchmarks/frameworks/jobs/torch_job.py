@@ -82,7 +82,7 @@ def _descend(model: torch.nn.Module) -> None:
     with torch.no_grad():
         for value in model.parameters():
             if value.grad is not None:
-                value -= RATE * value.grad
+                value.sub_(value.grad, alpha=RATE)
                 value.grad = None
 
 

@@ -166,7 +166,8 @@ def _train_whole(whole: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     loss.backward()
     with torch.no_grad():
         for value in whole.parameters():
-            value -= RATE / tokens.numel() * value.grad
+            assert value.grad is not None
+            value.sub_(value.grad, alpha=RATE / tokens.numel())
     return loss.detach()
 
 
@@ -174,7 +175,8 @@ def _update(parts: list[torch.nn.Module], count: int) -> None:
     """Take a step of gradient descent; torchtitan sums over replicas, and divides the loss."""
     with torch.no_grad():
         for value in (value for part in parts for value in part.parameters()):
-            value -= RATE / count * value.grad
+            assert value.grad is not None
+            value.sub_(value.grad, alpha=RATE / count)
             value.grad = None
 
 
