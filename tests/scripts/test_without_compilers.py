@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import kernel_physics
+import msgspec
 import pytest
 from tuned_model import tuned_model
 
@@ -113,7 +114,8 @@ def test_what_needs_one_says_which_and_how_to_get_it(tmp_path: Path, command: st
 def test_what_needs_an_extra_says_which(tmp_path: Path, command: str, extra: str, left_out: str) -> None:
     schedule = ONE_F_ONE_B.build(shapes.vshape(2), micro_batches=2)
     save(schedule, tmp_path / "schedule.json")
-    tuned = tuned_model([(10.0, 21.0, 11.0, 12.0), (13.0, 27.0, 14.0, 15.0)])
+    made_up = tuned_model([(10.0, 21.0, 11.0, 12.0), (13.0, 27.0, 14.0, 15.0)])
+    tuned = msgspec.structs.replace(made_up, model="mlp:tiny")
     budget = SearchBudget(0.1)
     save_plan(
         build_plan(tuned, micro_batches=2, memory_limit_bytes=None, budget=budget), tmp_path / "plan.json"

@@ -104,6 +104,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "node_link": ((*RUN, "--node-devices", "2"), ("--node-link", "500GB/s"), ("--node-link", "1TB/s")),
     "optimizer": (RUN, (), ("--optimizer", "sgd")),
     "runtime": (RUN, (), ("--runtime", "deepspeed")),
+    "sharding": (RUN, ("--sharding", "optimizer"), ("--sharding", "parameters")),
     "global_batch": (RUN, ("--global-batch", "8"), ("--global-batch", "16")),
     "micro_batches": (RUN, ("--micro-batches", "8"), ("--micro-batches", "16")),
     "placement": (FREE, ("--placement", "vshape"), ("--placement", "zbv")),
