@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ from hypothesis import settings
 
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's `&` does, and every child inherits
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.disable()
 
