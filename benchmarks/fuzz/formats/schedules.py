@@ -111,11 +111,12 @@ def tessel_file_format() -> Format:
 def plan_format() -> Format:
     from tessel.errors import ScheduleError
     from tessel.exports.recipe import recipe_of_plan
+    from tessel.jobs.plan import Plan
     from tessel.loading import load_plan
 
     def read(folder: Path) -> None:
         plan = load_plan(folder / "plan.json")
-        write_all(plan.schedule, plan, folder)
+        write_all(plan.schedule, Plan(tuned=plan), folder)
         with contextlib.suppress(ScheduleError):  # its stages are no chain
             export_all(recipe_of_plan(plan))
 

@@ -23,7 +23,7 @@ def write_all(schedule: Any, plan: Any, folder: Path) -> None:
         suffixes.append(".svg")  # takes a hundred times as long as the others
     for suffix in suffixes:
         path = folder / f"drawn{suffix}"
-        title = "title" if plan is None else f"{plan.model} on {plan.device_model}"
+        title = "title" if plan is None else plan.title
         write_picture(schedule, plan, path, title=title)
         _LOOKS[suffix](path.read_text())
 

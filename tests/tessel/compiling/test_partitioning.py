@@ -64,7 +64,6 @@ def test_a_torch_module_is_partitioned_and_stays_as_it_was(tmp_path: Path) -> No
     ("source", "options", "message"),
     [
         ("mlp:tiny", {"jobs": 0}, "jobs is 0; it is at least 1"),
-        ("mlp:tiny", {"trial_budget": 0}, "trial_budget is 0; it is at least 1"),
         ("mlp:tiny", {"example_inputs": 1}, "mlp:tiny has inputs of its own"),
         (3, {}, "model is a int; give a torch module"),
         ("mlp:tiny", {"thread": 1}, "unexpected keyword argument 'thread'"),

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from scripts.terminal.console import format_numbers, print_table
+from scripts.terminal.console import print_table
+from tessel.jobs.shown.formatting import format_numbers
 from tessel.progress import bars, messages
 from tessel.progress.bars import describe_rest
 
