@@ -150,7 +150,7 @@ def _plan(options: argparse.Namespace) -> list[Row]:
     rows = _read_rows(options.out, Row)
     for path in options.layers:
         layers = msgspec.json.decode(path.read_bytes(), type=LayersPlan)
-        for row in plan_cases(layers, options.devices, work=options.work, link=options.LINK, known=rows):
+        for row in plan_cases(layers, options.devices, work=options.work, link=options.link, known=rows):
             rows.append(row)
             line = msgspec.json.encode(row)
             print(line.decode(), file=sys.stderr, flush=True)

@@ -58,9 +58,9 @@ def test_a_prompt_leaves_out_the_kernel_itself_as_a_neighbour() -> None:
 
 def test_an_example_says_what_could_have_been_written() -> None:
     taught = measured_examples(KNOWN)[2]
-    example = training_example_of(taught, KNOWN, np.random.default_rng(3))
-    example, grammar = example_of(example), Grammar(taught.space)
-    for answer, row in enumerate(example.rows):
+    candidates = training_example_of(taught, KNOWN, np.random.default_rng(3))
+    example, grammar = example_of(candidates), Grammar(taught.space)
+    for answer, row in enumerate(candidates.rows):
         values = grammar.values(row)
         for index, step in enumerate(grammar.steps):
             options = grammar.options(step, values[:index])

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
-import typer
 
+from tessel.errors import UsageError
 from tessel.jobs.inputs.arguments import describe_shapes, parse_shape_choices, parse_shapes, parse_values
 
 
@@ -33,15 +33,13 @@ def test_shapes_of_one_input_are_sets_with_what_all_share_the_largest_first() ->
     ],
 )
 def test_shapes_that_make_no_sets_are_refused(given: list[str], message: str) -> None:
-    with pytest.raises(typer.BadParameter, match=message):
+    with pytest.raises(UsageError, match=message):
         parse_shape_choices(given)
 
 
 def test_a_command_that_takes_one_shape_says_who_takes_several() -> None:
     assert parse_shapes(["a=2", "b=3"]) == {"a": (2,), "b": (3,)}
-    with pytest.raises(
-        typer.BadParameter, match=r"gives b 2 shapes, and this command takes one; `tessel tune`"
-    ):
+    with pytest.raises(UsageError, match=r"gives b 2 shapes, and this command takes one; `tessel tune`"):
         parse_shapes(["a=2", "b=3", "b=4"])
 
 
@@ -76,5 +74,5 @@ def test_values_are_numbers_or_truth_values() -> None:
     ],
 )
 def test_values_that_are_none_are_refused(given: list[str], message: str) -> None:
-    with pytest.raises(typer.BadParameter, match=message):
+    with pytest.raises(UsageError, match=message):
         parse_values(given)
