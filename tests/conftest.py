@@ -19,7 +19,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
@@ -29,8 +29,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's `&` does
 
 gc.disable()
 
-settings.register_profile("repeatable", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None)
+_LOADED = [HealthCheck.too_slow]  # measures the machine's load
+settings.register_profile("repeatable", deadline=None, derandomize=True, suppress_health_check=_LOADED)
+settings.register_profile("explore", deadline=None, suppress_health_check=_LOADED)
 settings.load_profile("repeatable")
 
 _LONG = ("tuner", "scripts", "examples", "cost_model")
