@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tessel.errors import DocumentError, InfeasibleError
@@ -28,6 +28,8 @@ LATENCIES = st.floats(10.0, 1e6)
 def test_blocks_are_never_shorter_than_what_was_measured(
     latencies: list[tuple[float, float, float, float]],
 ) -> None:
+    # a joint backward longer than its halves is replaced by them
+    assume(all(joint <= first + second for _, joint, first, second in latencies[1:]))
     tuned = tuned_model(latencies)
     step_us = choose_step_us(tuned.stages)
     placement = place_stages(tuned, step_us=step_us)
