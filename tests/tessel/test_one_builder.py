@@ -136,3 +136,19 @@ def test_both_give_the_same_placement_memory_and_step(case: Stages) -> None:
     assert one.step_us == pytest.approx(other.step_us)
     assert one.memory_bytes == other.memory_bytes
     assert one.synchronisation_us == pytest.approx(other.synchronisation_us)
+
+
+def test_the_device_with_both_copies_of_a_stage_exchanges_nothing() -> None:
+    """The middle one of three, in opposite directions: it sums the gradients of both where they are."""
+    tuned = tuned_model([(10.0, 15.0, 10.0, 5.0)] * 3)
+    weights = tuple(msgspec.structs.replace(stage, weight_bytes=1000) for stage in tuned.stages)
+    case = Stages(
+        tuned=msgspec.structs.replace(tuned, stages=weights),
+        recompute=(False,) * 3,
+        copies=2,
+        optimizer="sgd",
+        memory=None,
+    )
+    for figures in (case.as_measured(), case.as_table()):
+        exchanged = {stage for each in figures.synchronisations for stage in each.stages}
+        assert exchanged == {0, 2, 3, 5}

@@ -37,6 +37,7 @@ from tessel.planning.costs.stage_figures import (
     collective_link,
     figures_of_sums,
     position_speeds,
+    replica_positions,
 )
 from tessel.planning.cutting.cut import Section
 from tessel.planning.cutting.run_prices import RunPrices, layer_times
@@ -74,7 +75,7 @@ class _Terms:
         gradients: running sums of each layer's least microseconds from its output's gradient to its input's.
         ends_with_gradient: whether the last block of a device is always a gradient that others wait for.
         synchronisation: microseconds of an all-reduce as latency, and per byte of reduced weights.
-        update_us: microseconds of the optimizer, of all layers; 0 where devices differ.
+        update_us: microseconds of the optimizer, of all layers and copies; 0 where devices differ.
     """
 
     sums: LayerSums
@@ -187,6 +188,7 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
         least = np.minimum(np.diff(sums.backward), np.diff(sums.backward_input))
         gradients = np.concatenate(([0.0], np.cumsum(least)))
     speeds = position_speeds(layout, job.cluster)
+    copies_apart = copies if job.sharding == "none" else 1  # else each updates its part
     return _Terms(
         sums=sums,
         shares=shares_of(
@@ -201,7 +203,7 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
         gradients=gradients,
         ends_with_gradient=sums.has_backward and not splits,
         synchronisation=_synchronisation(degrees, copies, sums, job),
-        update_us=copies * sum(figures.update_us) if len(set(speeds.tolist())) == 1 else 0.0,
+        update_us=sum(figures.update_us) * copies_apart if len(set(speeds.tolist())) == 1 else 0.0,
     )
 
 
@@ -222,12 +224,13 @@ def _synchronisation(family: Family, copies: int, sums: LayerSums, job: Job) -> 
         return 0.0, 0.0
     if SHARDINGS.index(job.sharding) >= 2:
         return 0.0, 0.0  # hidden behind backwards, as far as they are longer
-    layout, devices = family.any_layout(sums.num_layers), family.data_parallel * copies
+    layout = family.any_layout(sums.num_layers)
     large = 1e9
     found = []
-    for position in range(family.pipeline if cluster.intra_node is not None else 1):
-        positions = sorted({position, family.pipeline - 1 - position} if copies == 2 else {position})
-        link = collective_link(layout, cluster, positions)
+    are_alike = cluster.intra_node is None and (copies == 1 or family.pipeline % 2 == 0)
+    for position in range(1 if are_alike else family.pipeline):
+        positions = replica_positions(position, pipeline=family.pipeline, copies=copies)
+        link, devices = collective_link(layout, cluster, positions), family.data_parallel * len(positions)
         exchange = link.all_reduce_us if job.sharding == "none" else link.scatter_us
         one, two = (exchange(factor * large * ratio, devices) for factor in (1, 2))
         found.append((max(0.0, 2 * one - two), (two - one) / large))

@@ -469,11 +469,19 @@ def replicas_of(layout: Layout) -> int:
     return layout.data_parallel * copies_of(layout)
 
 
-def _replica_link(layout: Layout, cluster: Cluster, stage: int) -> Link:
-    """Return the link over which the replicas of a stage exchange."""
-    down = layout.device_of(stage)
-    positions = sorted({down, layout.pipeline - 1 - down}) if copies_of(layout) == 2 else [down]
-    return collective_link(layout, cluster, positions)
+def replica_positions(position: int, *, pipeline: int, copies: int) -> tuple[int, ...]:
+    """Return the positions of a pipeline that hold the same layers, a given one of them.
+
+    With two copies in opposite directions those are two, but for the middle one of an odd number.
+    """
+    return (position,) if copies == 1 else tuple(sorted({position, pipeline - 1 - position}))
+
+
+def _ring(layout: Layout, cluster: Cluster, stage: int) -> tuple[Link, int]:
+    """Return the link over which the replicas of a stage exchange, and on how many devices they are."""
+    position = layout.device_of(stage)
+    positions = replica_positions(position, pipeline=layout.pipeline, copies=copies_of(layout))
+    return collective_link(layout, cluster, positions), layout.data_parallel * len(positions)
 
 
 def _synchronisations(sums: LayerSums, layout: Layout, job: Job) -> tuple[Collective, ...]:
@@ -482,18 +490,17 @@ def _synchronisations(sums: LayerSums, layout: Layout, job: Job) -> tuple[Collec
     That is an all-reduce of its gradients, or a reduce-scatter where they divide the optimizer's state; where
     gradients are divided, each backward has done it.
     """
-    copies, replicas = copies_of(layout), replicas_of(layout)
-    if replicas == 1 or SHARDINGS.index(job.sharding) >= 2:
+    if SHARDINGS.index(job.sharding) >= 2:
         return ()
     found = []
     num_stages = len(layout.cuts)
     for stage, (first, last) in enumerate(layout.cuts):
         num_bytes = float(sums.reduced[last + 1] - sums.reduced[first]) * job.optimizer.gradient_ratio
-        link = _replica_link(layout, job.cluster, stage)
+        link, devices = _ring(layout, job.cluster, stage)
         exchange = link.all_reduce_us if job.sharding == "none" else link.scatter_us
-        us = exchange(num_bytes, replicas)
+        us = exchange(num_bytes, devices)
         if us:
-            found.append(Collective((stage, stage + num_stages)[:copies], us))
+            found.append(Collective((stage, stage + num_stages)[: copies_of(layout)], us))
     return tuple(found)
 
 
@@ -506,15 +513,14 @@ class _Hidden(NamedTuple):
 
 def _hidden_collectives(sums: LayerSums, layout: Layout, job: Job, run: _Run) -> _Hidden:
     """Return the all-gather of a stage's weights, and the reduce-scatter of its gradients."""
-    replicas, level = replicas_of(layout), SHARDINGS.index(job.sharding)
-    if replicas == 1 or level < 2:
+    level = SHARDINGS.index(job.sharding)
+    if replicas_of(layout) == 1 or level < 2:
         return _Hidden(0.0, 0.0)
-    links = [_replica_link(layout, job.cluster, stage) for stage in range(len(layout.cuts))]
-    links *= copies_of(layout)
+    rings = [_ring(layout, job.cluster, stage) for stage in range(len(layout.cuts))] * copies_of(layout)
 
     def exchanged(num_bytes: FloatArray) -> FloatArray:
-        each = [link.scatter_us(float(size), replicas) for link, size in zip(links, num_bytes, strict=True)]
-        return np.array(each)
+        sizes = zip(rings, map(float, num_bytes), strict=True)
+        return np.array([link.scatter_us(size, devices) for (link, devices), size in sizes])
 
     gradients = run.of_sums(sums.reduced) * job.optimizer.gradient_ratio
     return _Hidden(
@@ -525,17 +531,11 @@ def _hidden_collectives(sums: LayerSums, layout: Layout, job: Job, run: _Run) ->
 
 def _gathers(sums: LayerSums, layout: Layout, job: Job, run: _Run) -> tuple[float, ...]:
     """Return microseconds by device of gathering the weights that replicas have updated a part of each."""
-    replicas = replicas_of(layout)
-    if replicas == 1 or job.sharding not in ("optimizer", "gradients") or not job.optimizer.updates:
+    if job.sharding not in ("optimizer", "gradients") or not job.optimizer.updates:
         return (0.0,) * layout.pipeline
-    num_stages = len(layout.cuts)
-    trained = run.of_sums(sums.trained)
-    us = np.array(
-        [
-            _replica_link(layout, job.cluster, stage % num_stages).scatter_us(float(trained[stage]), replicas)
-            for stage in range(len(run.groups))
-        ]
-    )
+    rings = [_ring(layout, job.cluster, stage) for stage in range(len(layout.cuts))] * copies_of(layout)
+    sizes = zip(rings, map(float, run.of_sums(sums.trained)), strict=True)
+    us = np.array([link.scatter_us(size, devices) for (link, devices), size in sizes])
     return tuple(sum_by_device(run.groups, us, layout.pipeline).tolist())
 
 

@@ -38,7 +38,7 @@ LOWERED = {
     "tvm": ("12", "6435eac23264427d", "05b3e8909ec2995d"),
     "blas": ("12", "9a60fc0104e428a9", "9a60fc0104e428a9"),
     "packed_matmul": ("7", "132a211ea664345a", "c5040c363fe9b627"),
-    "attention": ("4", "f5ebacf99ce2880b", "d8b497bbc06284b3"),
+    "attention": ("4", "59bed6b561d4510b", "c50052cb7e1d3fd9"),
     "nhwc": ("9", "b2b4ed79135a9da1", "944d5c0e64581cbb"),
 }
 """The version of each backend's kernels, and the digests of the kernels that it has for `PROGRAMS`, on a CPU

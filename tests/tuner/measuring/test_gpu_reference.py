@@ -18,7 +18,7 @@ from tuner.measuring.messages import WRONG_NUMBERS, Build, Compare, Compared, Do
 from tuner.measuring.module_json import json_of
 from tuner.measuring.worker import server
 from tuner.measuring.worker.inputs import DrawnInputs
-from tuner.measuring.worker.runtimes import Here
+from tuner.measuring.worker.runtimes import LocalRuntime
 from tuner.measuring.worker.server import Worker
 from tuner.targets.resolution import resolve_target
 from tuner.targets.target import Target
@@ -42,7 +42,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], 
         monkeypatch.setattr(server, "build_planned", lambda module, target: build_planned(module, CPU))
         target = resolve_target("nvidia/nvidia-h100")
         made = Worker(Start(target=target, backends=("tvm",), memory_limit_bytes=None, folder=str(tmp_path)))
-        made.place = Here(CPU)
+        made.place = LocalRuntime(CPU)
         made.inputs = DrawnInputs(made.place.tensor)
         return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -20,6 +21,8 @@ from tessel.profiles.profile import Branches
 from tessel.search import SearchBudget
 from tests.samples.plan_samples import MIB, branched, random_profile, small_cluster
 
+LINK, SLOW = Link(bytes_per_s=1e9, latency_us=1.0), Link(bytes_per_s=1e6, latency_us=5.0)
+
 BLOCKING = Runtime(name="blocking", has_blocking_hops=True, hop_overhead_us=15.0)
 
 
@@ -36,7 +39,7 @@ def cluster_of(seed: int, devices: int) -> Cluster:
     return small_cluster(devices, memory_bytes=limit)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(16))
 def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
     rng = np.random.default_rng(seed)
     profile = random_profile(
@@ -48,14 +51,15 @@ def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
         tensor=(2, 4) if seed % 4 == 3 else (2,) if seed % 4 == 0 else (),
     )
     profile = branched(profile, Branches(2, 3) if seed % 8 == 3 else Branches(1, 3))
-    cluster = cluster_of(seed, 4 if seed % 2 else 2)
+    # Of three devices the middle one has both copies of a pipeline in opposite directions.
+    cluster = cluster_of(seed, 3 if seed >= 12 else 4 if seed % 2 else 2)
     options = PlanOptions()
     job = Job(
         cluster=cluster,
         global_batch=4,
         optimizer=OPTIMIZERS["adam" if seed % 2 else "sgd"],
         runtime=BLOCKING if seed % 6 == 5 else OVERLAPPED,
-        sharding=SHARDINGS[seed // 2 % 4],
+        sharding=SHARDINGS[seed % 4 if seed >= 12 else seed // 2 % 4],
     )
     problem = Problem(profile, job, options)
     pool = Pool(problem, SearchBudget(work_limit=None, time_limit_s=None))
@@ -89,3 +93,28 @@ def test_the_bound_by_cuts_knows_a_heavy_layer_and_memory() -> None:
         found.append(bounds.by_cuts(family, problem.sums(family), problem.prices(family)).step_us)
         assert found[-1] >= bounds.quick(family, problem.sums(family), problem.prices(family)).step_us * 0.9
     assert found[1] >= found[0]
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize(("update_us", "link"), [(1e9, LINK), (0.0, SLOW)], ids=["update", "exchange"])
+def test_copies_share_a_long_update_and_a_long_exchange(
+    devices: int, sharding: str, update_us: float, link: Link
+) -> None:
+    """With little else to do, a step in opposite directions is its update or its exchange."""
+    profile = random_profile(np.random.default_rng(3), devices, has_update=True)
+    (table,) = profile.tables
+    costs = tuple(msgspec.structs.replace(cost, update_us=update_us) for cost in table.costs)
+    profile = msgspec.structs.replace(profile, tables=(msgspec.structs.replace(table, costs=costs),))
+    cluster = Cluster(devices=devices, hop=LINK, collective=link)
+    job = Job(cluster=cluster, global_batch=2, optimizer=OPTIMIZERS["adam"], sharding=sharding)
+    options = PlanOptions(pipeline=devices, placements=("xshape",))
+    pool = Pool(Problem(profile, job, options), SearchBudget(work_limit=None, time_limit_s=None))
+    found = list(families(profile, cluster, global_batch=2, options=options))
+    for family in found:
+        sums = pool.problem.sums(family)
+        bound = FamilyBounds(job, options).of_every_cut(family, sums)
+        for cut in every_cut(family.sections(devices), may_recompute=False):
+            candidate = pool.search(pool.price(family, cut), pool.budget.part(1e-3), seed=0)
+            assert bound <= candidate.step_us < np.inf
+    assert found
