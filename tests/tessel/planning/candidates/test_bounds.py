@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from tessel.planning.candidates.bounds import FamilyBounds
+from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds, family_shares
 from tessel.planning.candidates.candidate import has_headroom
-from tessel.planning.candidates.families import families
+from tessel.planning.candidates.families import Family, families
 from tessel.planning.candidates.pool import Pool
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
@@ -127,3 +127,32 @@ def test_copies_share_a_long_update_and_a_long_exchange(
             candidate = pool.search(pool.price(family, cut), pool.budget.part(1e-3), seed=0)
             assert bound <= candidate.step_us < np.inf
     assert found
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_what_experts_hold_fits_as_a_whole_and_layer_by_layer(sharding: str) -> None:
+    """On one stage a plan fits into exactly what it holds; nothing fits into less than its weights."""
+    profile = with_experts(random_profile(np.random.default_rng(7), 4, is_tied=True), EXPERTS)
+    options = PlanOptions(pipeline=1, recompute=False)
+
+    def bound_of(family: Family, memory_bytes: int | None) -> tuple[FamilyBound, Problem]:
+        cluster = small_cluster(4, memory_bytes=memory_bytes)
+        job = Job(cluster=cluster, global_batch=4, optimizer=OPTIMIZERS["adam-mixed"], sharding=sharding)
+        problem = Problem(profile, job, options)
+        bounds = FamilyBounds(job, options)
+        return bounds.quick(family, problem.sums(family), problem.prices(family)), problem
+
+    found = list(families(profile, small_cluster(4), global_batch=4, options=options))
+    assert {family.expert_parallel for family in found} == {1, 2}
+    for family in found:
+        _, problem = bound_of(family, None)
+        figures = problem.figures(family, family.any_layout(4))
+        (held,) = figures.static_bytes
+        prices = problem.prices(family)
+        assert prices.static[0, 4] == pytest.approx(held, abs=1)
+        needed = held + int(prices.saved[0, 4])
+        assert bound_of(family, needed)[0].reason == ""
+        gathered = family_shares(family, problem.sums(family), problem.job)
+        least = held - int(problem.sums(family).peak.max())
+        if not gathered.gathered and not gathered.gradient:
+            assert "weights, gradients and optimizer state need" in bound_of(family, least - 2)[0].reason
