@@ -19,9 +19,7 @@ def draw_schedule(placement: Placement, micro_batches: int, rng: np.random.Gener
         for _ in range(micro_batches)
     ]
     pending = {
-        (block.name, m): set(run.waits_for[block.name])
-        for m, run in enumerate(runs)
-        for block in run.blocks
+        (block.name, m): set(run.waits_for[block.name]) for m, run in enumerate(runs) for block in run.blocks
     }
     free = [0] * placement.devices
     lag_of = {
