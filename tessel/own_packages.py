@@ -1,7 +1,8 @@
 """Whether Tessel's packages are found, or others of their names in their place.
 
 All but `tessel` have common names. A user's own `scripts/` or `tuner.py`, or another distribution's
-`records`, that comes first on Python's path would be imported instead. Checked in tests/tessel/test_own_packages.py.
+`records`, that comes first on Python's path would be imported instead.
+Checked in tests/tessel/test_own_packages.py.
 """
 
 from __future__ import annotations

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from tessel.picture.figures import comparison_figure, gains_figure, schedule_figure
     from tessel.picture.page import GraphPart, PageModel, PagePart, PageTable, PageVariant, page_document
     from tessel.picture.partition_graph import GraphNode, draw_partition, partition_figure
+    from tessel.picture.sizes import SCREEN_INCHES
     from tessel.picture.style import PictureStyle, load_style
     from tessel.picture.text import text_grid
     from tessel.picture.trace import MeasuredSlice, trace_document
 
 __all__ = [
+    "SCREEN_INCHES",
     "ArtistArgs",
     "Bar",
     "DescribedFigure",
@@ -59,6 +61,7 @@ __all__ = [
 ]
 
 _MODULE_BY_NAME = {
+    "SCREEN_INCHES": "tessel.picture.sizes",
     "ArtistArgs": "tessel.picture.draw",
     "Bar": "tessel.picture.bars",
     "DescribedFigure": "tessel.picture.captions",
