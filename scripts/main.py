@@ -16,11 +16,10 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from scripts import installation
 from scripts.app import app
 from scripts.options import completion_words
 from scripts.terminal import output_streams
-from tessel.jobs import jit_fallback, search_thread
+from tessel.jobs import search_thread
 from tessel.progress import interrupts, messages
 from tessel.progress.control_characters import printable
 
@@ -38,7 +37,6 @@ def run() -> None:
     if completion_words.is_asked():
         completion_words.answer(lambda: main(sys.argv[1:]))
         sys.exit(0)
-    jit_fallback.own_process()
     # Schedules of 64 devices and 512 micro-batches are a million live objects; looking through them for
     # garbage as often as Python does took a third of the time to compare and draw them.
     gc.set_threshold(100_000, 50, 50)
@@ -90,6 +88,8 @@ def main(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
     except ModuleNotFoundError as error:
+        from scripts import installation
+
         module = (error.name or "").partition(".")[0]
         if module in _DISTRIBUTION_BY_MODULE:
             missing = _DISTRIBUTION_BY_MODULE[module]
@@ -113,6 +113,9 @@ _DISTRIBUTION_BY_MODULE = {
     "tvm_ffi": "apache-tvm-ffi",
     "xgboost": "xgboost-cpu",
     "scipy": "scipy",
+    "sqlalchemy": "sqlalchemy",
+    "matplotlib": "matplotlib",
+    "ml_dtypes": "ml-dtypes",
     "psutil": "psutil",
     "cloudpickle": "cloudpickle",
     "threadpoolctl": "threadpoolctl",

@@ -8,7 +8,7 @@ options that were renamed are still read by their old names.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -17,6 +17,9 @@ from scripts.options import option_rules
 from scripts.options.rules.rule import CommandLine
 from scripts.terminal import output_streams
 from tessel.progress import messages
+
+MARKUP: Literal["markdown"] = "markdown"
+"""How docstrings of commands are read."""
 
 _FROM_USER = "COMMANDLINE"
 

@@ -14,7 +14,6 @@ from scripts.options import completion
 from scripts.options.dataclass_options import takes_options
 from tessel.jobs import jit_fallback, search_thread
 from tessel.jobs.inputs.arguments import check_folder, parse_limits
-from tessel.jobs.inputs.limits import only_time
 from tessel.progress import interrupts
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def schedule(
     options.check()
     placement = find_placement(shape, blocks)
     limits = None if options.memory is None else parse_limits(options.memory, placement.devices)
-    jit_fallback.compile_or_do_without(only_time(options.work, options.time_limit))
+    jit_fallback.compile_if_needed()
     options.check_looks()
     if options.frontier:
         if options.micro_batches is None:

@@ -70,7 +70,9 @@ def write_picture(
         raise UsageError(
             f"{out} has the suffix {out.suffix or '(none)'}; end it with one of {', '.join(FORMATS)}"
         )
-    style, width = load_look(options.style), _inches(options)
+    is_picture = out.suffix in PICTURES  # what else there is needs no matplotlib
+    style = load_look(options.style) if is_picture or options.style is not None else None
+    width = _inches(options) if is_picture or options.width is not None else None
     compared = out.suffix in (".html", ".md") or options.compare or options.gains
     comparison = build_comparison(schedule, plan, options.names) if compared else None
     if options.gains:
