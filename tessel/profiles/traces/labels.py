@@ -69,10 +69,9 @@ def parse_label(text: str) -> Label | None:
         return Label(_LETTERS[match[1][0]], None, int(match[2]))
     if _COMMUNICATION.search(name):
         return None
-    for kind, words in _KINDS:
-        if found := words.search(name):
-            break
-    else:
+    matches = ((kind, words.search(name)) for kind, words in _KINDS)
+    kind, found = next(((kind, match) for kind, match in matches if match), (None, None))
+    if kind is None or found is None:
         return None
     stage, micro_batch = _STAGE.search(name), _MICRO_BATCH.search(name)
     if stage is not None:

@@ -74,10 +74,10 @@ def in_order(ranges: Iterable[TraceRange]) -> tuple[TraceRange, ...]:
     """
     listed = sorted(ranges, key=lambda each: (each.rank, each.start_us))
     first = min((each.start_us for each in listed), default=0.0)
-    seen: Counter[tuple[int, int, int, BlockKind]] = Counter()
+    seen: Counter[tuple[int, int, int, BlockKind, int]] = Counter()
     numbered = []
     for each in listed:
-        key = (each.rank, each.stage, each.micro_batch, each.kind)
+        key = (each.rank, each.stage, each.micro_batch, each.kind, each.step)
         numbered.append(each._replace(start_us=each.start_us - first, step=each.step + seen[key]))
         seen[key] += 1
     return tuple(numbered)
