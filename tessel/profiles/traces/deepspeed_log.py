@@ -5,7 +5,7 @@
 DeepSpeed prints rank 0's times alone, and of a whole model in one: the profile has one row, which serves to
 plan replicas, and `--num-layers` divides it evenly. A log of its `PipelineEngine` shows one stage of several
 and is refused; the trace of torch's profiler shows all. Checked in
-tests/tessel/profiles/traces/test_deepspeed_log.py.
+tests/tessel/profiles/traces/test_logs.py.
 
 Source: DeepSpeed, `deepspeed/utils/timer.py` and `deepspeed/runtime/engine.py`.
 """
@@ -44,7 +44,7 @@ def read_deepspeed_log(path: Path, text: str) -> Reading:
         if "time (ms) |" in line:
             for name, value in _TIME.findall(line):
                 taken[name].append(read_number(value, path, f"line {number}, {name}"))
-    if any(name.startswith("pipe_") for name in taken):
+    if any(name.startswith(("pipe_", "batch_input")) for name in taken):
         raise refusal(
             path,
             "",
