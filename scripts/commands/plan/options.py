@@ -46,6 +46,9 @@ FORMATS = (
     "plan",
     "saved-plan",
     "stages",
+    "trace",
+    "nvtx",
+    "log",
 )
 """Of profiles, placements and frameworks, written down since loading them takes longer than a completion may;
 tests/scripts/commands/test_plan.py holds them against the real ones."""
@@ -217,6 +220,13 @@ class PlanCommandOptions(MeasuringOptions):
             show_default=False,
         ),
     ] = None
+    save_table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the timings that were read as the plain table (.csv, .json), to fill in what a trace "
+            "does not show.",
+        ),
+    ] = None
     save: Annotated[Path | None, typer.Option(help="Write the plan to this file (.json).")] = None
     out: Annotated[
         Path | None,
@@ -234,6 +244,7 @@ class PlanCommandOptions(MeasuringOptions):
             UsageError: there is one.
         """
         check_folder("--save", self.save)
+        check_folder("--save-table", self.save_table, suffixes=(".csv", ".json"))
         check_folder("--out", self.out, suffixes=PICTURE_FORMATS)
         if self.save is not None and self.out is not None and self.save.absolute() == self.out.absolute():
             raise UsageError(f"--save and --out are both {self.save}; name two files")

@@ -91,6 +91,7 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--num-layers": (_PROFILE_ALONE,),
     "--work": (),
     "--time-limit": (),
+    "--save-table": (),
     "--save": (),
     "--out": (),
     "--json": (),
