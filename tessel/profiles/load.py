@@ -100,7 +100,7 @@ def load_profile(
     if _is_folder_of_traces(path):
         profile = profile_of_trace(load_trace(path), path)
         reading = Reading(profile, says_micro_batch=False)
-        return _only(_with_num_layers(reading, num_layers, path), reading, micro_batch, tensor_parallel, path)
+        return _only(_with_num_layers(reading, num_layers, path), reading, micro_batch, degrees, path)
     path = _file_of(path)
     return profile_of_text(
         path,
