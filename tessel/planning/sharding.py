@@ -15,9 +15,17 @@ tests/tessel/planning/costs/test_sharding.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import msgspec
+import numpy as np
 
 from tessel.planning.cluster import Optimizer
+from tessel.planning.costs.stage_costs import FloatArray, LayerSums
+from tessel.planning.job import Job
+
+_Bytes = TypeVar("_Bytes", float, FloatArray)
 
 SHARDINGS = ("none", "optimizer", "gradients", "parameters")
 """What is divided over replicas, each with all before it."""
@@ -35,12 +43,60 @@ class Shares:
         trained: bytes of gradients and state, for each byte of trained weights.
         gathered: bytes beside them for each byte of the largest layer's weights.
         gradient: bytes beside them for each byte of the largest layer's trained weights.
+        experts: the same of routed experts, which have replicas of their own; as all others if None.
     """
 
     weights: float
     trained: float
     gathered: float = 0.0
     gradient: float = 0.0
+    experts: Shares | None = None
+
+    def held(self, weights: _Bytes, trained: _Bytes, experts: _Bytes, expert_trained: _Bytes) -> _Bytes:
+        """Return what is held throughout.
+
+        Args:
+            weights: bytes of weights, experts included.
+            trained: of these, bytes that are trained.
+            experts: of the weights, those of routed experts.
+            expert_trained: of these, bytes that are trained.
+        """
+        own = self.experts or self
+        held = self.weights * (weights - experts) + self.trained * (trained - expert_trained)
+        return held + own.weights * experts + own.trained * expert_trained
+
+    @property
+    def divides_experts(self) -> bool:
+        """Whether experts are whole only while their layer runs, where other weights are."""
+        return self.experts is None or bool(self.experts.gathered or self.experts.gradient)
+
+
+def job_shares(job: Job, *, trains: bool, replicas: int, expert_replicas: int) -> Shares:
+    """Return what a replica holds in a job.
+
+    Args:
+        job: how training state is held.
+        trains: whether there is any.
+        replicas: devices that hold the same weights.
+        expert_replicas: devices that hold the same experts.
+    """
+    optimizer = job.optimizer if trains else None
+    if optimizer is not None and job.offloads:
+        optimizer = msgspec.structs.replace(optimizer, state_ratio=0.0)
+    shares, experts = (shares_of(job.sharding, optimizer, each) for each in (replicas, expert_replicas))
+    return shares if replicas == expert_replicas else replace(shares, experts=experts)
+
+
+def layers_divided(sums: LayerSums, shares: Shares) -> tuple[FloatArray, FloatArray]:
+    """Return bytes by layer of weights that are whole only while it runs, where any are, and of trained ones.
+
+    Experts of which no other device holds the same are whole throughout.
+    """
+    left_out = 0.0 if shares.divides_experts else 1.0
+    return (
+        np.diff(sums.weights - left_out * sums.expert_weights),
+        np.diff(sums.trained - left_out * sums.expert_trained),
+    )
 
 
 def shares_of(sharding: str, optimizer: Optimizer | None, replicas: int) -> Shares:
@@ -52,7 +108,7 @@ def shares_of(sharding: str, optimizer: Optimizer | None, replicas: int) -> Shar
         replicas: over which it is divided.
     """
     level = SHARDINGS.index(sharding) if replicas > 1 else 0
-    weights = 1 / replicas if level >= 3 else 1.0
+    weights = (1.0 if optimizer is None else optimizer.weight_ratio) / (replicas if level >= 3 else 1)
     gathered = float(GATHERED_LAYERS) if level >= 3 else 0.0
     if optimizer is None:
         return Shares(weights=weights, trained=0.0, gathered=gathered)
