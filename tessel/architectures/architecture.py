@@ -109,13 +109,12 @@ class LatentAttention:
     def linears(self, hidden: int) -> tuple[Linear, ...]:
         """Return the products; the compressions are the same on every device of a group."""
         queries = self.heads * self.key_dim
+        ask: tuple[Linear, ...] = (Linear(hidden, queries, "outputs"),)
         if self.query_rank:
             ask = (
                 Linear(hidden, self.query_rank, "none", self.has_bias),
                 Linear(self.query_rank, queries, "outputs"),
             )
-        else:
-            ask = (Linear(hidden, queries, "outputs"),)
         return (
             *ask,
             Linear(hidden, self.kv_rank + self.rope_dim, "none", self.has_bias),

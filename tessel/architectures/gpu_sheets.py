@@ -1,13 +1,13 @@
-"""Data sheets of GPUs for training: peaks by data type, memory, links, and the shares of them that kernels reach.
+"""Data sheets of GPUs for training: peaks by data type, memory, links, and what share of them kernels reach.
 
 Peaks are dense and the vendor's; memory is what the driver reports. Shares of the peak are medians of kernels
-that were measured by others, on none of the runs that benchmarks/reports/published_runs_2026-11.md holds plans
-against: `measured` says of which, and where it is empty they are those of the nearest device.
+that others measured, none of them from the runs of benchmarks/reports/published_runs_2026-11.md; where a
+device was not among them (`measured`), they are the nearest one's.
 
 Source of shares: ai-dynamo/aiconfigurator (Apache-2.0), products with at least 4096 rows, columns and inputs,
 and causal attention over at least 4096 tokens with heads of 128 elements; NCCL of 256 Mi elements over one
-node. Grouped products reach 0.65 of what one product does, backwards of attention 0.8 of the forward (stated,
-not measured); networks 0.85 of their rate.
+node. Of Blackwell's data-center devices the share in fp8 is stated, since the kernels measured are slower in
+fp8 than in bf16.
 """
 
 from __future__ import annotations

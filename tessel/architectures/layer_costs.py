@@ -1,8 +1,8 @@
 """A profile of predicted costs: a model's layers at every micro-batch size and degree that is asked for.
 
 The embedding, each block, the norm and the head are rows, layers that predict further tokens too. Equal
-blocks share one cost, so that a table takes as long as its kinds of blocks do, however deep the model. Weights
-are counted in 16 bits, as the optimizers' bytes are. Checked in
+blocks share one cost: a table takes as long as its kinds of blocks do, however deep the model. Weights are
+counted in 16 bits, as the optimizers' bytes are. Checked in
 tests/tessel/architectures/test_layer_costs.py.
 """
 
@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from tessel.architectures.architecture import Architecture, Block, Experts, Linear
-from tessel.architectures.kernels import ELEMENT_BYTES, KernelPrice, Product
+from tessel.architectures.kernels import ELEMENT_BYTES, KernelPrice, Moved, Product
 from tessel.architectures.shape import Shape
 from tessel.architectures.work import Work, into_group, out_of_group, share_of, work_of_block
 from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
@@ -23,7 +25,14 @@ HEAD = "lm_head"
 
 
 def profile_of_architecture(
-    model: Architecture, shapes: Iterable[Shape], price: KernelPrice, *, device: str, notes: Sequence[str]
+    model: Architecture,
+    shapes: Iterable[Shape],
+    price: KernelPrice,
+    *,
+    device: str,
+    notes: Sequence[str] = (),
+    interval: tuple[float, float] | None = None,
+    update_ratio: float = 0.0,
 ) -> Profile:
     """Return a profile with one table for each shape.
 
@@ -33,6 +42,8 @@ def profile_of_architecture(
         price: microseconds of a kernel.
         device: the kind of device that is priced.
         notes: a sentence on each thing that is assumed.
+        interval: of measured over predicted times of a layer, as of `CostTable`.
+        update_ratio: bytes that the optimizer's step moves for each byte of weights; 0 to leave it out.
     """
     tie = "embedding" if model.is_tied else ""
     names = (
@@ -47,31 +58,41 @@ def profile_of_architecture(
         device=device,
         notes=(*notes, *model.notes),
         layers=names,
-        tables=tuple(_table(model, shape, price) for shape in shapes),
+        tables=tuple(
+            CostTable(
+                micro_batch=shape.micro_batch,
+                tensor_parallel=shape.tensor_parallel,
+                context_parallel=shape.context_parallel,
+                expert_parallel=shape.expert_parallel,
+                costs=tuple(_updated(cost, price, update_ratio) for cost in _costs(model, shape, price)),
+                intervals=() if interval is None else (interval,) * len(names),
+            )
+            for shape in shapes
+        ),
     )
 
 
-def _table(model: Architecture, shape: Shape, price: KernelPrice) -> CostTable:
+def _costs(model: Architecture, shape: Shape, price: KernelPrice) -> tuple[StageCosts, ...]:
     kinds = {block: _block_costs(block, shape, price) for block in (*model.blocks, *model.predictors)}
     if model.predictors:
         head = _head_work(model, shape)
         kinds |= {
             block: _predictor_costs(block, head, model, shape, price) for block in set(model.predictors)
         }
-    costs = (
+    return (
         _embedding_costs(model, shape, price),
         *(kinds[block] for block in model.blocks),
         _norm_costs(model, shape, price),
         *(kinds[block] for block in model.predictors),
         _costs_of(_head_work(model, shape), _head_bytes(model, shape), 0, 0, shape, price),
     )
-    return CostTable(
-        micro_batch=shape.micro_batch,
-        tensor_parallel=shape.tensor_parallel,
-        context_parallel=shape.context_parallel,
-        expert_parallel=shape.expert_parallel,
-        costs=costs,
-    )
+
+
+def _updated(cost: StageCosts, price: KernelPrice, ratio: float) -> StageCosts:
+    """Return a cost with the time of the optimizer's step, which takes as long as its traffic."""
+    if not ratio:
+        return cost
+    return msgspec.structs.replace(cost, update_us=price(Moved(ratio * cost.updated_bytes)))
 
 
 def _costs_of(
@@ -94,13 +115,13 @@ def _costs_of(
         expert_bytes=expert_bytes,
         saved_bytes=math.ceil(saved),
         saved_for_weight_bytes=math.ceil(min(saved, work.for_weight + _output_gradients(work))),
-        peak_bytes=math.ceil(work.running + restored),
+        peak_bytes=math.ceil(work.running + restored + sum(work.stand_ins.values())),
         boundary_bytes=boundary_bytes,
     )
 
 
 def _output_gradients(work: Work) -> float:
-    """Return the bytes of gradients of products' outputs, which a split backward keeps for its second half."""
+    """Return the bytes of gradients of outputs, which a split backward keeps for its second half."""
     products = (kernel for kernel in work.backward_weight if isinstance(kernel, Product))
     return sum(ELEMENT_BYTES * kernel.rows * kernel.outputs for kernel in products)
 
@@ -160,6 +181,9 @@ def _norm_costs(model: Architecture, shape: Shape, price: KernelPrice) -> StageC
 def _head_work(model: Architecture, shape: Shape) -> Work:
     """Return the work of the product with the vocabulary, and of the loss."""
     work = Work()
+    # The head runs while what stands in for gradients of blocks' weights stays allocated.
+    for block in dict.fromkeys(model.blocks):
+        work.stand_ins |= work_of_block(block, shape).stand_ins
     linear = Linear(model.hidden, model.vocabulary, "outputs")
     into_group(work, shape.rows * model.hidden, shape)
     work.product(linear, shape.rows, shape)

@@ -30,7 +30,16 @@ from tessel.architectures.architecture import (
     Part,
     StateSpace,
 )
-from tessel.architectures.kernels import AttentionCore, Beside, Exchange, Kernel, Moved, Product, Scan
+from tessel.architectures.kernels import (
+    ELEMENT_BYTES,
+    AttentionCore,
+    Beside,
+    Exchange,
+    Kernel,
+    Moved,
+    Product,
+    Scan,
+)
 from tessel.architectures.shape import Shape
 
 
@@ -45,6 +54,8 @@ class Work:
         saved: bytes kept from forward to backward, named likewise.
         for_weight: of these, bytes that the weights' half needs; gradients of outputs included.
         running: bytes beyond all of that while the backward runs, at most.
+        stand_ins: bytes of gradients that autograd is handed in place of those that products add to 32-bit
+            sums themselves: one in 16 bits for each shape of weight, which stays allocated.
     """
 
     forward: list[tuple[str, Kernel]] = field(default_factory=list)
@@ -53,6 +64,7 @@ class Work:
     saved: list[tuple[str, float]] = field(default_factory=list)
     for_weight: float = 0.0
     running: float = 0.0
+    stand_ins: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def product(self, linear: Linear, rows: float, shape: Shape, module: str = "") -> None:
         """Add a product with a weight, forward and backward, at the device's share of it."""
@@ -68,6 +80,7 @@ class Work:
         self.forward.append((module, Product(rows, outputs, inputs, groups)))
         self.backward_input.append(Product(rows, inputs, outputs, groups))
         self.backward_weight.append(Product(rows, outputs, inputs, groups, sums_rows=True))
+        self.stand_ins[outputs, inputs] = ELEMENT_BYTES * outputs * inputs
 
     def elementwise(self, num_bytes: float, module: str = "", *, backward: float = 1.5) -> None:
         """Add work that moves so many bytes forward, and so many times as many backward."""
@@ -169,8 +182,8 @@ def _attention(part: Attention, work: Work, hidden: int, shape: Shape) -> None:
         part.window,
     )
     _core(work, core, shape)
-    # Rotated copies of queries and keys, and the values as a view that holds the whole product's output.
-    work.keep(2 * rows * (queries + 2 * kv) + (2 * rows * (queries + kv) if part.has_rotary else 0))
+    # Rotated copies of queries and keys, and a copy of the values: the product's output is released.
+    work.keep(2 * rows * (queries + 2 * kv))
     work.keep(recipe.kept_bytes * rows * queries, for_weight=True)
     work.product(out, rows, shape)
     out_of_group(work, rows * hidden, shape)
@@ -278,7 +291,8 @@ def _activation(
     work.elementwise(2 * (inputs + elements), act_module)
     work.keep(2 * inputs, module)
     work.keep(shape.recipe.kept_bytes * elements, act_module, for_weight=True)
-    work.running = max(work.running, 2 * (inputs + elements))
+    # The gradient of the input is made when the output, as large as its own gradient, is released.
+    work.running = max(work.running, 2 * inputs)
 
 
 @_add.register
