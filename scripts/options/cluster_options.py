@@ -27,7 +27,8 @@ def hop_us_option(panel: str | None = None) -> Any:
 def optimizer_option(panel: str | None = None) -> Any:
     """Return the declaration of `--optimizer`, which refuses unknown names."""
     return typer.Option(
-        help=f"Optimizer, whose state is kept in memory: {', '.join(OPTIMIZERS)}.",
+        help=f"Optimizer, whose state is kept in memory: {', '.join(OPTIMIZERS)}; "
+        "docs/training-step.md has the bytes of each.",
         rich_help_panel=panel,
         autocompletion=completion.one_of(*OPTIMIZERS),
         callback=_check_optimizer,

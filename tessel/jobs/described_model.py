@@ -128,12 +128,12 @@ def shapes_of(
     )
     _check_divides("--tensor-parallel", tensor, heads, "attention heads")
     context = _degrees(
-        getattr(options, "context_parallel", None), min(recipe.tokens // LEAST_TOKENS, options.devices), recipe.tokens
+        options.context_parallel, min(recipe.tokens // LEAST_TOKENS, options.devices), recipe.tokens
     )
     _check_divides("--context-parallel", context, recipe.tokens, "tokens of a sequence")
-    expert: tuple[int, ...] = (getattr(options, "expert_parallel", None) or 1,)
+    expert: tuple[int, ...] = (options.expert_parallel or 1,)
     if model.experts:
-        expert = _degrees(getattr(options, "expert_parallel", None), min(MOST_EXPERT_PARALLEL, options.devices), model.experts)
+        expert = _degrees(options.expert_parallel, min(MOST_EXPERT_PARALLEL, options.devices), model.experts)
     _check_divides("--expert-parallel", expert, model.experts or 1, "experts")
     batch = options.global_batch
     sizes = (

@@ -222,6 +222,17 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return tuple(found)
 
     @property
+    def named_degrees(self) -> str:
+        """The degrees of every kind of parallelism; those of context and experts where they are above 1."""
+        found = (
+            f"data-parallel {self.data_parallel} × pipeline {self.pipeline} × tensor-parallel "
+            f"{self.tensor_parallel}"
+        )
+        for kind, degree in (("context", self.context_parallel), ("expert", self.expert_parallel)):
+            found += f" × {kind}-parallel {degree}" if degree > 1 else ""
+        return found
+
+    @property
     def device_names(self) -> tuple[str, ...]:
         """What tables and pictures call the devices of each position of the pipeline: `3`, `4-7` or `0,8`."""
         return tuple(name_devices(self.devices_at(position)) for position in range(self.pipeline))

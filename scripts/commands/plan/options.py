@@ -28,6 +28,7 @@ from tessel.jobs.inputs.plan_options import (
     DEFAULT_OPTIMIZER,
     DEFAULT_TIME_LIMIT_S,
     DEFAULT_WORK,
+    OFFLOADS,
     PLACEMENTS,
     RUNTIMES,
     SHARDINGS,
@@ -56,6 +57,10 @@ def _check_runtime(text: str) -> str:
 
 def _check_sharding(text: str) -> str:
     return check_choice("--sharding", text, SHARDINGS)
+
+
+def _check_offload(text: str) -> str:
+    return check_choice("--offload", text, OFFLOADS)
 
 
 def _check_format(text: str | None) -> str | None:
@@ -114,6 +119,19 @@ class PlanCommandOptions(MeasuringOptions):
             callback=_check_sharding,
         ),
     ] = "none"
+    offload: Annotated[
+        str,
+        typer.Option(
+            help="What lies in the hosts' memory: `none`; `optimizer`, its state, which each update fetches "
+            "and returns over --host-link; `auto`, whichever is faster.",
+            autocompletion=completion.one_of(*OFFLOADS),
+            callback=_check_offload,
+        ),
+    ] = "none"
+    host_link: Annotated[
+        str | None,
+        typer.Option(help="Bandwidth between a device and its host one way, such as 50GB/s."),
+    ] = None
     global_batch: Annotated[int | None, typer.Option(help="Samples of a training step.")] = None
     micro_batches: Annotated[
         int | None,
@@ -135,6 +153,14 @@ class PlanCommandOptions(MeasuringOptions):
     tensor_parallel: Annotated[
         int | None,
         typer.Option(help="Tensor-parallel degree, of those in the profile; found if left out."),
+    ] = None
+    context_parallel: Annotated[
+        int | None,
+        typer.Option(help="Context-parallel degree, of those in the profile; found if left out."),
+    ] = None
+    expert_parallel: Annotated[
+        int | None,
+        typer.Option(help="Expert-parallel degree, of those in the profile; found if left out."),
     ] = None
     micro_batch: Annotated[
         int | None,

@@ -57,6 +57,10 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--optimizer": (),
     "--runtime": (),
     "--sharding": (Rule(excludes=(valued("--devices", 1),), why="one device has no replicas"),),
+    "--offload": (),
+    "--host-link": (
+        Rule(needs=given("--offload"), why="nothing goes to the hosts", remedy="add --offload optimizer"),
+    ),
     "--global-batch": (),
     "--micro-batches": (
         Rule(
@@ -69,6 +73,8 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--data-parallel": (),
     "--pipeline": (),
     "--tensor-parallel": (_PROFILE_ALONE,),
+    "--context-parallel": (_PROFILE_ALONE,),
+    "--expert-parallel": (_PROFILE_ALONE,),
     "--micro-batch": (
         Rule(
             excludes=(_OF_MEASURED,),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,10 +35,15 @@ if TYPE_CHECKING:
     from tessel.profiles.profile import Profile
     from tessel.search.budget import SearchBudget
 
+DEGREES = ("data_parallel", "pipeline", "tensor_parallel", "context_parallel", "expert_parallel")
 RUNTIMES = ("overlapped", "deepspeed")
 SHARDINGS = ("none", "optimizer", "gradients", "parameters", "auto")
 PLACEMENTS = ("auto", "vshape", "interleaved", "zbv", "xshape", "mshape", "kshape")
-OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-mixed")
+OFFLOADS = ("none", "optimizer", "auto")
+OPTIMIZERS = (
+    *("none", "sgd", "momentum", "adam", "adam-mixed", "adam-fp16", "adam-bf16-gradients"),
+    *("adam-bf16-moments", "adam-fp8-weights", "adam-8bit", "adam-fsdp"),
+)
 """As the planner's own tables, whose modules load more than a completion may; checked in
 tests/scripts/commands/test_plan.py."""
 
@@ -76,14 +81,18 @@ class PlanOptions(ConfigOptions):
             `adam-mixed` where a GPU is named.
         runtime: `overlapped`, transfers overlap computation; `deepspeed`, they block it.
         sharding: what replicas divide among them: `none`; `optimizer`, its state (ZeRO-1, a distributed
-            optimizer); `gradients` too (ZeRO-2); `parameters` too (ZeRO-3, FSDP); `auto`, the fastest. If None `none`,
-            or `optimizer` where a GPU is named.
+            optimizer); `gradients` too (ZeRO-2); `parameters` too (ZeRO-3, FSDP); `auto`, the fastest. If
+            None `none`, or `optimizer` where a GPU is named.
+        offload: what lies in the hosts' memory: `none`; `optimizer`, its state; `auto`, the faster.
+        host_link: bandwidth between a device and its host one way, such as `50GB/s`, or bytes a second.
         global_batch: samples of a training step.
         micro_batches: in place of that: micro-batches of a step over all replicas, of the smallest size.
         placement: which device runs which stage: one of `PLACEMENTS`, a placement, or its file.
         data_parallel: replicas; found if None. The same holds for
         pipeline: devices of a pipeline,
         tensor_parallel: the degree, of those in the profile,
+        context_parallel: devices over which sequences are split, likewise,
+        expert_parallel: devices over which routed experts are divided, likewise,
         micro_batch: samples of a micro-batch, of the profile's sizes, and
         chunks: stages a device.
         by_hand: a layout to compare with: layers of each stage (`0-5,6-11`), a layout of Megatron, a saved
@@ -121,12 +130,16 @@ class PlanOptions(ConfigOptions):
     optimizer: str | None = None
     runtime: str = "overlapped"
     sharding: str | None = None
+    offload: str = "none"
+    host_link: str | float | None = None
     global_batch: int | None = None
     micro_batches: int | None = None
     placement: str | os.PathLike[str] | Placement = "auto"
     data_parallel: int | None = None
     pipeline: int | None = None
     tensor_parallel: int | None = None
+    context_parallel: int | None = None
+    expert_parallel: int | None = None
     micro_batch: int | None = None
     chunks: int | None = None
     by_hand: str | os.PathLike[str] | PlanView | None = None
@@ -156,9 +169,9 @@ class PlanOptions(ConfigOptions):
         Raises:
             UsageError: there is one.
         """
-        counts = ("devices", "global_batch", "micro_batches", "data_parallel", "pipeline", "tensor_parallel")
-        check_counts(self, (*counts, "micro_batch", "chunks", "num_layers", "node_devices", "batch"))
-        for name in ("data_parallel", "pipeline", "tensor_parallel"):
+        counts = ("devices", "global_batch", "micro_batches", "micro_batch", "chunks", "num_layers")
+        check_counts(self, (*counts, *DEGREES, "node_devices", "batch"))
+        for name in DEGREES:
             value = getattr(self, name)
             if value is not None and self.devices % value:
                 option = f"--{name.replace('_', '-')}"
@@ -171,8 +184,14 @@ class PlanOptions(ConfigOptions):
         check_choice("--sharding", self.chosen_sharding, SHARDINGS)
         if self.runtime == "deepspeed" and self.chosen_sharding in SHARDINGS[2:4]:
             raise UsageError(
-                f"--sharding {self.chosen_sharding} with --runtime deepspeed: its pipelines divide no more than the "
-                "optimizer's state; give --sharding optimizer"
+                f"--sharding {self.chosen_sharding} with --runtime deepspeed: its pipelines divide no more than "
+                "the optimizer's state; give --sharding optimizer"
+            )
+        check_choice("--offload", self.offload, OFFLOADS)
+        if self.offload != "none" and self.host_link is None:
+            raise UsageError(
+                f"--offload {self.offload} has no price without a link to the hosts' memory; give "
+                "--host-link, such as 50GB/s"
             )
         check_hop_us(self.hop_us)
         self.cluster()
@@ -210,6 +229,7 @@ class PlanOptions(ConfigOptions):
             device_speed=_each("--device-speed", self.device_speed, self.devices, _speed),
             devices_per_node=node_devices or 0,
             intra_node=None if node_link is None else _link(node_link, self.hop_us),
+            host=None if self.host_link is None else _link(self.host_link, 0.0),
         )
 
     def budget(self) -> SearchBudget:
@@ -230,7 +250,7 @@ class PlanOptions(ConfigOptions):
         return count * min(profile.micro_batches)
 
     def job(self, profile: Profile) -> Job:
-        """Return what is asked for; where the sharding is open, without one."""
+        """Return what is asked for; where sharding or offload are open, without them."""
         from tessel.planning.cluster import OPTIMIZERS as OPTIMIZER_BY_NAME
         from tessel.planning.job import Job
         from tessel.planning.runtime import RUNTIMES as RUNTIME_BY_NAME
@@ -241,7 +261,18 @@ class PlanOptions(ConfigOptions):
             optimizer=OPTIMIZER_BY_NAME[self.chosen_optimizer],
             runtime=RUNTIME_BY_NAME[self.runtime],
             sharding="none" if self.chosen_sharding == "auto" else self.chosen_sharding,
+            offload="none" if self.offload == "auto" else self.offload,
         )
+
+    def open_jobs(self, profile: Profile) -> list[Job]:
+        """Return what is asked for, a job for each sharding and offload that are left open."""
+        job = self.job(profile)
+        offloads = OFFLOADS[:2] if self.offload == "auto" else (self.offload,)
+        return [
+            replace(job, sharding=sharding, offload=offload)
+            for sharding in self.shardings
+            for offload in offloads
+        ]
 
     @property
     def shardings(self) -> tuple[str, ...]:
@@ -262,6 +293,8 @@ class PlanOptions(ConfigOptions):
             data_parallel=self.data_parallel,
             pipeline=self.pipeline,
             tensor_parallel=self.tensor_parallel,
+            context_parallel=self.context_parallel,
+            expert_parallel=self.expert_parallel,
             micro_batch=self.micro_batch,
             chunks=self.chunks,
             by_hand=by_hand,
