@@ -1,4 +1,4 @@
-"""A published layout as a plan would simulate it: cut evenly, in Megatron's order, from a config and a GPU."""
+"""A published layout as a plan simulates it, from a config and a GPU: cut evenly, in the order of Megatron."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tessel.profiles.profile import Profile
 
 CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
 
-UPDATE_RATIO = 16.0
-"""Bytes that Adam on 16-bit weights moves for each byte of them."""
+UPDATE_RATIO = 24.0
+"""Bytes that a step of Adam on 16-bit weights moves for each byte of them, as `tessel plan` counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,9 @@ def simulate(run: PublishedRun, sheet: GpuSheet, price: KernelPrice | None = Non
         update_ratio=UPDATE_RATIO,
     )
     layout = layout_of(run, profile)
-    job = Job(cluster=cluster_of(run.devices, sheet), optimizer=OPTIMIZERS["adam-mixed"], sharding=run.sharding)
+    job = Job(
+        cluster=cluster_of(run.devices, sheet), optimizer=OPTIMIZERS["adam-mixed"], sharding=run.sharding
+    )
     step = build_step(profile, layout, job)
     rule = "1f1b" if run.chunks == 1 else "interleaved"
     found = estimate_step(step, schedule_in_order(rule, step))

@@ -1,4 +1,4 @@
-"""SimuMax's runs on eight B200, beside its own predictions, with the kernel rates of its system file as prices.
+"""SimuMax's runs on eight B200, beside its own predictions, with the rates of its system file as prices.
 
 Both predictions then have the same hardware. The file's rates of attention count the operations of all pairs
 of tokens, half of which the causal mask leaves out.
@@ -50,7 +50,7 @@ class SystemPrice:
             return moved_us
         operation, factor = self._rate(kernel)
         flops = kernel.flops * (2 if isinstance(kernel, AttentionCore) else 1)
-        return max(flops / (self._operations[operation]["tflops"] * factor) / 1e6, 0.5 * moved_us)
+        return flops / (self._operations[operation]["tflops"] * factor) / 1e6
 
     @property
     def _operations(self) -> Mapping[str, Any]:
@@ -59,7 +59,7 @@ class SystemPrice:
 
     def _moved_us(self, num_bytes: float) -> float:
         memory = self.system["accelerator"]["bandwidth"]["default"]
-        return float(num_bytes / (memory["gbps"] * memory["efficient_factor"]) / 1e3)
+        return float(memory["latency_us"] + num_bytes / (memory["gbps"] * memory["efficient_factor"]) / 1e3)
 
     def _rate(self, kernel: Kernel) -> tuple[str, float]:
         operation, keys = _keys(kernel)
@@ -96,7 +96,10 @@ def _keys(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
     if kernel.groups > 1:
         of = f"ng={kernel.groups}, M={round(kernel.rows / kernel.groups)}, "
         stage = "stage=bwd_grad_w" if kernel.sums_rows else "stage="
-        shapes = (f"{of}N={kernel.outputs}, K={kernel.inputs},", f"{of}N={kernel.inputs}, K={kernel.outputs},")
+        shapes = (
+            f"{of}N={kernel.outputs}, K={kernel.inputs},",
+            f"{of}N={kernel.inputs}, K={kernel.outputs},",
+        )
         return "group_matmul", tuple(f"{shape}|{stage}" for shape in shapes)
     if kernel.sums_rows:
         sizes = f"b=1, m={kernel.outputs}, k={rows}, n={kernel.inputs}, layout=NT, accumulate=True, "

@@ -152,7 +152,7 @@ class Exchange(NamedTuple):
 class Beside(NamedTuple):
     """A kernel with an exchange beside it: the longer of both counts."""
 
-    kernel: AttentionCore
+    kernel: AttentionCore | Product
     exchange: Exchange
 
 

@@ -26,6 +26,9 @@ class Recipe:
         has_fused_loss: whether the loss keeps its gradient in place of logits, in 16 bits.
         context_exchange: how devices of a context-parallel group see each other's keys: `ring`, passed on
             beside attention, or `all_to_all`, each device with all tokens of some heads.
+        overlaps_tensor: whether exchanges of tensor parallelism run in parts beside the products next to
+            them, as with TransformerEngine's user buffers or asynchronous tensor parallelism; if not, all are
+            waited for.
         imbalance: rows of the fullest device's experts over the mean.
         dispatch: how tokens go to experts: `nccl`, once for each expert; `deepep`, once for each node over
             the network, and on from there within it.
@@ -38,6 +41,7 @@ class Recipe:
     has_flash_attention: bool = True
     has_fused_loss: bool = True
     context_exchange: Literal["ring", "all_to_all"] = "ring"
+    overlaps_tensor: bool = False
     imbalance: float = 1.0
     dispatch: Literal["nccl", "deepep"] = "deepep"
 

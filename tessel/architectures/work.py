@@ -1,11 +1,11 @@
 """Work of a layer on one device: kernels forward and backward, bytes kept between, bytes while it runs.
 
 The rules of parallelism are Megatron-Core's. With sequence parallelism a part gathers its input over the
-tensor-parallel group and scatters the sum of its output; of a backward, the gather of the output's gradient
-is waited for, while the input is gathered again beside the product for its gradient, and that is scattered
-beside the products for the weights' gradients. Context parallelism passes keys and values around beside the
-attention, or exchanges tokens for heads before and after it. Experts exchange rows before and after;
-a micro-batch's rows are spread evenly but for `imbalance`, and none is dropped.
+tensor-parallel group and scatters the sum of its output; a backward gathers the gradient of the output and
+the input again, and scatters the input's gradient. All are waited for, unless the recipe overlaps them with
+the products next to them. Context parallelism passes keys and values around beside the attention, or
+exchanges tokens for heads before and after it. Experts exchange rows before and after; a micro-batch's rows
+are spread evenly but for `imbalance`, and none is dropped.
 
 Kept: the input and output of each norm, what attention's kernel takes and gives, and inputs of products.
 Each tensor and kernel carries the name of the part that recomputation would run again.
@@ -17,8 +17,10 @@ section 4, there without flash attention and gates.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import singledispatch
+from typing import TypeVar
 
 from tessel.architectures.architecture import (
     Attention,
@@ -41,6 +43,8 @@ from tessel.architectures.kernels import (
     Scan,
 )
 from tessel.architectures.shape import Shape
+
+_Kernel = TypeVar("_Kernel")
 
 
 @dataclass(slots=True)
@@ -119,7 +123,41 @@ def work_of_block(block: Block, shape: Shape) -> Work:
         _norm(work, block.hidden, shape)
         _add(part, work, block.hidden, shape)
         work.elementwise(6 * shape.own_rows * block.hidden)  # the residual
+    if shape.recipe.overlaps_tensor:
+        _overlap(work, shape)
     return work
+
+
+def _overlap(work: Work, shape: Shape) -> None:
+    """Put exchanges of tensor parallelism beside products, one of each, as far as both reach."""
+
+    def is_exchange(kernel: Kernel) -> bool:
+        return isinstance(kernel, Exchange) and kernel.span == shape.tensor_parallel > 1
+
+    forward = [kernel for _, kernel in work.forward if is_exchange(kernel)]
+    for index, (module, kernel) in enumerate(work.forward):
+        if isinstance(kernel, Product) and forward:
+            work.forward[index] = (module, Beside(kernel, forward.pop()))  # type: ignore[arg-type]  # as asked
+    backward = [kernel for kernel in work.backward_input if is_exchange(kernel)]
+    for half in (work.backward_input, work.backward_weight):
+        for index, kernel in enumerate(half):
+            if isinstance(kernel, Product) and backward:
+                half[index] = Beside(kernel, backward.pop())  # type: ignore[arg-type]  # as asked
+    left = (len(forward), len(backward))
+    work.forward = _without(work.forward, left[0], lambda each: is_exchange(each[1]))
+    work.backward_input = _without(work.backward_input, left[1], is_exchange)
+
+
+def _without(kernels: list[_Kernel], left: int, is_exchange: Callable[[_Kernel], bool]) -> list[_Kernel]:
+    """Return the kernels without exchanges but for the first few of them."""
+    found = []
+    for kernel in kernels:
+        if is_exchange(kernel):
+            left -= 1
+            if left < 0:
+                continue
+        found.append(kernel)
+    return found
 
 
 def _norm(work: Work, hidden: int, shape: Shape) -> None:
@@ -133,7 +171,11 @@ def _norm(work: Work, hidden: int, shape: Shape) -> None:
 def into_group(work: Work, elements: float, shape: Shape, module: str = "") -> None:
     """Add what a column-parallel product waits for: its input of all devices of the group."""
     if shape.tensor_parallel > 1 and shape.recipe.has_sequence_parallel:
-        work.exchange(_tensor_exchange("all_gather", elements, shape), module=module)
+        gather = _tensor_exchange("all_gather", elements, shape)
+        work.exchange(gather, gather, module)
+        work.exchange(None, _tensor_exchange("reduce_scatter", elements, shape))
+    elif shape.tensor_parallel > 1:
+        work.exchange(None, _tensor_exchange("all_reduce", elements, shape))
 
 
 def out_of_group(work: Work, elements: float, shape: Shape, module: str = "") -> None:

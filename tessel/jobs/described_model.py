@@ -1,8 +1,8 @@
 """A model described by its `config.json`: its predicted profile at the degrees that a plan may choose.
 
-Degrees are powers of two. Of tensor parallelism those within a domain of fast links, at most eight, that divide
-the heads; of context parallelism those that leave a device at least `LEAST_TOKENS` of a sequence; of expert
-parallelism those that divide the experts; what the user fixes stands alone. Checked in
+Degrees are powers of two. Of tensor parallelism those within a domain of fast links, at most eight, that
+divide the heads; of context parallelism those that leave a device at least `LEAST_TOKENS` of a sequence; of
+expert parallelism those that divide the experts; what the user fixes stands alone. Checked in
 tests/tessel/jobs/test_described_model.py.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tessel.profiles.profile import Profile
 
 LEAST_TOKENS = 8192
-"""Of a sequence on a device, where the degree of context parallelism is left open: with fewer, the exchange of
-keys takes longer than the attention that it runs beside."""
+"""Of a sequence on a device, where the degree of context parallelism is left open: with fewer, keys take
+longer to pass on than the attention beside them."""
 
 MICRO_BATCHES = (1, 2, 4)
 """Sizes that are tried where none is given."""
@@ -69,6 +69,7 @@ def profile_of_config(source: str | os.PathLike[str], options: PlanOptions) -> P
         tokens=options.seq or min(DEFAULT_SEQ, model.max_tokens or DEFAULT_SEQ),
         dtype=options.dtype,  # type: ignore[arg-type]  # checked with the options
         recompute=options.recomputed,
+        overlaps_tensor=options.overlap_tensor,
         imbalance=options.imbalance,
         dispatch=options.dispatch,  # type: ignore[arg-type]
     )
@@ -91,11 +92,14 @@ def profile_of_config(source: str | os.PathLike[str], options: PlanOptions) -> P
 
 
 def _update_ratio(options: PlanOptions) -> float:
-    """Return the bytes that a fused optimizer step moves for each byte of weights."""
+    """Return the bytes that an optimizer step moves for each byte of weights.
+
+    Gradients are read for their norm, scaled in place, read by the fused step and set to zero.
+    """
     from tessel.planning.cluster import OPTIMIZERS
 
     optimizer = OPTIMIZERS[options.chosen_optimizer]
-    return 2 + optimizer.gradient_ratio + 2 * optimizer.state_ratio if optimizer.updates else 0.0
+    return 2 + 5 * optimizer.gradient_ratio + 2 * optimizer.state_ratio if optimizer.updates else 0.0
 
 
 def describe_prediction(model: Architecture, recipe: Recipe, sheet: GpuSheet, options: PlanOptions) -> str:

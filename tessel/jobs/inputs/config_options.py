@@ -37,6 +37,7 @@ class ConfigOptions:
         efficiency: share of the peak that products reach; the data sheet's if None.
         imbalance: rows of the fullest device's experts over the mean.
         recompute: parts of layers that run their forward again, by Megatron-Core's names.
+        overlap_tensor: whether exchanges of tensor parallelism run beside products.
         dispatch: how tokens go to experts: `nccl`, or `deepep`, once to each node.
     """
 
@@ -47,6 +48,7 @@ class ConfigOptions:
     efficiency: float | None = None
     imbalance: float = 1.0
     recompute: str | Sequence[str] | None = None
+    overlap_tensor: bool = False
     dispatch: str = "deepep"
 
     def check_config(self) -> None:

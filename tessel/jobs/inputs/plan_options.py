@@ -184,8 +184,8 @@ class PlanOptions(ConfigOptions):
         check_choice("--sharding", self.chosen_sharding, SHARDINGS)
         if self.runtime == "deepspeed" and self.chosen_sharding in SHARDINGS[2:4]:
             raise UsageError(
-                f"--sharding {self.chosen_sharding} with --runtime deepspeed: its pipelines divide no more than "
-                "the optimizer's state; give --sharding optimizer"
+                f"--sharding {self.chosen_sharding} with --runtime deepspeed: its pipelines divide no more "
+                "than the optimizer's state; give --sharding optimizer"
             )
         check_choice("--offload", self.offload, OFFLOADS)
         if self.offload != "none" and self.host_link is None:
