@@ -1,4 +1,4 @@
-"""A published layout as a plan simulates it, from a config and a GPU: cut evenly, in the order of Megatron."""
+"""A published layout as a plan simulates it, from a config and a GPU: cut evenly, in Megatron's order."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ device was not among them (`measured`), they are the nearest one's.
 
 Source of shares: ai-dynamo/aiconfigurator (Apache-2.0), products with at least 4096 rows, columns and inputs,
 and causal attention over at least 4096 tokens with heads of 128 elements; NCCL of 256 Mi elements over one
-node. Of Blackwell's data-center devices the share in fp8 is stated, since the kernels measured are slower in
-fp8 than in bf16.
+node. The H200's in fp8 is the H100's, which has the same units. Of Blackwell's data-center devices the share
+in fp8 is stated, since the kernels measured are slower in fp8 than in bf16.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ import re
 import msgspec
 
 from tessel.errors import UsageError
+
+SUSTAINED = 0.92
+"""Of what kernels reach alone, in training: from the steps of MLPerf's GPT-3 175B on 256 and 512 H100."""
+
+BLACKWELL_SUSTAINED = 0.71
+"""The same of Blackwell: products in SimuMax's system file of a B200 (Apache-2.0) reach 0.49 of the peak, and
+those measured alone 0.69."""
 
 
 class GpuSheet(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +43,7 @@ class GpuSheet(msgspec.Struct, frozen=True, kw_only=True):
         fp8_share: the same in fp8.
         attention_share: that the forward of attention reaches, of the peak in bf16.
         fast_share: of fast links that collectives reach.
+        sustained: of those shares, what is left in training, where power limits clocks.
         measured: whether these shares are of kernels on this device.
     """
 
@@ -51,6 +59,7 @@ class GpuSheet(msgspec.Struct, frozen=True, kw_only=True):
     fp8_share: float
     attention_share: float
     fast_share: float
+    sustained: float
     measured: bool
 
 
@@ -61,6 +70,7 @@ def _sheet(
     links: tuple[int, float, float],
     shares: tuple[float, float, float, float],
     *,
+    sustained: float = SUSTAINED,
     measured: bool = True,
 ) -> GpuSheet:
     product_share, fp8_share, attention_share, fast_share = shares
@@ -77,6 +87,7 @@ def _sheet(
         fp8_share=fp8_share,
         attention_share=attention_share,
         fast_share=fast_share,
+        sustained=sustained,
         measured=measured,
     )
 
@@ -87,12 +98,40 @@ GPU_SHEETS = {
     for sheet in (
         _sheet("a100", (312, 0), (2039, 79.2), (8, 300, 25), (0.91, 0.0, 0.55, 0.70)),
         _sheet("h100", (989, 1979), (3352, 79.6), (8, 450, 50), (0.78, 0.58, 0.63, 0.75)),
-        _sheet("h200", (989, 1979), (4800, 140.4), (8, 450, 50), (0.75, 0.65, 0.62, 0.75)),
-        _sheet("b200", (2250, 4500), (8000, 179.0), (8, 900, 50), (0.69, 0.62, 0.61, 0.68)),
-        _sheet("gb200", (2450, 4900), (8000, 185.0), (64, 900, 50), (0.69, 0.62, 0.61, 0.63)),
-        _sheet("b300", (2250, 4500), (8000, 268.6), (8, 900, 100), (0.69, 0.62, 0.61, 0.68), measured=False),
+        _sheet("h200", (989, 1979), (4800, 140.4), (8, 450, 50), (0.75, 0.58, 0.62, 0.75)),
         _sheet(
-            "gb300", (2450, 4900), (8000, 277.0), (64, 900, 100), (0.69, 0.62, 0.61, 0.63), measured=False
+            "b200",
+            (2250, 4500),
+            (8000, 179.0),
+            (8, 900, 50),
+            (0.69, 0.62, 0.61, 0.68),
+            sustained=BLACKWELL_SUSTAINED,
+        ),
+        _sheet(
+            "gb200",
+            (2450, 4900),
+            (8000, 185.0),
+            (64, 900, 50),
+            (0.69, 0.62, 0.61, 0.63),
+            sustained=BLACKWELL_SUSTAINED,
+        ),
+        _sheet(
+            "b300",
+            (2250, 4500),
+            (8000, 268.6),
+            (8, 900, 100),
+            (0.69, 0.62, 0.61, 0.68),
+            sustained=BLACKWELL_SUSTAINED,
+            measured=False,
+        ),
+        _sheet(
+            "gb300",
+            (2450, 4900),
+            (8000, 277.0),
+            (64, 900, 100),
+            (0.69, 0.62, 0.61, 0.63),
+            sustained=BLACKWELL_SUSTAINED,
+            measured=False,
         ),
         _sheet("l40s", (362, 733), (864, 45.0), (8, 32, 25), (0.62, 0.50, 0.50, 0.50)),
         _sheet("rtx pro 6000", (503, 1007), (1792, 95.6), (8, 64, 50), (0.80, 0.72, 0.55, 0.36)),

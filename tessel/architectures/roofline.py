@@ -79,8 +79,10 @@ class Roofline:
             share = self.efficiency or (
                 self.sheet.fp8_share if self.dtype == "fp8" else self.sheet.product_share
             )
+            if self.efficiency is None:
+                share *= self.sheet.sustained
             return self.peak_flops * share * (GROUPED_SHARE if kernel.groups > 1 else 1.0)
-        share = self.sheet.attention_share  # attention and scans stay in 16 bits
+        share = self.sheet.attention_share * self.sheet.sustained  # attention and scans stay in 16 bits
         if isinstance(kernel, AttentionCore) and kernel.is_backward:
             share *= BACKWARD_SHARE
         return 1e12 * self.sheet.tflops * share

@@ -107,7 +107,7 @@ def describe_prediction(model: Architecture, recipe: Recipe, sheet: GpuSheet, op
     if options.mfu is not None:
         how = f"{options.mfu:.0%} of the peak"
     else:
-        share = sheet.fp8_share if recipe.dtype == "fp8" else sheet.product_share
+        share = sheet.sustained * (sheet.fp8_share if recipe.dtype == "fp8" else sheet.product_share)
         how = f"a roofline with products at {options.efficiency or share:.0%} of the peak"
     experts = f", experts' fullest device at {recipe.imbalance:g} of the mean" if model.experts else ""
     return (
@@ -164,10 +164,15 @@ def shapes_of(
 
 def _heads(model: Architecture) -> int:
     """Return the heads of the model's attention, or as many as anything is divided by without any."""
-    return next(
-        (part.heads for block in model.blocks for part in block.parts if getattr(part, "heads", 0)),
-        MOST_TENSOR_PARALLEL,
+    from tessel.architectures.architecture import Attention, LatentAttention
+
+    attentions = (
+        part
+        for block in model.blocks
+        for part in block.parts
+        if isinstance(part, Attention | LatentAttention)
     )
+    return next((part.heads for part in attentions), MOST_TENSOR_PARALLEL)
 
 
 def _degrees(given: int | None, most: int, divided: int) -> tuple[int, ...]:

@@ -260,11 +260,12 @@ class Plan:
             UsageError: the plan is of a tuned model, which has no such table.
             DocumentError: the file cannot be written.
         """
+        from tessel.errors import UsageError
         from tessel.profiles import save_table
 
         if self.planned is None:
             raise UsageError(f"{self!r} is of a tuned model, which has no table; save the plan")
-        save_table(self.planned.profile, path)
+        save_table(self.planned.profile, Path(path))
         return Path(path)
 
     def to_json(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The options of `tessel plan` that go with a model's `config.json`: the GPU, and how the model is trained."""
+"""Options of `tessel plan` that go with a model's `config.json`: the GPU, and how the model is trained."""
 
 from __future__ import annotations
 
