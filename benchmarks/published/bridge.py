@@ -1,7 +1,7 @@
 """Layouts that Megatron-Bridge publishes with their throughput: written down, whether they fit, and ranked.
 
-Of 235 rows some have no system's name, those of a heading of their own within a table. Data types in four bits are priced as fp8. What is recomputed, and
-how transformer layers are split unevenly, is not published with the layouts.
+Of 235 rows some have no system's name, those of a heading of their own within a table. Data types in four
+bits are priced as fp8. What is recomputed, and how layers are split unevenly, is not published with them.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tessel.jobs.inputs.plan_options import PlanOptions
     from tessel.profiles.profile import Profile
 
-LEAST_TOKENS = 8192
-"""Of a sequence on a device, where the degree of context parallelism is left open: with fewer, keys take
-longer to pass on than the attention beside them."""
+LEAST_TOKENS = 4096
+"""Of a sequence on a device, where the degree of context parallelism is left open: as many as Llama-3.1 405B
+has in MLPerf; with fewer, keys take long to pass on beside little attention."""
 
 MICRO_BATCHES = (1, 2, 4)
 """Sizes that are tried where none is given."""

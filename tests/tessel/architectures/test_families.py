@@ -109,6 +109,7 @@ def test_deepseek_v3_predicts_with_the_published_further_parameters() -> None:
     assert predictor.parameters == pytest.approx(11.6e9, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("family", sorted(SMALL))
 def test_parameters_are_those_of_the_module_that_transformers_makes(family: str) -> None:
