@@ -47,6 +47,8 @@ class Pricing:
         micro_batch: samples of a micro-batch; the profile's smallest if None.
         data_parallel: replicas of the pipeline.
         tensor_parallel: devices over which each layer is split.
+        context_parallel: devices over which the sequence of each sample is split.
+        expert_parallel: devices over which the routed experts are divided.
     """
 
     profile: Profile
@@ -54,6 +56,14 @@ class Pricing:
     micro_batch: int | None = None
     data_parallel: int = 1
     tensor_parallel: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Degrees of parallelism within a layer, by their names."""
+        names = ("tensor_parallel", "context_parallel", "expert_parallel")
+        return {name: getattr(self, name) for name in names}
 
 
 def case_of_csv(
@@ -227,7 +237,7 @@ def _priced(
     profile = pricing.profile
     size = profile.micro_batches[0] if pricing.micro_batch is None else pricing.micro_batch
     if cuts is None:
-        costs = profile.costs(micro_batch=size, tensor_parallel=pricing.tensor_parallel)
+        costs = profile.costs(micro_batch=size, **pricing.degrees)
         work = [cost.forward_us + (cost.joint_backward_us or 0.0) for cost in costs]
         cuts = balanced_cuts(work, len(devices))
     if len(cuts) != len(devices):
@@ -244,7 +254,7 @@ def _priced(
     layout = Layout(
         data_parallel=pricing.data_parallel,
         pipeline=pipeline,
-        tensor_parallel=pricing.tensor_parallel,
+        **pricing.degrees,
         micro_batch=size,
         micro_batches=micro_batches,
         placement=name,
