@@ -39,7 +39,8 @@ def simumax_lines(folder: Path) -> Iterator[str]:
     for row in rows:
         yield (
             f"| {row.case.removesuffix('_cef')} | {row.real_gib:.1f} GiB "
-            f"| {_off(row.ours_gib, row.real_gib)} | {_off(row.theirs_gib, row.real_gib)} | {row.real_ms:.0f} ms "
+            f"| {_off(row.ours_gib, row.real_gib)} | {_off(row.theirs_gib, row.real_gib)} "
+            f"| {row.real_ms:.0f} ms "
             f"| {_off(row.ours_ms, row.real_ms)} | {_off(row.theirs_ms, row.real_ms)} |"
         )
     yield ""
