@@ -80,8 +80,10 @@ COMMANDS = dict(leaves(typer.main.get_command(app)))
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_help_shows_about_a_dozen_options_and_all_where_it_is_asked_for(
-    words: tuple[str, ...], tessel: Callable[..., Any]
+    words: tuple[str, ...], tessel: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERMINAL_WIDTH", "100")
     options = [each for each in COMMANDS[words].params if each.param_type_name == "option"]
     advanced = [each for each in options if each.rich_help_panel == ADVANCED]
     assert len(options) - len(advanced) <= 14
