@@ -84,7 +84,8 @@ def main(arguments: Sequence[str]) -> int:
             return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
         return status if isinstance(status, int) else 0
     except TyperException as error:
-        return _fail(_with_value(error.format_message(), arguments), EXIT_USAGE)
+        message = error.format_message()
+        return _fail(_in_our_words(_with_value(message, arguments)), EXIT_USAGE) if message else EXIT_USAGE
     except (KeyboardInterrupt, typer.Abort):
         return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
     except ModuleNotFoundError as error:
@@ -150,6 +151,26 @@ def _with_value(message: str, arguments: Sequence[str]) -> str:
         if option == named[1]:
             found = value if equals else "".join(arguments[position + 1 : position + 2])
             return message if not found or found in message else f"{message} (found {found!r})"
+    return message
+
+
+_REWORDED = (
+    (r"^Invalid value: ", ""),
+    (r"Value error, ", ""),
+    (
+        r"^Invalid value for '(--[\w-]+)': '?(.*?)'? is not one of (.*)\.$",
+        r"\1 is \2, which is none of \3; give one",
+    ),
+    (r"^Missing argument '(.+)'\.$", r"\1 is missing; --help shows an example"),
+    (r"^Missing option '(.+)'\.$", r"\1 is missing, and it has no default; --help shows an example"),
+)
+"""Typer's messages, and how they are said here."""
+
+
+def _in_our_words(message: str) -> str:
+    """Return a message of Typer's as an ordinary sentence."""
+    for pattern, ours in _REWORDED:
+        message = re.sub(pattern, ours, message)
     return message
 
 

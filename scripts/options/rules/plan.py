@@ -119,7 +119,6 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--time-limit": (),
     "--save-table": (),
     "--save": (),
-    "--save-table": (),
     "--out": (),
     "--json": (),
 }

@@ -79,6 +79,8 @@ def write_picture(
         title = f"Gains over 1F1B: {title}"
     elif comparison is None and schedule.found_by:
         title = f"{title}, found by {schedule.found_by}"
+    if plan is not None:
+        title = f"{title}: {plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {plan.proof}"
     with messages.bar(f"drawing {len(schedule.starts)} blocks"):
         if comparison is not None and out.suffix not in PICTURES:
             save_document(out, _compared_document(comparison, plan, out, title=title))
