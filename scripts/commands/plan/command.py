@@ -49,11 +49,6 @@ def plan(
     options.check()
     found = plan_with(model, job_options(PlanOptions, options))
     with interrupts.deferred():
-        if options.save_table is not None and found.planned is not None:
-            from tessel.profiles import save_table
-
-            save_table(found.planned.profile, options.save_table)
-            messages.note(f"timings written to {options.save_table}")
         if options.save is not None:
             messages.note(f"plan written to {found.save(options.save)}")
         if options.save_table is not None:

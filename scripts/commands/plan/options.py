@@ -225,17 +225,13 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             show_default=False,
         ),
     ] = None
-    save_table: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the timings that were read as the plain table (.csv, .json), to fill in what a trace "
-            "does not show.",
-        ),
-    ] = None
     save: Annotated[Path | None, typer.Option(help="Write the plan to this file (.json).")] = None
     save_table: Annotated[
         Path | None,
-        typer.Option(help="Write the layers' costs to this file (.csv or .json), to edit and to plan from."),
+        typer.Option(
+            help="Write the layers' costs to this file (.csv or .json), to edit, to fill in what a trace does not "
+            "show, and to plan from."
+        ),
     ] = None
     out: Annotated[
         Path | None,
