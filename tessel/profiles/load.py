@@ -79,7 +79,7 @@ def load_profile(
     entry: str | None = None,
     num_layers: int | None = None,
     micro_batch: int | None = None,
-    **degrees: int,
+    **degrees: int | None,
 ) -> Profile:
     """Read a profile.
 
@@ -121,7 +121,7 @@ def profile_of_text(
     entry: str | None = None,
     num_layers: int | None = None,
     micro_batch: int | None = None,
-    **degrees: int,
+    **degrees: int | None,
 ) -> Profile:
     """Return the profile of a text, which messages call by its path; see `load_profile`.
 
@@ -231,7 +231,7 @@ def _with_num_layers(reading: Reading, num_layers: int | None, path: Path) -> Pr
 
 
 def _only(
-    profile: Profile, reading: Reading, micro_batch: int | None, degrees: Mapping[str, int], path: Path
+    profile: Profile, reading: Reading, micro_batch: int | None, degrees: Mapping[str, int | None], path: Path
 ) -> Profile:
     """Return the profile at one micro-batch size and one degree of a kind alone, where they are given."""
     tables = profile.tables

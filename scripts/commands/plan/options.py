@@ -229,8 +229,8 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     save_table: Annotated[
         Path | None,
         typer.Option(
-            help="Write the layers' costs to this file (.csv or .json), to edit, to fill in what a trace does not "
-            "show, and to plan from."
+            help="Write the layers' costs to this file (.csv or .json), to edit, to fill in what a trace "
+            "does not show, and to plan from."
         ),
     ] = None
     out: Annotated[
