@@ -18,7 +18,6 @@ from tessel.jobs.inputs.arguments import (
     parse_cuts,
 )
 from tessel.jobs.inputs.keywords import options_of, with_signature
-from tessel.jobs.inputs.limits import only_time
 from tessel.jobs.inputs.plan_options import PlanOptions
 from tessel.jobs.plan import Plan
 from tessel.jobs.sources import ProfileSource, profile_of_source
@@ -69,7 +68,7 @@ def plan_with(source: ProfileSource, options: PlanOptions, example_inputs: Any =
 
     options.check()
     profile = profile_of_source(source, options, example_inputs)
-    jit_fallback.compile_or_do_without(only_time(options.work, options.time_limit))
+    jit_fallback.compile_if_needed()
     budget = options.budget()
     result, shortfall = _find(profile, options, budget)
     return Plan(

@@ -50,12 +50,22 @@ def profile_of_source(source: ProfileSource, options: PlanOptions, example_input
     """
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
-        profile = _profile_of_model(path, options) if is_model(path) else _read_profile(path, options)
+        profile = _profile_of_path(path, options)
     else:
         profile = _profile_of_object(source, options, example_inputs)
+    if options.gpu is not None and not profile.is_predicted:
+        raise UsageError("--gpu is for a model's config.json, and the source has times already; leave it out")
     for note in profile.notes:
         messages.note(note)
     return profile
+
+
+def _profile_of_path(path: str, options: PlanOptions) -> Profile:
+    from tessel.jobs.described_model import names_config, profile_of_config
+
+    if names_config(path):
+        return profile_of_config(path, options)
+    return _profile_of_model(path, options) if is_model(path) else _read_profile(path, options)
 
 
 def _read_profile(path: str, options: PlanOptions) -> Profile:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scripts.commands.plan.config_options import ConfigCommandOptions
 from scripts.commands.plan.options import PlanCommandOptions
 from scripts.options.tuning_options import MeasuringOptions
 from tessel.profiles.table import COLUMNS, WRITTEN
@@ -126,7 +127,9 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
 NOT_OF_THE_PLAN = {
     "format_name", "entry",  # how a file is read that says the same
     "work", "time_limit", "jobs",  # how long is searched
-    "save", "out", "json",  # where it goes
+    "save", "save_table", "out", "json",  # where it goes
+    # of a config, looked at in tests/tessel/jobs/test_described_model.py
+    *(field.name for field in dataclasses.fields(ConfigCommandOptions)),
     "batch", "shape", "value", "price", "cost_model",  # of a model that is measured or predicted
     *(field.name for field in dataclasses.fields(MeasuringOptions)),
 }  # fmt: skip
