@@ -1,7 +1,8 @@
 """Whether every stage runs the same micro-batches, told where one does not.
 
-Without a majority nothing is said here. A number that one stage alone has, or lacks, is the fault of that stage's rank, and not of the others, which
-would have to run as many. Checked in tests/tessel/checking/test_numbering.py.
+Without a majority nothing is said here. A number that one stage alone has, or lacks, is the fault of that
+stage's rank, and not of the others, which would have to run as many. Checked in
+tests/tessel/checking/test_numbering.py.
 """
 
 from __future__ import annotations
