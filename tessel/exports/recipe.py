@@ -9,6 +9,7 @@ user each of them runs on is said beside. Checked in tests/tessel/exports/test_r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessel.engine.actions import Action, ActionKind, RankActions, actions_of
@@ -46,6 +47,7 @@ class Recipe:
             are 0, 1, 2, … in this order, or not known.
         roles: what each layer is, as the user states it; empty to tell it from the names.
         sharding: what replicas divide among them, as the plan counts on it.
+        tied: stages of each weight that several of them hold.
     """
 
     model: str
@@ -64,6 +66,7 @@ class Recipe:
     rank_devices: tuple[tuple[int, ...], ...] = ()
     roles: tuple[Role, ...] = ()
     sharding: str = "none"
+    tied: tuple[tuple[int, ...], ...] = ()
 
     @property
     def devices(self) -> int:
@@ -125,6 +128,21 @@ class Recipe:
             f"{listed}, in "
             f"this order; on one node start it with CUDA_VISIBLE_DEVICES={listed}."
         ]
+
+    def tie_notes(self) -> list[str]:
+        """Return what a trainer has to do for weights that several stages hold, which no order says."""
+        notes = []
+        for stages in self.tied:
+            ranks = sorted({self.device_of_stage[stage] for stage in stages})
+            listed = ", ".join(map(str, stages))
+            notes.append(
+                f"Stages {listed} hold one weight: sum its gradients over ranks {', '.join(map(str, ranks))} "
+                "before each update."
+                if len(ranks) > 1
+                else f"Stages {listed} hold one weight: give their modules on rank {ranks[0]} one parameter, "
+                "and scale gradients yourself (scale_grads=False): torch divides them once a stage."
+            )
+        return notes
 
     def require_layers(self, framework: str) -> None:
         """Refuse a recipe without layers, or with a stage that ends within one.
@@ -221,8 +239,19 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         recompute=layout.recompute,
         training_step_us=plan.training_step_us,
         sharding=plan.sharding,
+        tied=_tied_stages([layer.tie for layer in plan.profile.layers], layout.cuts),
         rank_devices=devices_of_ranks(layout) if layout.device_order else (),
     )
+
+
+def _tied_stages(ties: Sequence[str], cuts: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """Return the stages of each tie that goes over several."""
+    held: dict[str, list[int]] = {}
+    for stage, (first, last) in enumerate(cuts):
+        for tie in dict.fromkeys(ties[first : last + 1]):
+            if tie:
+                held.setdefault(tie, []).append(stage)
+    return tuple(tuple(stages) for stages in held.values() if len(stages) > 1)
 
 
 def devices_of_ranks(layout: Layout) -> tuple[tuple[int, ...], ...]:

@@ -67,7 +67,8 @@ def export_recipe(
         texts = _torchtitan(recipe, path, keep_names=keep_names, version=version)
     else:
         texts = {path or Path("orders.txt"): _text(recipe, framework)}
-    for note in recipe.device_notes():
+    ties = recipe.tie_notes() if framework in (Framework.TORCH, Framework.TORCHTITAN) else []
+    for note in (*recipe.device_notes(), *ties):
         messages.note(note)
     if path is not None:
         from tessel.documents import save_document
