@@ -180,7 +180,9 @@ def _decode(text: bytes, wanted: type[_Document], path: str | os.PathLike[str]) 
     except msgspec.ValidationError as error:
         raise DocumentError(f"{path}: {shown(error)}; see docs/formats.md for what stands where") from error
     except msgspec.DecodeError as error:
-        raise DocumentError(f"{path} is not whole JSON, {shown(error)}; write it again") from error
+        raise DocumentError(
+            f"{path} is not whole JSON, {shown(error)}; name a plan or a schedule (.json), or write it again"
+        ) from error
     except RecursionError as error:
         raise _too_deep(path) from error
     except ScheduleError as error:

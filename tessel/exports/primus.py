@@ -36,7 +36,8 @@ def primus_overrides(recipe: Recipe) -> str:
             "recompute_method": None,
             "recompute_layer_ids": _recomputed_layers(recipe),
         }
-    lines = [line for line in comments if line.startswith("#") and "without layouts" not in line]
+    left_out = ("# A release without layouts", "# Start it with")
+    lines = [line for line in comments if line.startswith("#") and not line.startswith(left_out)]
     lines += ["modules:", "  pre_trainer:", "    framework: megatron", "    overrides:"]
     # JSON is YAML, and what a name holds stays a text.
     lines += [f"      {name}: {json.dumps(value)}" for name, value in options.items()]

@@ -7,7 +7,7 @@ contract for all, in tests/tessel/profiles/test_readers.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,7 +79,7 @@ def load_profile(
     entry: str | None = None,
     num_layers: int | None = None,
     micro_batch: int | None = None,
-    tensor_parallel: int | None = None,
+    **degrees: int | None,
 ) -> Profile:
     """Read a profile.
 
@@ -91,7 +91,7 @@ def load_profile(
         num_layers: layers of the model, first and last included, where the file holds one repeated block.
         micro_batch: samples of a micro-batch: what the figures were measured at where the file does not say,
             else the one size to keep.
-        tensor_parallel: the one degree to keep.
+        **degrees: the one degree of each kind to keep, by the name of its column, such as `tensor_parallel`.
 
     Raises:
         DocumentError: the file cannot be read, or is no profile; the message names file, row and remedy.
@@ -100,7 +100,7 @@ def load_profile(
     if _is_folder_of_traces(path):
         profile = profile_of_trace(load_trace(path), path)
         reading = Reading(profile, says_micro_batch=False)
-        return _only(_with_num_layers(reading, num_layers, path), reading, micro_batch, tensor_parallel, path)
+        return _only(_with_num_layers(reading, num_layers, path), reading, micro_batch, degrees, path)
     path = _file_of(path)
     return profile_of_text(
         path,
@@ -109,7 +109,7 @@ def load_profile(
         entry=entry,
         num_layers=num_layers,
         micro_batch=micro_batch,
-        tensor_parallel=tensor_parallel,
+        **degrees,
     )
 
 
@@ -121,7 +121,7 @@ def profile_of_text(
     entry: str | None = None,
     num_layers: int | None = None,
     micro_batch: int | None = None,
-    tensor_parallel: int | None = None,
+    **degrees: int | None,
 ) -> Profile:
     """Return the profile of a text, which messages call by its path; see `load_profile`.
 
@@ -138,7 +138,7 @@ def profile_of_text(
         read = partial(sailor.read, entry=entry)
     reading = read(path, text)
     profile = _with_num_layers(reading, num_layers, path)
-    return _only(profile, reading, micro_batch, tensor_parallel, path)
+    return _only(profile, reading, micro_batch, degrees, path)
 
 
 def detect_format(path: Path, text: bytes) -> str:
@@ -231,16 +231,15 @@ def _with_num_layers(reading: Reading, num_layers: int | None, path: Path) -> Pr
 
 
 def _only(
-    profile: Profile, reading: Reading, micro_batch: int | None, tensor_parallel: int | None, path: Path
+    profile: Profile, reading: Reading, micro_batch: int | None, degrees: Mapping[str, int | None], path: Path
 ) -> Profile:
-    """Return the profile at one micro-batch size and degree alone, where they are given."""
+    """Return the profile at one micro-batch size and one degree of a kind alone, where they are given."""
     tables = profile.tables
     if micro_batch is not None and not reading.says_micro_batch:
         tables = tuple(msgspec.structs.replace(each, micro_batch=micro_batch) for each in tables)
-    for title, wanted, name in (
-        ("micro-batch size", micro_batch, "micro_batch"),
-        ("tensor-parallel degree", tensor_parallel, "tensor_parallel"),
-    ):
+    wanted_by_name = {"micro_batch": micro_batch, **degrees}
+    for name, wanted in wanted_by_name.items():
+        title = "micro-batch size" if name == "micro_batch" else f"{name.replace('_', '-')} degree"
         kept = tuple(each for each in tables if wanted in (None, getattr(each, name)))
         if not kept:
             known = ", ".join(str(value) for value in sorted({getattr(each, name) for each in tables}))
