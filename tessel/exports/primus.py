@@ -56,7 +56,8 @@ def _option(line: str) -> tuple[str, object]:
 
 def _recomputed_layers(recipe: Recipe) -> list[int]:
     """Return the numbers of the transformer layers of stages that recompute."""
-    found, number = [], 0
+    found: list[int] = []
+    number = 0
     for roles, recomputes in zip(recipe.roles_of_stages(), recipe.recompute, strict=True):
         count = roles.count(Role.BLOCK) + roles.count(Role.PREDICTION)
         found += range(number, number + count) if recomputes else []

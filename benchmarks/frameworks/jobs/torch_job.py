@@ -83,15 +83,22 @@ def _layers(count: int, tied: list[int]) -> torch.nn.Sequential:
         *(torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()) for _ in range(count))
     )
     for stage in tied[1:]:
-        layers[stage][0].weight = layers[tied[0]][0].weight
+        _linear(layers, stage).weight = _linear(layers, tied[0]).weight
     return layers
+
+
+def _linear(layers: torch.nn.Sequential, stage: int) -> torch.nn.Linear:
+    found = layers.get_submodule(f"{stage}.0")
+    assert isinstance(found, torch.nn.Linear), "see _layers"
+    return found
 
 
 def _hold_copies(layers: torch.nn.Sequential, tied: list[int], own: set[int]) -> None:
     """Give stages of other ranks a parameter of their own; this rank's go on sharing theirs."""
     for stage in tied:
         if stage not in own:
-            layers[stage][0].weight = torch.nn.Parameter(layers[stage][0].weight.detach().clone())
+            own_weight = _linear(layers, stage).weight.detach().clone()
+            _linear(layers, stage).weight = torch.nn.Parameter(own_weight)
 
 
 def _sum_tied(layers: torch.nn.Sequential, tied: list[int], held: list[set[int]]) -> None:
@@ -99,7 +106,8 @@ def _sum_tied(layers: torch.nn.Sequential, tied: list[int], held: list[set[int]]
     own = [stage for stage in tied if stage in held[dist.get_rank()]]
     if not tied:
         return
-    total = torch.zeros(WIDTH, WIDTH) if not own else layers[own[0]][0].weight.grad
+    total = _linear(layers, own[0]).weight.grad if own else torch.zeros(WIDTH, WIDTH)
+    assert total is not None, "the step has just run"
     dist.all_reduce(total)
 
 
