@@ -107,12 +107,15 @@ def install(folder: Path) -> str:
 
 
 def install_newest(folder: Path) -> str:
-    """Return the interpreter of an environment with the newest release of each framework."""
+    """Return the interpreter of an environment with the newest release of each framework.
+
+    torch stays the pinned one: what else is newest has to run with it, and its own newest brings CUDA along.
+    """
     python = folder.absolute() / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--upgrade"]
-    subprocess.run([*pip, *map(without_pin, SHARED)], check=True)
+    subprocess.run([*pip, SHARED[0], *map(without_pin, SHARED[1:])], check=True)
     subprocess.run([*pip, "--no-deps", "torchtitan"], check=True)
     return str(python)
 
