@@ -39,11 +39,11 @@ JOINT = ("--joint-backward", "--memory", "600MiB")
 
 
 def write(path: Path, *, expert_parallel: int = 1, **changed: float) -> Path:
-    rows = [",".join(("layer", *BASE, "tie", "expert_parallel"))]
+    rows = [",".join(("layer", "expert_parallel", *BASE, "tie"))]
     for layer in range(4):
         # A device holds more micro-batches where each of its layers keeps less of them.
         values = {**BASE, **(changed if layer == 1 or "saved_for_weight_mib" in changed else {})}
-        rows.append(",".join((f"l{layer}", *map(str, values.values()), "", str(expert_parallel))))
+        rows.append(",".join((f"l{layer}", str(expert_parallel), *map(str, values.values()), "")))
     path.write_text("\n".join(rows) + "\n")
     return path
 
