@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-import networkx as nx
-
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
 
@@ -78,7 +76,7 @@ def device_orders(
     Of blocks that start together, one of span 0 comes first, and of several such the one that comes first in
     a topological order of the edges.
     """
-    rank = {name: rank for rank, name in enumerate(nx.topological_sort(placement.graph))}
+    rank = {name: rank for rank, name in enumerate(placement.topological_order)}
     key = {
         task: (start, placement.blocks[task[0]].span > 0, task[1], rank[placement.blocks[task[0]].name])
         for task, start in starts.items()

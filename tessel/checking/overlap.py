@@ -59,7 +59,7 @@ def overlapped(case: Case, pairs: Sequence[Pair], factor: float) -> Overlapped:
     waits = waits_of(case.placement, task_orders(case.placement, case.orders))
     together = [
         tuple(tasks)
-        for pair, tasks in zip(pairs, task_orders(case.placement, [*pairs]), strict=True)
+        for pair, tasks in zip(pairs, task_orders(case.placement, tuple(pairs)), strict=True)
         if pair[0][1] != pair[1][1]
     ]
     while True:

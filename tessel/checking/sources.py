@@ -28,7 +28,7 @@ from tessel.handwritten import HANDWRITTEN, StreamRule
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout, PlacementName
-from tessel.profiles.profile import Profile
+from tessel.profiles.profile import Degrees, Profile
 
 FORWARD_STEPS, BACKWARD_STEPS, HALF_STEPS = 1, 2, 1
 """Steps of a layer without a profile: the usual count of matrix products."""
@@ -60,10 +60,10 @@ class Pricing:
     expert_parallel: int = 1
 
     @property
-    def degrees(self) -> dict[str, int]:
-        """Degrees of parallelism within a layer, by their names."""
-        names = ("tensor_parallel", "context_parallel", "expert_parallel")
-        return {name: getattr(self, name) for name in names}
+    def degrees(self) -> Degrees:
+        """Micro-batch size and degrees of parallelism within a layer."""
+        size = self.profile.micro_batches[0] if self.micro_batch is None else self.micro_batch
+        return Degrees(size, self.tensor_parallel, self.context_parallel, self.expert_parallel)
 
 
 def case_of_csv(
@@ -235,9 +235,8 @@ def _priced(
     is_split: bool,
 ) -> PricedLayout:
     profile = pricing.profile
-    size = profile.micro_batches[0] if pricing.micro_batch is None else pricing.micro_batch
     if cuts is None:
-        costs = profile.costs(micro_batch=size, **pricing.degrees)
+        costs = profile.costs(**pricing.degrees._asdict())
         work = [cost.forward_us + (cost.joint_backward_us or 0.0) for cost in costs]
         cuts = balanced_cuts(work, len(devices))
     if len(cuts) != len(devices):
@@ -254,8 +253,10 @@ def _priced(
     layout = Layout(
         data_parallel=pricing.data_parallel,
         pipeline=pipeline,
-        **pricing.degrees,
-        micro_batch=size,
+        tensor_parallel=pricing.tensor_parallel,
+        context_parallel=pricing.context_parallel,
+        expert_parallel=pricing.expert_parallel,
+        micro_batch=pricing.degrees.micro_batch,
         micro_batches=micro_batches,
         placement=name,
         cuts=tuple(cuts),

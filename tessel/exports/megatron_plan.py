@@ -131,6 +131,9 @@ def megatron_arguments(recipe: Recipe) -> str:
     lines = [
         f"# Megatron-Core arguments for {json.dumps(recipe.model)}",
         *_comments(recipe, orders),
+        f"# Start it with: torchrun --nproc-per-node "
+        f"{recipe.devices * recipe.data_parallel * recipe.tensor_parallel} pretrain_gpt.py "
+        "$(grep -v '^#' THIS_FILE) and your other arguments",
         f"--pipeline-model-parallel-size {layout.pipeline}",
         f"--num-layers {layout.num_decoder_layers}",
         f"--pipeline-model-parallel-layout {shlex.quote(str(layout))}",

@@ -30,6 +30,7 @@ Source: torchtitan 0.2.2, 0.3.0 and main of August 2026, `distributed/pipeline_p
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -356,12 +357,22 @@ def titan_file(recipe: Recipe, release: Release, *, csv: str, keep_names: bool =
         f"# torchtitan {release.name}, options for {recipe.model!r}: {recipe.num_stages} stages on "
         f"{recipe.devices} ranks, {recipe.micro_batches} micro-batches.",
         *(f"# {note}" for note in recipe.device_notes()),
+        f"# Start it with: {_start(options, release)}",
     ]
     if release.suffix == ".toml":
         return "\n".join(
             [*heading, "# A module of the model that no stage names is left out of it.", *_tables(options)]
         )
     return "\n".join([*heading, _python(recipe, options, release)])
+
+
+def _start(options: Options, release: Release) -> str:
+    """Return the command that trains, on one node."""
+    degrees = (value for name, value in options["parallelism"].items() if name.endswith("_degree"))
+    run = f"torchrun --nproc-per-node {math.prod(map(int, map(str, degrees)))} -m torchtitan.train"
+    if release.suffix == ".toml":
+        return f"{run} --job.config_file THIS_FILE, in this file's folder"
+    return f"{run}, with your configuration returned through planned(config)"
 
 
 def _tables(options: Options) -> Iterator[str]:
@@ -424,6 +435,7 @@ _FILE = Template(
     '''"""Where the configuration of your model is made: `return planned(config)`."""
 
 import dataclasses
+from pathlib import Path
 
 import torch
 
@@ -433,12 +445,16 @@ $imported$constants
 def planned(config):
     """Return a configuration with the parallelism, the batch and the recomputation of the plan."""
     training = $training
+    parallelism = dict(PARALLELISM)
+    if "pipeline_parallel_schedule_csv" in parallelism:  # stands beside this file
+        orders = Path(__file__).parent / parallelism["pipeline_parallel_schedule_csv"]
+        parallelism["pipeline_parallel_schedule_csv"] = str(orders)
     spec = config.model_spec
     return dataclasses.replace(
         config,
         model_spec=dataclasses.replace(spec, pipelining_fn=_checked(spec.pipelining_fn)),
         training=dataclasses.replace(config.training, **training),
-        parallelism=dataclasses.replace(config.parallelism, **PARALLELISM),
+        parallelism=dataclasses.replace(config.parallelism, **parallelism),
         activation_checkpoint=$checkpointing,
     )
 

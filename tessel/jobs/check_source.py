@@ -187,12 +187,16 @@ def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
 
     link = Link(bytes_per_s=parse_bandwidth(options.link), latency_us=options.hop_us)
     given = options.profile
-    names = ("tensor_parallel", "context_parallel", "expert_parallel")
-    degrees = {name: getattr(options, name) for name in names}
     profile = (
         given
         if isinstance(given, Profile)
-        else load_profile(given, micro_batch=options.micro_batch, **degrees)
+        else load_profile(
+            given,
+            micro_batch=options.micro_batch,
+            tensor_parallel=options.tensor_parallel,
+            context_parallel=options.context_parallel,
+            expert_parallel=options.expert_parallel,
+        )
     )
     for note in profile.notes:
         messages.note(note)
@@ -209,7 +213,9 @@ def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
         ),
         micro_batch=options.micro_batch,
         data_parallel=options.data_parallel,
-        **degrees,
+        tensor_parallel=options.tensor_parallel,
+        context_parallel=options.context_parallel,
+        expert_parallel=options.expert_parallel,
     )
 
 

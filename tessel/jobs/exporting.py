@@ -74,6 +74,10 @@ def export_recipe(
         for each, text in texts.items():
             save_document(each, text.encode())
             messages.note(f"{each} written")
+        if framework is Framework.MEGATRON:
+            for line in texts[path].splitlines():
+                if line.startswith("# Megatron "):  # how its own order compares with the plan's
+                    messages.note(line.removeprefix("# "))
     # What stands beside the main file comes last.
     return {str(each): texts[each] for each in sorted(texts, key=_is_beside)}
 
@@ -98,7 +102,7 @@ def _torchtitan(
     release = _release(version, None if out is None else out.suffix)
     main = Path("titan").with_suffix(release.suffix) if out is None else out
     beside = main.with_suffix(".csv")
-    csv = "orders.csv" if out is None else str(beside.absolute())
+    csv = "orders.csv" if out is None else beside.name
     texts = {main: titan_file(recipe, release, csv=csv, keep_names=keep_names)}
     return texts | {beside: orders_csv(recipe)} if recipe.devices > 1 else texts
 

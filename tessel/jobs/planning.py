@@ -18,8 +18,7 @@ from tessel.jobs.inputs.arguments import (
     parse_cuts,
 )
 from tessel.jobs.inputs.keywords import options_of, with_signature
-from tessel.jobs.inputs.limits import only_time
-from tessel.jobs.inputs.plan_options import DEGREES, PlanOptions
+from tessel.jobs.inputs.plan_options import PlanOptions
 from tessel.jobs.plan import Plan
 from tessel.jobs.sources import ProfileSource, profile_of_source
 from tessel.progress import messages
@@ -69,7 +68,7 @@ def plan_with(source: ProfileSource, options: PlanOptions, example_inputs: Any =
 
     options.check()
     profile = profile_of_source(source, options, example_inputs)
-    jit_fallback.compile_or_do_without(only_time(options.work, options.time_limit))
+    jit_fallback.compile_if_needed()
     budget = options.budget()
     result, shortfall = _find(profile, options, budget)
     return Plan(
@@ -140,8 +139,8 @@ def layout_by_hand(
     text = os.fspath(given)
     if Path(text).suffix == ".json":
         return load_saved_plan(Path(text)).layout
-    degrees = {name: getattr(options, name) or 1 for name in DEGREES[2:]}
-    inner = degrees["tensor_parallel"] * degrees["context_parallel"]
+    tensor_parallel, context_parallel = options.tensor_parallel or 1, options.context_parallel or 1
+    inner = tensor_parallel * context_parallel
     micro_batch = options.micro_batch or min(profile.micro_batches)
     cuts = _cuts(text, profile, options)
     if cuts[-1][1] != len(profile.layers) - 1 or cuts[0][0] != 0:
@@ -162,7 +161,9 @@ def layout_by_hand(
     return Layout(
         data_parallel=replicas,
         pipeline=pipeline,
-        **degrees,
+        tensor_parallel=tensor_parallel,
+        context_parallel=context_parallel,
+        expert_parallel=options.expert_parallel or 1,
         micro_batch=micro_batch,
         micro_batches=micro_batches,
         placement="vshape" if len(cuts) == pipeline else "interleaved",

@@ -77,14 +77,10 @@ def _read_profile(path: str, options: PlanOptions) -> Profile:
         entry=options.entry,
         num_layers=options.num_layers,
         micro_batch=options.micro_batch,
-        **_degrees(options),
+        tensor_parallel=options.tensor_parallel,
+        context_parallel=options.context_parallel,
+        expert_parallel=options.expert_parallel,
     )
-
-
-def _degrees(options: PlanOptions) -> dict[str, int]:
-    """Return the degrees within a layer that are fixed."""
-    names = ("tensor_parallel", "context_parallel", "expert_parallel")
-    return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def _profile_of_object(source: Any, options: PlanOptions, example_inputs: Any) -> Profile:
@@ -131,7 +127,9 @@ def _profile_of_rows(rows: Iterable[Mapping[str, Any]], options: PlanOptions) ->
         format_name="csv",
         num_layers=options.num_layers,
         micro_batch=options.micro_batch,
-        **_degrees(options),
+        tensor_parallel=options.tensor_parallel,
+        context_parallel=options.context_parallel,
+        expert_parallel=options.expert_parallel,
     )
 
 

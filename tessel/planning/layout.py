@@ -19,6 +19,18 @@ of their own, divided over all devices; `kshape` two branches side by side, one 
 them divided over all; `custom` whatever `stage_devices` says."""
 
 
+_WORDS = {
+    "vshape": "chain",
+    "interleaved": "interleaved",
+    "zbv": "V down and up (zbv)",
+    "xshape": "both ways (xshape)",
+    "mshape": "chain, ends on all (mshape)",
+    "kshape": "two branches (kshape)",
+    "custom": "your placement",
+}
+"""Placements as who trains models calls them, with the option's value where that is another word."""
+
+
 def name_devices(devices: Iterable[int]) -> str:
     """Return numbers of devices as text, runs of them by their ends: `0-3,8`."""
     runs: list[list[int]] = []
@@ -97,6 +109,14 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                     f"stage {(first, last)} does not begin at layer {expected}, where the one before it ends"
                 )
             expected = last + 1
+
+    @property
+    def placement_words(self) -> str:
+        """Which device runs which stage, in a few words."""
+        words = _WORDS[self.placement]
+        if self.branch_devices:
+            return f"{words} of {self.branch_devices} + {self.pipeline - self.branch_devices} devices"
+        return f"{words}, {self.chunks} stages a device" if self.chunks > 1 else words
 
     def _check_placement(self) -> None:
         """Refuse stages that the placement does not give every device.

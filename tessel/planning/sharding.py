@@ -15,17 +15,15 @@ tests/tessel/planning/costs/test_sharding.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
-import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tessel.planning.cluster import Optimizer
-from tessel.planning.costs.stage_costs import FloatArray, LayerSums
-from tessel.planning.job import Job
 
-_Bytes = TypeVar("_Bytes", float, FloatArray)
+_Bytes = TypeVar("_Bytes", float, npt.NDArray[np.float64])
 
 SHARDINGS = ("none", "optimizer", "gradients", "parameters")
 """What is divided over replicas, each with all before it."""
@@ -69,34 +67,6 @@ class Shares:
     def divides_experts(self) -> bool:
         """Whether experts are whole only while their layer runs, where other weights are."""
         return self.experts is None or bool(self.experts.gathered or self.experts.gradient)
-
-
-def job_shares(job: Job, *, trains: bool, replicas: int, expert_replicas: int) -> Shares:
-    """Return what a replica holds in a job.
-
-    Args:
-        job: how training state is held.
-        trains: whether there is any.
-        replicas: devices that hold the same weights.
-        expert_replicas: devices that hold the same experts.
-    """
-    optimizer = job.optimizer if trains else None
-    if optimizer is not None and job.offloads:
-        optimizer = msgspec.structs.replace(optimizer, state_ratio=0.0)
-    shares, experts = (shares_of(job.sharding, optimizer, each) for each in (replicas, expert_replicas))
-    return shares if replicas == expert_replicas else replace(shares, experts=experts)
-
-
-def layers_divided(sums: LayerSums, shares: Shares) -> tuple[FloatArray, FloatArray]:
-    """Return bytes by layer of weights that are whole only while it runs, where any are, and of trained ones.
-
-    Experts of which no other device holds the same are whole throughout.
-    """
-    left_out = 0.0 if shares.divides_experts else 1.0
-    return (
-        np.diff(sums.weights - left_out * sums.expert_weights),
-        np.diff(sums.trained - left_out * sums.expert_trained),
-    )
 
 
 def shares_of(sharding: str, optimizer: Optimizer | None, replicas: int) -> Shares:

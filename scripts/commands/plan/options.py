@@ -47,6 +47,9 @@ FORMATS = (
     "plan",
     "saved-plan",
     "stages",
+    "trace",
+    "nvtx",
+    "log",
 )
 """Of profiles, placements and frameworks, written down since loading them takes longer than a completion may;
 tests/scripts/commands/test_plan.py holds them against the real ones."""
@@ -225,7 +228,10 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     save: Annotated[Path | None, typer.Option(help="Write the plan to this file (.json).")] = None
     save_table: Annotated[
         Path | None,
-        typer.Option(help="Write the layers' costs to this file (.csv or .json), to edit and to plan from."),
+        typer.Option(
+            help="Write the layers' costs to this file (.csv or .json), to edit, to fill in what a trace "
+            "does not show, and to plan from."
+        ),
     ] = None
     out: Annotated[
         Path | None,

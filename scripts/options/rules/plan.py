@@ -117,8 +117,8 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--num-layers": (_PROFILE_ALONE, _READ_ALONE),
     "--work": (),
     "--time-limit": (),
-    "--save": (),
     "--save-table": (),
+    "--save": (),
     "--out": (),
     "--json": (),
 }

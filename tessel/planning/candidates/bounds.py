@@ -31,13 +31,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tessel.planning.candidates.families import Family
+from tessel.planning.costs.held_bytes import job_shares
+from tessel.planning.costs.replicas import collective_link, replica_positions
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums
 from tessel.planning.costs.stage_figures import (
     StageFigures,
-    collective_link,
     figures_of_sums,
     position_speeds,
-    replica_positions,
     update_sums,
 )
 from tessel.planning.cutting.cut import Section
@@ -45,7 +45,7 @@ from tessel.planning.cutting.run_prices import RunPrices, layer_times
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
-from tessel.planning.sharding import SHARDINGS, Shares, job_shares
+from tessel.planning.sharding import SHARDINGS, Shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

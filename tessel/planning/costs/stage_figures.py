@@ -6,11 +6,6 @@ blocks at both ends, so that a micro-batch keeps a device busy that much longer.
 replicas by a ring. The optimizer takes what was measured, or else moves weights, gradients and state through
 memory once. `figures_of_sums` is O(stages): a plan tries many thousand layouts.
 
-A device holds weights, gradients and optimizer state of those that are trained, the flat copy of gradients
-that a runtime makes for the all-reduce, the runtime's own bytes, and the largest need of a layer while it
-runs. Every term is at its most at once, though the copy and a layer's need come one after the other: an
-allocator keeps what it was given.
-
 Left out: contention between hops, and between collectives and compute; the global norm of gradients; loading
 of data. Checked in tests/tessel/planning/costs/test_training_step.py against a recomputation that shares no
 code.
@@ -21,8 +16,6 @@ sends 2 (n - 1) / n of the bytes in 2 (n - 1) messages.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,11 +26,19 @@ import numpy.typing as npt
 
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import Cluster, Link, Optimizer
+from tessel.planning.costs.held_bytes import HeldBytes, job_shares, layers_divided, static_bytes
+from tessel.planning.costs.replicas import (
+    collective_link,
+    copies_of,
+    is_one_node,
+    replicas_of,
+    rings_of,
+)
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums, TableKey, largest, layer_sums
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
-from tessel.planning.runtime import OVERLAPPED, Runtime
-from tessel.planning.sharding import SHARDINGS, Shares, job_shares, layers_divided, shares_of
+from tessel.planning.runtime import Runtime
+from tessel.planning.sharding import SHARDINGS, Shares
 from tessel.profiles.profile import Profile
 
 
@@ -291,6 +292,13 @@ def table_key(layout: Layout) -> TableKey:
     )
 
 
+def layout_shares(layout: Layout, job: Job, *, trains: bool) -> Shares:
+    """Return what a replica holds of a layout's weights, gradients and state."""
+    return job_shares(
+        job, trains=trains, replicas=replicas_of(layout), expert_replicas=replicas_of(layout, experts=True)
+    )
+
+
 def position_speeds(layout: Layout, cluster: Cluster) -> FloatArray:
     """Return how fast each position of the pipeline is: as its slowest device."""
     if not cluster.device_speed:
@@ -315,18 +323,12 @@ def _memory(layout: Layout, cluster: Cluster) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def _is_one_node(devices: Sequence[int], cluster: Cluster) -> bool:
-    if not cluster.devices_per_node or cluster.intra_node is None:
-        return False
-    return len({device // cluster.devices_per_node for device in devices}) == 1
-
-
 def hop_link(layout: Layout, cluster: Cluster, source: int, target: int) -> Link:
     """Return the link between two positions of the pipeline: the slower one if any replica leaves a node."""
     if cluster.intra_node is None:
         return cluster.hop
     pairs = zip(layout.devices_at(source), layout.devices_at(target), strict=True)
-    return cluster.intra_node if all(_is_one_node(pair, cluster) for pair in pairs) else cluster.hop
+    return cluster.intra_node if all(is_one_node(pair, cluster) for pair in pairs) else cluster.hop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -386,48 +388,6 @@ def _hop_ends(
     return send_us, runtime.hop_overhead_us + transfer_us + gathered_us
 
 
-class HeldBytes(NamedTuple):
-    """What a device holds beside activations.
-
-    Attributes:
-        weights: bytes of all weights.
-        trained: of these, bytes that have gradients and optimizer state.
-        running: the largest need of a block while it runs.
-        layer_weights: of its largest layer, those that are divided over replicas.
-        layer_trained: trained bytes of the layer that has most, likewise.
-        experts: of the weights, bytes of routed experts.
-        expert_trained: of these, bytes that have gradients and optimizer state.
-    """
-
-    weights: float
-    trained: float
-    running: float
-    layer_weights: float = 0.0
-    layer_trained: float = 0.0
-    experts: float = 0.0
-    expert_trained: float = 0.0
-
-
-def static_bytes(
-    held: HeldBytes, optimizer: Optimizer | None, runtime: Runtime = OVERLAPPED, shares: Shares | None = None
-) -> int:
-    """Return what a device holds throughout a step, and its largest need while one block runs.
-
-    Args:
-        held: bytes of its weights.
-        optimizer: what trained weights have beside them; None where nothing is trained.
-        runtime: what the framework adds.
-        shares: what a replica holds of each; all if None.
-    """
-    shares = shares or shares_of("none", optimizer, 1)
-    found = runtime.context_bytes + runtime.peak_factor * held.running
-    found += shares.held(held.weights, held.trained, held.experts, held.expert_trained)
-    found += shares.gathered * held.layer_weights + shares.gradient * held.layer_trained
-    if optimizer is not None:
-        found += min(held.trained * optimizer.gradient_ratio, runtime.bucket_bytes)
-    return math.ceil(found)
-
-
 def _held(sums: LayerSums, layout: Layout, run: _Run, shares: Shares) -> list[HeldBytes]:
     """Return what each device holds beside activations; a tied tensor counts once on each."""
     weights, trained, experts, expert_trained = (
@@ -457,85 +417,6 @@ def _held(sums: LayerSums, layout: Layout, run: _Run, shares: Shares) -> list[He
     return found
 
 
-def layout_shares(layout: Layout, job: Job, *, trains: bool) -> Shares:
-    """Return what a replica holds of a layout's weights, gradients and state."""
-    return job_shares(
-        job, trains=trains, replicas=replicas_of(layout), expert_replicas=replicas_of(layout, experts=True)
-    )
-
-
-def collective_link(
-    layout: Layout, cluster: Cluster, positions: Sequence[int], *, experts: bool = False
-) -> Link:
-    """Return the link over which the devices at some positions of the pipeline sum their gradients.
-
-    A group with several members in each node has a ring through each of them, so that their links to other
-    nodes carry the sum together; it is no faster than the link within a node. The same experts are on every
-    `expert_parallel`-th of the devices that hold the same other weights.
-    """
-    if cluster.intra_node is None or not cluster.devices_per_node:
-        return cluster.collective
-    every = [device for position in positions for device in layout.devices_at(position)]
-    if _is_one_node(every, cluster):
-        return cluster.intra_node
-    # A gradient is summed over the devices with the same part of each layer.
-    stride = layout.tensor_parallel * (layout.expert_parallel if experts else 1)
-    nodes = Counter(device // cluster.devices_per_node for device in every[::stride])
-    bytes_per_s = min(cluster.collective.bytes_per_s * min(nodes.values()), cluster.intra_node.bytes_per_s)
-    return Link(bytes_per_s=bytes_per_s, latency_us=cluster.collective.latency_us)
-
-
-def copies_of(layout: Layout) -> int:
-    """Return how often one pipeline holds the model: twice in an `xshape`."""
-    return 2 if layout.placement == "xshape" else 1
-
-
-def replicas_of(layout: Layout, *, experts: bool = False) -> int:
-    """Return how many devices hold the same part of the model, or the same of its routed experts."""
-    return (layout.expert_replicas if experts else layout.weight_replicas) * copies_of(layout)
-
-
-def replica_positions(position: int, *, pipeline: int, copies: int) -> tuple[int, ...]:
-    """Return the positions of a pipeline that hold the same layers, a given one of them.
-
-    With two copies in opposite directions those are two, but for the middle one of an odd number.
-    """
-    return (position,) if copies == 1 else tuple(sorted({position, pipeline - 1 - position}))
-
-
-class _Ring(NamedTuple):
-    """What replicas of weights exchange over: the link, and on how many devices they are."""
-
-    link: Link
-    devices: int
-
-
-class _Rings(NamedTuple):
-    """Rings of a stage's replicas: of its routed experts, and of all other weights."""
-
-    dense: _Ring
-    experts: _Ring
-
-    def scatter_us(self, num_bytes: float, expert_bytes: float) -> float:
-        """Return how long a reduce-scatter or an all-gather takes, given all bytes and those of experts."""
-        dense, experts = self
-        us = dense.link.scatter_us(num_bytes - expert_bytes, dense.devices)
-        return us + experts.link.scatter_us(expert_bytes, experts.devices)
-
-
-def _rings(layout: Layout, cluster: Cluster, stage: int) -> _Rings:
-    position = layout.device_of(stage)
-    positions = replica_positions(position, pipeline=layout.pipeline, copies=copies_of(layout))
-    dense = collective_link(layout, cluster, positions)
-    experts = dense
-    if layout.expert_parallel > 1:
-        experts = collective_link(layout, cluster, positions, experts=True)
-    return _Rings(
-        _Ring(dense, layout.weight_replicas * len(positions)),
-        _Ring(experts, layout.expert_replicas * len(positions)),
-    )
-
-
 def _synchronisations(sums: LayerSums, layout: Layout, job: Job) -> tuple[Collective, ...]:
     """Return what each stage's replicas exchange after its last weight gradient.
 
@@ -551,7 +432,7 @@ def _synchronisations(sums: LayerSums, layout: Layout, job: Job) -> tuple[Collec
             float(each[last + 1] - each[first]) * job.optimizer.gradient_ratio
             for each in (sums.reduced, sums.expert_reduced)
         )
-        us = _rings(layout, job.cluster, stage).scatter_us(num_bytes, expert_bytes)
+        us = rings_of(layout, job.cluster, stage).scatter_us(num_bytes, expert_bytes)
         us *= 2 if job.sharding == "none" else 1
         if us:
             found.append(Collective((stage, stage + num_stages)[: copies_of(layout)], us))
@@ -589,7 +470,7 @@ def _exchanged(
         job: over which links.
         run: the stages.
     """
-    rings = [_rings(layout, job.cluster, stage) for stage in range(len(layout.cuts))] * copies_of(layout)
+    rings = [rings_of(layout, job.cluster, stage) for stage in range(len(layout.cuts))] * copies_of(layout)
     sizes = [(run.of_sums(each) * ratio).tolist() for each in (sums, expert_sums)]
     return np.array([each.scatter_us(*own) for each, *own in zip(rings, *sizes, strict=True)])
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tessel.planning.costs.held_bytes import layers_divided
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums
-from tessel.planning.sharding import Shares, layers_divided
+from tessel.planning.sharding import Shares
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

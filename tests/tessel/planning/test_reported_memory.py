@@ -67,7 +67,7 @@ def table(model: Model, num_layers: int, tokens: int, *, tensor: int, context: i
             CostTable(
                 micro_batch=1,
                 tensor_parallel=tensor,
-                context_parallel=2,
+                context_parallel=context,
                 costs=(embedding, *[layer] * num_layers, head),
             ),
         ),

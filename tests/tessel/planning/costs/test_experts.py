@@ -9,7 +9,8 @@ import pytest
 
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
-from tessel.planning.costs.stage_figures import StageFigures, collective_link, stage_figures
+from tessel.planning.costs.replicas import collective_link
+from tessel.planning.costs.stage_figures import StageFigures, stage_figures
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.sharding import SHARDINGS
