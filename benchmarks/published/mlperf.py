@@ -43,7 +43,7 @@ def load_rows(folder: Path) -> list[Row]:
         for row in csv.DictReader(file):
             if row["tp"] and float(row["step_median"] or 0) and "fp4" not in row["config"]:
                 found[row["round"], row["system"]].append(row)
-    rows = []
+    rows: list[Row] = []
     for (_, system), every in sorted(found.items()):
         gpu = next((gpu for prefix, gpu in SYSTEMS if system.startswith(prefix)), "")
         if not gpu:
