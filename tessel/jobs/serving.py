@@ -85,8 +85,8 @@ def _handler(answer: Callable[[Mapping[str, str]], bytes], token: str) -> type[B
         sys_version = ""
 
         def do_GET(self) -> None:
-            host, port = self.server.server_address[:2]
-            names = {f"{host!s}:{port}", f"localhost:{port}"}
+            port = self.connection.getsockname()[1]
+            names = {f"{LOOPBACK}:{port}", f"localhost:{port}"}
             target = urlsplit(self.path)
             is_ours = secrets.compare_digest(target.path.encode(), f"/{token}/".encode())
             if self.headers.get("Host") not in names or not is_ours:

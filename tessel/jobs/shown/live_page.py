@@ -107,7 +107,7 @@ class LivePage:
         placement = self.schedule.placement
         limits = self.schedule.memory
         values = {
-            kind: (_label(kind), _joined([placement.block(name).span for name in names]))
+            str(kind): (_label(kind), _joined([placement.block(name).span for name in names]))
             for kind, names in _names_by_kind(placement).items()
         }
         unit = "units" if self.plan is None else "bytes beside weights"
