@@ -60,7 +60,7 @@ def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int
         DeadlockError: the tasks wait for each other; the message names the cycle.
         ScheduleError: a task is missing on a device.
     """
-    waits = _waits(placement, orders)
+    waits = waits_of(placement, orders)
     followers: dict[Task, list[tuple[Task, int]]] = {task: [] for task in waits}
     for task, earlier in waits.items():
         for source, delay in earlier:
@@ -92,7 +92,12 @@ _Waits = dict[Task, list[tuple[Task, int]]]
 """For each task those it waits for, with the least distance between the two starts."""
 
 
-def _waits(placement: Placement, orders: Orders) -> _Waits:
+def waits_of(placement: Placement, orders: Orders) -> _Waits:
+    """Return what each task waits for, by orders and edges, and how long after the start of that.
+
+    Raises:
+        ScheduleError: see `earliest_starts`.
+    """
     waits: _Waits = {task: [] for order in orders for task in order}
     _check_tasks(placement, orders, waits)
     blocks = placement.blocks

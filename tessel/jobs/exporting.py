@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tessel.errors import ScheduleError, UsageError
+from tessel.errors import UsageError
 from tessel.jobs.inputs.arguments import check_choice, check_folder
 from tessel.progress import messages
 
@@ -60,7 +60,6 @@ def export_recipe(
     check_folder("--out", path, suffixes=SUFFIXES[framework])
     if version is not None and framework is not Framework.TORCHTITAN:
         raise UsageError(f"--version is of torchtitan, and {to} has one kind of file; leave it out")
-    _check_sharding(recipe, framework)
     if roles is not None:
         recipe = with_roles(recipe, roles)
     if framework is Framework.TORCHTITAN:
@@ -81,20 +80,6 @@ def export_recipe(
                     messages.note(line.removeprefix("# "))
     # What stands beside the main file comes last.
     return {str(each): texts[each] for each in sorted(texts, key=_is_beside)}
-
-
-def _check_sharding(recipe: Recipe, framework: Framework) -> None:
-    """Refuse a plan whose memory counts on what the framework would not be told.
-
-    Raises:
-        ScheduleError: it is such.
-    """
-    says_it = (Framework.TORCH, Framework.MARKDOWN)  # orders alone, or tables for people
-    if recipe.sharding != "none" and framework not in says_it:
-        raise ScheduleError(
-            f"the plan of {recipe.model} divides {recipe.sharding} over replicas, and exports to {framework} "
-            "do not write that yet; plan with --sharding none, or export --to torch and set it in the trainer"
-        )
 
 
 def with_roles(recipe: Recipe, text: str) -> Recipe:

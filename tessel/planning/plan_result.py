@@ -47,6 +47,8 @@ class PlannedStep:
         parts = [
             f"{layout.data_parallel} × data" if layout.data_parallel > 1 else "",
             f"{layout.tensor_parallel} × tensor" if layout.tensor_parallel > 1 else "",
+            f"{layout.context_parallel} × context" if layout.context_parallel > 1 else "",
+            f"{layout.expert_parallel} × expert" if layout.expert_parallel > 1 else "",
             f"{layout.pipeline} × pipeline",
         ]
         order = "an order of ours" if self.order == SEARCHED else self.order

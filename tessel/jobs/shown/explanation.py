@@ -63,8 +63,7 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
     layout = best.layout
     title = "best plan   " if estimate.fits else "nearest plan"
     out.line(
-        f"{title}  data-parallel {layout.data_parallel} × pipeline {layout.pipeline} × tensor-parallel "
-        f"{layout.tensor_parallel}, {layout.placement_words}"
+        f"{title}  {layout.named_degrees}, {layout.placement_words}"
         + (", one stage a device" if layout.placement == "vshape" else "")
     )
     order = "in an order of ours" if best.order == "searched" else f"in the order of {best.order}"
@@ -81,7 +80,10 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
         f"{_ms(result.lower_bound_us)} ms"
     )
     if result.job.sharding != "none":
-        out.line(f"sharding      {result.job.sharding}, over {layout.data_parallel} replicas")
+        experts = f", experts over {layout.expert_replicas}" if profile.has_experts else ""
+        out.line(f"sharding      {result.job.sharding}, over {layout.weight_replicas} replicas{experts}")
+    if result.job.offload != "none":
+        out.line(f"offload       {result.job.offload} state, in the memory of the hosts")
     interval = plan.step_interval_us
     if interval is not None:
         out.line(
@@ -139,7 +141,9 @@ def _row(name: str, planned: PlannedStep, best_us: float, *, fits: bool) -> list
         _ms(planned.estimate.step_us),
         f"{planned.estimate.step_us / best_us:.3f}",
         "yes" if fits else "no",
-        f"{layout.data_parallel} × {layout.pipeline} × {layout.tensor_parallel}",
+        f"{layout.data_parallel} × {layout.pipeline} × {layout.tensor_parallel}"
+        + (f", C {layout.context_parallel}" if layout.context_parallel > 1 else "")
+        + (f", E {layout.expert_parallel}" if layout.expert_parallel > 1 else ""),
         layout.placement_words,
         f"{layout.micro_batches} of {layout.micro_batch}",
     ]
