@@ -20,8 +20,8 @@ EXIT_DOES_NOT_FIT = 1
 
 
 @common_options(
-    "devices gpu seq dtype memory global_batch micro_batches placement link hop_us optimizer sharding",
-    "work time_limit save save_table out json",
+    "devices gpu seq memory global_batch micro_batches placement link optimizer sharding",
+    "time_limit save out json",
 )
 @takes_options
 def plan(
