@@ -21,7 +21,7 @@ EXIT_DOES_NOT_FIT = 1
 
 @common_options(
     "devices gpu seq memory global_batch micro_batches placement link optimizer sharding",
-    "work save out json",
+    "time_limit save out json",
 )
 @takes_options
 def plan(
