@@ -29,7 +29,7 @@ from tessel.profiles.traces import Trace, load_trace
 
 pytestmark = pytest.mark.torch
 
-JOB = Path(__file__).parents[3] / "samples" / "traced_job.py"
+JOB = Path(__file__).parents[3] / "oracles" / "traced_job.py"
 LETTER = {
     BlockKind.FORWARD: "F",
     BlockKind.BACKWARD: "B",
