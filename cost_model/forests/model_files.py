@@ -211,9 +211,8 @@ def _read(path: Path, limit: int) -> bytes:
     """Return a file's content; what is no file, or larger than any model, is refused unread."""
     if path.exists() and not path.is_file():
         raise ValueError("it is no regular file")
-    opened = gzip.open(path) if path.suffix == _PACKED else path.open("rb")
     try:
-        with opened as file:
+        with gzip.open(path) if path.suffix == _PACKED else path.open("rb") as file:
             content = file.read(limit + 1)
     except (EOFError, zlib.error) as error:
         raise ValueError(f"it is no whole gzip file: {error}") from error

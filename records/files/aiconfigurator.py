@@ -75,8 +75,8 @@ class KernelTable:
     Attributes:
         kind: what they compute.
         path: the file they are from.
-        texts: `device`, `framework`, `version`, `source` (the library's name of the kernel) and `dtype` of each;
-            of attention `kv_dtype`, of a collective or an exchange `operation`.
+        texts: `device`, `framework`, `version`, `source` (the library's name of the kernel) and `dtype` of
+            each; of attention `kv_dtype`, of a collective or an exchange `operation`.
         numbers: extents, by the names of `cost_model.gpu.typed.kernels`.
         latency_us: microseconds.
     """
@@ -182,8 +182,8 @@ def read_tables(folder: str | os.PathLike[str]) -> Iterator[KernelTable]:
     paths = [path for path in sorted(Path(folder).rglob("*_perf.parquet")) if _layouts(path)]
     if not paths:
         raise RecordFileError(
-            f"{folder} holds no tables of aiconfigurator (…/*gemm_perf.parquet and the like); name its folder "
-            "`systems/data`, fetched with Git LFS"
+            f"{folder} holds no tables of aiconfigurator (…/*gemm_perf.parquet and the like); name its "
+            "folder `systems/data`, fetched with Git LFS"
         )
     for path in paths:
         yield from read_table(path)
@@ -282,7 +282,9 @@ class _Reader:
             return np.zeros(self.table.num_rows, np.int64)
         found = self._column(column)
         if found.dtype.kind not in "iu":
-            raise RecordFileError(f"{self.path}: column {column} holds no whole numbers; fetch the table again")
+            raise RecordFileError(
+                f"{self.path}: column {column} holds no whole numbers; fetch the table again"
+            )
         least = 0 if name in _MAY_BE_ZERO else 1
         self._refuse(
             (found < least) | (found > MAX_EXTENT),
@@ -305,7 +307,8 @@ class _Reader:
             raise RecordFileError(f"{self.path}: column {name} holds no numbers; fetch the table again")
         found = found.astype(np.float64)
         self._refuse(
-            ~((found > 0) & (found < np.inf)), lambda row: f"{name} {found[row]} is no positive finite latency"
+            ~((found > 0) & (found < np.inf)),
+            lambda row: f"{name} {found[row]} is no positive finite latency",
         )
         return found * self.layout.unit_us
 
@@ -323,9 +326,10 @@ class _Reader:
                 usual = float(np.exp(np.median(logs[members]))) / self.layout.unit_us
                 self._refuse(
                     bad,
-                    lambda row, usual=usual: (  # type: ignore[misc]  # a default binds the loop's value
-                        f"{self.layout.latency} {table.latency_us[row] / self.layout.unit_us:g} is "
-                        f"{_MOST_APART:g} times from the {usual:g} of rows of like work, so it is in another unit"
+                    lambda row, usual=usual: (
+                        f"{self.layout.latency} {table.latency_us[row] / self.layout.unit_us:g} is more than "
+                        f"{_MOST_APART:g} times apart from {usual:g} of rows of like work, as if it were in "
+                        "another unit"
                     ),
                 )
 

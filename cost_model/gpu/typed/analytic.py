@@ -1,11 +1,11 @@
-"""A latency by few parameters of a device: what a call, a wave and a step take, which shares of peaks are reached.
+"""A latency by few parameters of a device: what a call, a wave and a step take, and shares of its peaks.
 
 Forests learn what is left over it. The parameters of a device and a *cell* (the data type of what computes,
 the operation of what sends) are fitted to its measurements; some dozens suffice, so a new device is known
 after few. Of a device without any they follow from those of others: at the median, and along a line over the
-operations of a multiprocessor in a cycle where that explains them, for a cycle's fixed costs fell as tensor
-cores grew. Weights come from memory: what serving runs does not find them in the second-level cache, but for a
-share that is fitted. Checked in tests/cost_model/gpu/typed/test_analytic.py.
+operations of a multiprocessor in a cycle where that explains them, for fixed costs in cycles fell as tensor
+cores grew. Weights come from memory: serving does not find them in the second-level cache, but for a share
+that is fitted. Checked in tests/cost_model/gpu/typed/test_analytic.py.
 
 Source: blocks, waves and steps of a product follow the analysis of CUTLASS's split and stream-K products
 (Osama et al., PPoPP 2023, section 4); the rest is a roofline with a smooth corner.
@@ -78,7 +78,9 @@ def analytic_us(kernels: Kernels, sheet: GpuSheet, logs: Array) -> Array:
     return _BY_KIND[kernels.kind](work_of(kernels, sheet), kernels, sheet, np.exp(logs))
 
 
-def fit(kernels: Kernels, sheet: GpuSheet, latency_us: Array, start: Array, *, spread: float = _SPREAD) -> Array:
+def fit(
+    kernels: Kernels, sheet: GpuSheet, latency_us: Array, start: Array, *, spread: float = _SPREAD
+) -> Array:
     """Return the logarithms of the parameters that measurements speak for, near where they start.
 
     Args:
@@ -98,7 +100,12 @@ def fit(kernels: Kernels, sheet: GpuSheet, latency_us: Array, start: Array, *, s
         return np.concatenate([errors, (logs - start) / spread])
 
     found = least_squares(
-        residuals, start, loss="soft_l1", diff_step=1e-2, max_nfev=_MAX_EVALUATIONS, bounds=(start - 4, start + 4)
+        residuals,
+        start,
+        loss="soft_l1",
+        diff_step=1e-2,
+        max_nfev=_MAX_EVALUATIONS,
+        bounds=(start - 4, start + 4),
     )
     return np.asarray(found.x)
 
@@ -112,7 +119,9 @@ def expected(known: Sequence[tuple[GpuSheet, Array]], sheet: GpuSheet) -> Array:
     """
     values = np.array([logs for _, logs in known])
     places = np.array([_operations_a_cycle(other) for other, _ in known])
-    weights = 1 / np.array([sum(one.generation == other.generation for other, _ in known) for one, _ in known])
+    weights = 1 / np.array(
+        [sum(one.generation == other.generation for other, _ in known) for one, _ in known]
+    )
     weights /= weights.sum()
     centre, level = float(weights @ places), weights @ values
     spread = len(known) * float(weights @ (places - centre) ** 2)
@@ -143,7 +152,7 @@ def _product(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -
             best = np.minimum(best, waves * each)
     cached_bytes = min(cached, 1.0) * np.minimum(work.num_bytes, device.l2_mib * 2**20)
     memory = np.maximum(work.num_bytes - cached_bytes, 0.05 * work.num_bytes)
-    return call + _smooth(best, memory / (device.bandwidth_gb_s * 1e3 * memory_share))
+    return np.asarray(call + _smooth(best, memory / (device.bandwidth_gb_s * 1e3 * memory_share)))
 
 
 def _attention(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -> Array:
@@ -153,7 +162,7 @@ def _attention(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array)
     compute = np.maximum(work.flops / rate, work.longest_block_flops * device.num_multiprocessors / rate)
     waves = np.ceil(work.blocks / device.num_multiprocessors)
     memory = work.num_bytes / (device.bandwidth_gb_s * 1e3 * memory_share)
-    return call + _smooth(compute + block * waves, memory)
+    return np.asarray(call + _smooth(compute + block * waves, memory))
 
 
 def _experts(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -> Array:
@@ -173,7 +182,7 @@ def _collective(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array
 def _exchange(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -> Array:
     call, rate, link_share = parameters
     copied = work.num_bytes / (kernels.numbers["multiprocessors"] * rate * 1e3)
-    return call + _smooth(copied, work.num_bytes / (sheet.link_gb_s * 1e3 * link_share))
+    return np.asarray(call + _smooth(copied, work.num_bytes / (sheet.link_gb_s * 1e3 * link_share)))
 
 
 _BY_KIND: Mapping[Kind, Callable[[Work, Kernels, GpuSheet, Array], Array]] = {
@@ -187,4 +196,6 @@ _BY_KIND: Mapping[Kind, Callable[[Work, Kernels, GpuSheet, Array], Array]] = {
 
 def _smooth(first: Array, second: Array) -> Array:
     largest = np.maximum(first, second)
-    return np.asarray(largest * ((first / largest) ** _CORNER + (second / largest) ** _CORNER) ** (1 / _CORNER))
+    return np.asarray(
+        largest * ((first / largest) ** _CORNER + (second / largest) ** _CORNER) ** (1 / _CORNER)
+    )

@@ -2,8 +2,8 @@
 
 latency = analytic latency · exp(correction). On a device and cell (data type or operation) that were measured
 the parameters of the first are its own, and a forest that sees the device gives the correction; on any other
-they are what other devices let expect, and a forest corrects that is blind to the device. Half the width of an
-interval is, of a known cell, what new extents were off by; of another, what devices were off by whose whole
+they are what others let expect, and a forest corrects that is blind to the device. Half the width of an
+interval is, of a known cell, what new extents were off by; of another, what devices were off by whose
 generation was held out. A kernel beyond the extents trained on adds a part for each doubling. Checked in
 tests/cost_model/gpu/typed/test_typed_model.py.
 """
@@ -151,7 +151,9 @@ class TypedModel:
             CostModelError: the model was not trained on the kind, or the GPU lacks a data type.
         """
         if kernels.kind not in self.forests:
-            raise CostModelError(f"the model was not trained on {kernels.kind} kernels; train it on tables of some")
+            raise CostModelError(
+                f"the model was not trained on {kernels.kind} kernels; train it on tables of some"
+            )
         calibration, cells = self.manifest.kinds[kernels.kind], cells_of(kernels)
         centre, width = np.zeros(len(kernels)), np.zeros(len(kernels))
         is_known = np.zeros(len(kernels), bool)
@@ -164,9 +166,7 @@ class TypedModel:
             is_known[chosen] = fit is not None
         outside = calibration.doublings(kernels)
         width = np.minimum(np.hypot(width, calibration.widening * outside), _MOST_WIDTH)
-        return Predictions(
-            np.exp(centre), np.exp(centre - width), np.exp(centre + width), is_known, outside
-        )
+        return Predictions(np.exp(centre), np.exp(centre - width), np.exp(centre + width), is_known, outside)
 
     def _log_us(self, kernels: Kernels, sheet: GpuSheet, cell: str, fit: CellFit | None) -> Array:
         forests = self.forests[kernels.kind]
@@ -181,7 +181,7 @@ class TypedModel:
         """Return the predicted latency of each kernel, in order.
 
         Raises:
-            CostModelError: the GPU is not known or lacks a data type, or a kernel has an extent that none has.
+            CostModelError: the GPU is not known or lacks a data type, or a kernel has an impossible extent.
         """
         sheet = find_sheet(gpu)
         found: dict[int, GpuPrediction] = {}
@@ -210,7 +210,7 @@ def gpu_kernel_us(kernel: TypedKernel, gpu: str) -> GpuPrediction:
         gpu: any of its names, such as `h100` or `NVIDIA B200`.
 
     Raises:
-        CostModelError: the GPU is not known or lacks the data type, or the kernel has an extent that none has.
+        CostModelError: the GPU is not known or lacks the data type, or the kernel has an impossible extent.
     """
     return shipped_model().price([kernel], gpu)[0]
 
@@ -270,23 +270,24 @@ def cells_of(kernels: Kernels) -> Column:
 
 def all_feature_names() -> tuple[str, ...]:
     """Return the names of all kinds' columns, by which a saved model is known to fit."""
-    return tuple(f"{kind}: {name}" for kind in _EXAMPLES for name in _example_table(kind).names)
+    return tuple(f"{kind}: {name}" for kind in _NUMBERS for name in _example_table(kind).names)
 
 
-_EXAMPLES: Mapping[Kind, Mapping[str, Sequence[object]]] = {
-    "product": dict.fromkeys(("rows", "columns", "inner"), [1]),
-    "attention": dict.fromkeys(("batch", "length", "past", "heads", "kv_heads", "head_size", "window"), [1]),
-    "experts": dict.fromkeys(
-        ("tokens", "hidden", "inner", "top_k", "experts", "tensor_parallel", "expert_parallel", "skew"), [1]
+_NUMBERS: Mapping[Kind, tuple[str, ...]] = {
+    "product": ("rows", "columns", "inner"),
+    "attention": ("batch", "length", "past", "heads", "kv_heads", "head_size", "window"),
+    "experts": (
+        *("tokens", "hidden", "inner", "top_k", "experts"),
+        *("tensor_parallel", "expert_parallel", "skew"),
     ),
-    "collective": dict.fromkeys(("devices", "elements"), [2]),
-    "exchange": dict.fromkeys(("nodes", "hidden", "tokens", "top_k", "experts", "multiprocessors"), [1]),
+    "collective": ("devices", "elements"),
+    "exchange": ("nodes", "hidden", "tokens", "top_k", "experts", "multiprocessors"),
 }
 
 
 @functools.cache
 def _example_table(kind: Kind) -> FeatureTable:
     texts = {name: np.array(["bfloat16"], dtype=object) for name in Kernels.TEXTS[kind]}
-    numbers = {name: np.array(values) for name, values in _EXAMPLES[kind].items()}
+    numbers = {name: np.array([2]) for name in _NUMBERS[kind]}
     kernels = Kernels(kind=kind, numbers=numbers, texts=texts)
     return feature_table(kernels, next(iter(GPU_SHEETS.values())), np.ones(1))

@@ -1,4 +1,4 @@
-"""What data sheets say of GPUs beside `cost_model.gpu.devices`: peaks in 8 and 4 bits, and links within a node.
+"""What data sheets say of GPUs beside `cost_model.gpu.devices`: peaks in 8 and 4 bits, links of a node.
 
 Checked in tests/cost_model/gpu/typed/test_sheets.py.
 """
@@ -53,7 +53,12 @@ class GpuSheet:
 
 
 def _sheet(
-    name: str, generation: str, peaks: tuple[float, float, float], link_gb_s: float, *, has_switch: bool = True
+    name: str,
+    generation: str,
+    peaks: tuple[float, float, float],
+    link_gb_s: float,
+    *,
+    has_switch: bool = True,
 ) -> GpuSheet:
     return GpuSheet(
         device=find_gpu(name),

@@ -7,9 +7,10 @@ tests/cost_model/gpu/typed/test_typed_model.py; `python -m benchmarks.typed_kern
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,15 +36,15 @@ from cost_model.gpu.typed.model import (
 from cost_model.gpu.typed.sheets import GpuSheet, find_sheet
 from records.files.aiconfigurator import KernelTable, Kind, codes_of, equal_rows
 
-MAX_CELL_SAMPLES = 2500
+MAX_CELL_SAMPLES = 4000
 """Kernels of one kind, device and cell that are trained on."""
 
 MIN_CELL_SAMPLES = 30
 
 _PARAMETERS = {
     "objective": "reg:squarederror",
-    "eta": 0.12,
-    "max_depth": 7,
+    "eta": 0.1,
+    "max_depth": 8,
     "min_child_weight": 5.0,
     "subsample": 0.8,
     "colsample_bytree": 0.5,
@@ -51,7 +52,7 @@ _PARAMETERS = {
     "tree_method": "hist",
     "max_bin": 128,
 }
-_ROUNDS, _BLIND_ROUNDS, _QUICK_ROUNDS = 120, 60, 60
+_ROUNDS, _BLIND_ROUNDS, _QUICK_ROUNDS = 200, 60, 60
 _BLIND_DEPTH = 5
 _FITTED = 800
 """Kernels that a cell's parameters are fitted to."""
@@ -59,6 +60,10 @@ _NUM_FOLDS = 3
 _EXTREME_SHARE = 0.2
 _LEAST_WIDENING = 0.1
 _LEAST_DISTANCE = 0.25
+_FEW_ERRORS = 300
+_ALONE_WIDTH = 0.5
+"""Half-width on other generations of what only one was measured in, a factor of 1.65: what kinds of which
+several were measured ask for is 0.4 to 0.7."""
 
 Array = npt.NDArray[np.float64]
 
@@ -145,26 +150,45 @@ def train_typed_model(
     by_kind = cells_of_tables(_noting(tables, names), rng=np.random.default_rng(seed))
     if not by_kind:
         raise CostModelError(
-            f"the tables hold no kernels of GPUs with a data sheet here, {MIN_CELL_SAMPLES} of a data type are "
-            "needed; name the folder of aiconfigurator's `systems/data`"
+            "the tables hold no kernels of GPUs with a data sheet here, or fewer than "
+            f"{MIN_CELL_SAMPLES} of any data type; name the folder of aiconfigurator's `systems/data`"
         )
+    return model_of_cells(by_kind, seed=seed, coverage=coverage, num_threads=num_threads, sources=names)
+
+
+def model_of_cells(
+    by_kind: Mapping[Kind, Sequence[Cell]],
+    *,
+    seed: int = 0,
+    coverage: float = 0.9,
+    num_threads: int | None = None,
+    sources: Mapping[str, int] = MappingProxyType({}),
+) -> TypedModel:
+    """Return a model of cells; see `train_typed_model`.
+
+    Args:
+        by_kind: what is learnt from.
+        seed: of folds and trees.
+        coverage: share of intervals meant to hold the truth.
+        num_threads: of the training; one for each idle core if None.
+        sources: kernels that each framework measured, for the manifest.
+    """
     threads = num_threads or num_idle_cores()
     forests, kinds = {}, {}
     for kind, cells in by_kind.items():
         training = Training(tuple(cells), seed=seed, num_threads=threads)
         forests[kind], kinds[kind] = training.forests(), _calibration(training, coverage)
-    count = sum(len(cell.kernels) for cells in by_kind.values() for cell in cells)
     manifest = TypedManifest(
         features_version=FEATURES_VERSION,
         feature_names=all_feature_names(),
         coverage=coverage,
-        num_samples=count,
-        records_digest=hashlib.blake2b(repr(sorted(names.items())).encode(), digest_size=16).hexdigest(),
+        num_samples=sum(len(cell.kernels) for cells in by_kind.values() for cell in cells),
+        records_digest=hashlib.blake2b(repr(sorted(sources.items())).encode(), digest_size=16).hexdigest(),
         last_record_id=0,
         versions=(("numpy", np.__version__), ("xgboost", str(xgboost.__version__))),
         seed=seed,
         kinds=kinds,
-        sources=tuple(sorted(names)),
+        sources=tuple(sorted(sources)),
     )
     return TypedModel(forests, manifest)
 
@@ -215,7 +239,7 @@ class Training:
 
     def errors_on_new_extents(self) -> list[Array]:
         """Return logarithms of predicted over measured, by cell, each kernel unseen on every device."""
-        folds = [self._folds(cell.kernels) for cell in self.cells]
+        folds = [self.folds(cell.kernels) for cell in self.cells]
         errors = [np.zeros(len(cell.kernels)) for cell in self.cells]
         for fold in range(_NUM_FOLDS):
             forest = self.trained([each != fold for each in folds], rounds=_ROUNDS, sees_device=True)
@@ -236,7 +260,9 @@ class Training:
             if all(is_new):
                 continue
             known = [cell for cell, new in zip(self.cells, is_new, strict=True) if not new]
-            masks = [np.full(len(cell.kernels), not new) for cell, new in zip(self.cells, is_new, strict=True)]
+            masks = [
+                np.full(len(cell.kernels), not new) for cell, new in zip(self.cells, is_new, strict=True)
+            ]
             forest = self.trained(masks, rounds=_BLIND_ROUNDS, sees_device=False)
             for index, cell in enumerate(self.cells):
                 if is_new[index]:
@@ -259,7 +285,7 @@ class Training:
         every = np.concatenate(scores)
         return max(float(np.quantile(every, coverage)), _LEAST_WIDENING) if len(every) else 1.0
 
-    def _folds(self, kernels: Kernels) -> Column:
+    def folds(self, kernels: Kernels) -> Column:
         """Return a fold for each kernel, the same for equal extents on any device."""
         mixed = np.zeros(len(kernels), np.uint64)
         for name in sorted(kernels.numbers):
@@ -270,7 +296,7 @@ class Training:
 
 
 def _calibration(training: Training, coverage: float) -> KindCalibration:
-    widths = [float(np.quantile(np.abs(each), coverage)) for each in training.errors_on_new_extents()]
+    widths = _known_widths(training.errors_on_new_extents(), coverage)
     by_device: dict[str, dict[str, CellFit]] = {}
     for cell, width in zip(training.cells, widths, strict=True):
         by_device.setdefault(cell.sheet.device.name, {})[cell.name] = CellFit(
@@ -286,16 +312,34 @@ def _calibration(training: Training, coverage: float) -> KindCalibration:
     )
 
 
+def _known_widths(errors: Sequence[Array], coverage: float) -> list[float]:
+    """Return half-widths of cells; of few kernels a quantile is a guess, and that of all cells counts too."""
+    every = mixture_quantile([np.abs(each) for each in errors], coverage)
+    own = [float(np.quantile(np.abs(each), coverage)) for each in errors]
+    return [
+        width if len(each) >= _FEW_ERRORS else max(width, every)
+        for width, each in zip(own, errors, strict=True)
+    ]
+
+
 def _unknown_widths(training: Training, widths: Sequence[float], coverage: float) -> dict[str, float]:
-    """Return half-widths on new devices by cell; where none was held out, twice those of the widest."""
-    by_cell: dict[str, list[Array]] = {}
+    """Return half-widths on new devices by cell.
+
+    Generations that were held out are few draws: widths grow by one part of their number.
+    """
+    by_cell: dict[str, list[tuple[str, Array]]] = {}
     for cell, errors in zip(training.cells, training.errors_on_new_generations(), strict=True):
-        parts = by_cell.setdefault(cell.name, [])
+        found = by_cell.setdefault(cell.name, [])
         if len(errors):
-            parts.append(np.abs(errors))
-    found = {name: mixture_quantile(parts, coverage) for name, parts in by_cell.items() if parts}
-    widest = max((*found.values(), 2 * max(widths)))
-    return {name: found.get(name, widest) for name in by_cell}
+            found.append((cell.sheet.generation, np.abs(errors)))
+    known = {
+        name: (1 + 1 / len({generation for generation, _ in parts}))
+        * mixture_quantile([errors for _, errors in parts], coverage)
+        for name, parts in by_cell.items()
+        if parts
+    }
+    alone = max((_ALONE_WIDTH, 2 * max(widths), *known.values()))
+    return {name: known.get(name, alone) for name in by_cell}
 
 
 def _range(cells: Sequence[Cell]) -> tuple[dict[str, float], dict[str, float]]:
