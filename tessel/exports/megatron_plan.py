@@ -116,8 +116,10 @@ def megatron_arguments(recipe: Recipe) -> str:
     """Return Megatron's arguments as a file of lines, with what its order costs as comments.
 
     Raises:
-        ScheduleError: see `layout_of_recipe`; or Megatron takes no group size with these micro-batches.
+        ScheduleError: see `layout_of_recipe`; Megatron takes no group size with these micro-batches, or does
+            not divide over replicas what the plan does.
     """
+    recipe.require_sharding("Megatron", ("optimizer",), offloads=recipe.sharding == "optimizer")
     layout = layout_of_recipe(recipe)
     if layout.virtual > 1 and not group_sizes(layout.pipeline, recipe.micro_batches):
         raise ScheduleError(
@@ -129,6 +131,9 @@ def megatron_arguments(recipe: Recipe) -> str:
     lines = [
         f"# Megatron-Core arguments for {json.dumps(recipe.model)}",
         *_comments(recipe, orders),
+        f"# Start it with: torchrun --nproc-per-node "
+        f"{recipe.devices * recipe.data_parallel * recipe.tensor_parallel} pretrain_gpt.py "
+        "$(grep -v '^#' THIS_FILE) and your other arguments",
         f"--pipeline-model-parallel-size {layout.pipeline}",
         f"--num-layers {layout.num_decoder_layers}",
         f"--pipeline-model-parallel-layout {shlex.quote(str(layout))}",
@@ -138,8 +143,17 @@ def megatron_arguments(recipe: Recipe) -> str:
     if layout.virtual > 1:
         size = orders[0].group_size if orders else layout.pipeline
         lines.append(f"--microbatch-group-size-per-virtual-pipeline-stage {size}")
-    if recipe.tensor_parallel > 1:
-        lines.append(f"--tensor-model-parallel-size {recipe.tensor_parallel}")
+    for kind, degree in (
+        ("tensor-model", recipe.tensor_parallel),
+        ("context", recipe.context_parallel),
+        ("expert-model", recipe.expert_parallel),
+    ):
+        if degree > 1:
+            lines.append(f"--{kind}-parallel-size {degree}")
+    if recipe.sharding != "none":
+        lines.append("--use-distributed-optimizer")
+    if recipe.offload != "none":
+        lines.append("--offload-optimizer-states")
     if recipe.micro_batch is not None:
         batch = recipe.micro_batch * recipe.micro_batches * recipe.data_parallel
         lines += [f"--micro-batch-size {recipe.micro_batch}", f"--global-batch-size {batch}"]

@@ -253,6 +253,21 @@ class Plan:
         save(self.document, path)
         return Path(path)
 
+    def save_table(self, path: str | os.PathLike[str]) -> Path:
+        """Write the layers' costs that it was planned from as a table, CSV or JSON, to edit and to plan from.
+
+        Raises:
+            UsageError: the plan is of a tuned model, which has no such table.
+            DocumentError: the file cannot be written.
+        """
+        from tessel.errors import UsageError
+        from tessel.profiles import save_table
+
+        if self.planned is None:
+            raise UsageError(f"{self!r} is of a tuned model, which has no table; save the plan")
+        save_table(self.planned.profile, Path(path))
+        return Path(path)
+
     def to_json(self) -> bytes:
         """Return its document's bytes."""
         return self.document.to_json()

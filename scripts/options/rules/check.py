@@ -39,6 +39,20 @@ CHECK: Mapping[str, tuple[Rule, ...]] = {
     "--micro-batch": (_PRICES,),
     "--data-parallel": (_PRICES,),
     "--tensor-parallel": (_PRICES,),
+    "--context-parallel": (_PRICES,),
+    "--expert-parallel": (
+        _PRICES,
+        Rule(
+            needs=given("--data-parallel", "--context-parallel"),
+            why="one replica of a part has all experts",
+            remedy="add --data-parallel",
+        ),
+    ),
+    "--overlap-factor": (
+        Rule(
+            needs=(Condition("a CSV of orders", _checks("orders")),), why="no other file says what overlaps"
+        ),
+    ),
     "--link": (_PRICES,),
     "--hop-us": (_PRICES,),
     "--optimizer": (_PRICES,),
