@@ -137,7 +137,7 @@ class Predictions(NamedTuple):
     out_of_range: Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TypedModel:
     """Forests of each kind and what they rest on."""
 

@@ -36,15 +36,15 @@ from cost_model.gpu.typed.model import (
 from cost_model.gpu.typed.sheets import GpuSheet, find_sheet
 from records.files.aiconfigurator import KernelTable, Kind, codes_of, equal_rows
 
-MAX_CELL_SAMPLES = 4000
+MAX_CELL_SAMPLES = 2500
 """Kernels of one kind, device and cell that are trained on."""
 
 MIN_CELL_SAMPLES = 30
 
 _PARAMETERS = {
     "objective": "reg:squarederror",
-    "eta": 0.1,
-    "max_depth": 8,
+    "eta": 0.12,
+    "max_depth": 7,
     "min_child_weight": 5.0,
     "subsample": 0.8,
     "colsample_bytree": 0.5,
@@ -52,7 +52,7 @@ _PARAMETERS = {
     "tree_method": "hist",
     "max_bin": 128,
 }
-_ROUNDS, _BLIND_ROUNDS, _QUICK_ROUNDS = 200, 60, 60
+_ROUNDS, _BLIND_ROUNDS, _QUICK_ROUNDS = 120, 60, 60
 _BLIND_DEPTH = 5
 _FITTED = 800
 """Kernels that a cell's parameters are fitted to."""
