@@ -7,14 +7,13 @@ whatever leaves a node stay with the roofline. Checked in tests/tessel/architect
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
 from cost_model.errors import CostModelError
 from cost_model.gpu.typed.kernels import Attention, Collective, TypedKernel
 from cost_model.gpu.typed.kernels import Product as TypedProduct
-from cost_model.gpu.typed.model import TypedModel, shipped_model
+from cost_model.gpu.typed.model import gpu_kernel_us
 from cost_model.gpu.typed.sheets import find_sheet
 from tessel.architectures.kernels import ELEMENT_BYTES, AttentionCore, Beside, Exchange, Kernel, Product
 from tessel.architectures.roofline import BACKWARD_SHARE, Roofline
@@ -29,15 +28,13 @@ _DTYPES = {"bf16": "bfloat16", "fp8": "fp8"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedPrice:
-    """A price of kernels on one GPU; equal kernels are priced once.
+    """A price of kernels on one GPU.
 
     Attributes:
         roofline: prices what was not measured, and says which GPU and data type.
-        model: of measured kernels.
     """
 
     roofline: Roofline
-    model: TypedModel
 
     def __call__(self, kernel: Kernel) -> float:
         """Return the microseconds of a kernel."""
@@ -48,7 +45,7 @@ class LearnedPrice:
             return self.roofline(kernel)
         is_backward = isinstance(kernel, AttentionCore) and kernel.is_backward
         factor = _BACKWARD_WORK / BACKWARD_SHARE if is_backward else 1.0
-        return factor * _priced(self.model, typed, self.roofline.sheet.name)
+        return factor * gpu_kernel_us(typed, self.roofline.sheet.name).latency_us
 
     def _typed(self, kernel: Kernel) -> TypedKernel | None:
         if isinstance(kernel, Product) and kernel.groups == 1:
@@ -89,9 +86,4 @@ def learned_price(roofline: Roofline) -> LearnedPrice:
         find_sheet(sheet.name).tflops(_DTYPES[roofline.dtype])
     except CostModelError as error:
         raise UsageError(f"--price model: {error}; or leave --price out for a roofline") from error
-    return LearnedPrice(roofline=roofline, model=shipped_model())
-
-
-@functools.lru_cache(maxsize=2**16)
-def _priced(model: TypedModel, kernel: TypedKernel, gpu: str) -> float:
-    return model.price([kernel], gpu)[0].latency_us
+    return LearnedPrice(roofline=roofline)

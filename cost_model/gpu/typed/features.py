@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.gpu.typed.kernels import DTYPES, Kernels
+from cost_model.gpu.typed.kernels import DTYPES, MEASURED_AS, Kernels
 from cost_model.gpu.typed.sheets import GpuSheet
 from cost_model.gpu.typed.work import Work, numbers, work_of
 from records.files.aiconfigurator import COLLECTIVES, Kind
@@ -197,7 +197,8 @@ def _tiles(
 
 
 def _one_hot(name: str, column: npt.NDArray[np.object_], known: tuple[str, ...]) -> Named:
-    return {f"{name}_{value}": (column == value).astype(np.float64) for value in known}
+    found = np.array([MEASURED_AS.get(value, value) for value in column], dtype=object)
+    return {f"{name}_{value}": (found == value).astype(np.float64) for value in known}
 
 
 def _log(values: Array) -> Array:

@@ -19,6 +19,8 @@ from records.files.aiconfigurator import BYTES_BY_DTYPE, COLLECTIVES, MAX_EXTENT
 
 Column = npt.NDArray[Any]
 DTYPES = tuple(BYTES_BY_DTYPE)
+MEASURED_AS = {"float16": "bfloat16", "int8": "fp8"}
+"""Types that tensor cores multiply as fast, and in as many bytes, as another that was measured more."""
 
 
 class Product(NamedTuple):

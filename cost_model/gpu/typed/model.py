@@ -10,6 +10,7 @@ tests/cost_model/gpu/typed/test_typed_model.py.
 
 from __future__ import annotations
 
+import atexit
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from cost_model.forests.model_files import ModelManifest, load_booster, load_man
 from cost_model.gpu.kernel_model import GpuPrediction
 from cost_model.gpu.typed.analytic import PARAMETERS, analytic_us, expected
 from cost_model.gpu.typed.features import FEATURES_VERSION, FeatureTable, feature_table
-from cost_model.gpu.typed.kernels import Column, Kernels, TypedKernel, kind_of
+from cost_model.gpu.typed.kernels import MEASURED_AS, Column, Kernels, TypedKernel, kind_of
 from cost_model.gpu.typed.sheets import GPU_SHEETS, GpuSheet, find_sheet
 from records.files.aiconfigurator import Kind
 
@@ -35,9 +36,6 @@ SHIPPED = Path(__file__).parent / "shipped"
 """The model that comes with the project."""
 
 TRAINING = "tessel cost-model train --aiconfigurator DIR"
-
-_SAME_CELL = {"float16": "bfloat16", "int8": "fp8"}
-"""Types that tensor cores multiply as fast, and in as many bytes, as another that was measured more."""
 
 _MOST_WIDTH = 3.0
 
@@ -137,7 +135,7 @@ class Predictions(NamedTuple):
     out_of_range: Array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class TypedModel:
     """Forests of each kind and what they rest on."""
 
@@ -202,8 +200,11 @@ class TypedModel:
         save_model(folder, MANIFEST, self.manifest, forests, compressed=True)
 
 
+@functools.lru_cache(maxsize=2**16)
 def gpu_kernel_us(kernel: TypedKernel, gpu: str) -> GpuPrediction:
     """Return the predicted latency of one kernel on a GPU, by the model that comes with the project.
+
+    Equal kernels are predicted once.
 
     Args:
         kernel: such as `Product(4096, 4096, 4096, "fp8")`.
@@ -218,6 +219,8 @@ def gpu_kernel_us(kernel: TypedKernel, gpu: str) -> GpuPrediction:
 @functools.cache
 def shipped_model() -> TypedModel:
     """Return the model that comes with the project, read once."""
+    # XGBoost's objects complain where they outlive its module at the interpreter's end.
+    atexit.register(shipped_model.cache_clear)
     return load_typed_model(SHIPPED)
 
 
@@ -265,7 +268,7 @@ def cells_of(kernels: Kernels) -> Column:
     """Return the cell of each kernel: its operation where it sends, its data type elsewhere."""
     is_sent = kernels.kind in ("collective", "exchange")
     found = kernels.texts["operation" if is_sent else "dtype"]
-    return np.array([_SAME_CELL.get(name, name) for name in found], dtype=object)
+    return np.array([MEASURED_AS.get(name, name) for name in found], dtype=object)
 
 
 def all_feature_names() -> tuple[str, ...]:

@@ -149,14 +149,17 @@ def test_a_saved_model_answers_alike_and_the_same_data_give_the_same_bytes(
 
 
 @pytest.mark.parametrize("how", ["cut", "digit", "bomb"])
-def test_a_changed_forest_is_refused(trained: TypedModel, tmp_path: Path, how: str) -> None:
+def test_a_changed_forest_is_refused(
+    trained: TypedModel, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cost_model.forests.model_files.MAX_FOREST_BYTES", 2**22)
     trained.save(tmp_path)
     path = tmp_path / "product_known.json.gz"
     content = gzip.decompress(path.read_bytes())
     changed = {
         "cut": path.read_bytes()[:-20],
         "digit": gzip.compress(content.replace(b'"left_children":[1', b'"left_children":[9', 1)),
-        "bomb": gzip.compress(bytes(2**20) * 257),
+        "bomb": gzip.compress(bytes(2**22 + 1)),
     }[how]
     assert changed != path.read_bytes()
     path.write_bytes(changed)
