@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -28,9 +29,10 @@ class _Without(Training):
 
     names: tuple[str, ...] = ()
 
-    @property
-    def seen(self) -> tuple[tuple[Array, FeatureTable], ...]:  # type: ignore[override]  # a cached one there
-        return tuple((base, self._blanked(table)) for base, table in Training.seen.func(self))
+    @cached_property
+    def seen(self) -> tuple[tuple[Array, FeatureTable], ...]:
+        """Each cell's analytic latencies and features, those of some names blanked."""
+        return tuple((base, self._blanked(table)) for base, table in Training(self.cells, self.seed).seen)
 
     def _blanked(self, table: FeatureTable) -> FeatureTable:
         values = table.values.copy()

@@ -71,7 +71,7 @@ def adapt(model: TypedModel, kernels: Kernels, sheet: GpuSheet, latency_us: Arra
     scale = _scale(coordinates)
     points, level = (coordinates - scale[0]) / scale[1], float(np.median(left))
     covariance = _covariance(points, points) + _NOISE**2 * np.eye(len(points))
-    weights = np.linalg.solve(covariance, left - level)
+    weights = np.asarray(np.linalg.solve(covariance, left - level), np.float64)
     return AdaptedModel(model, sheet, parameters, scale, points, weights, level)
 
 

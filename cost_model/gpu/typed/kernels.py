@@ -219,7 +219,7 @@ def _check(kernel: TypedKernel) -> None:
             known = COLLECTIVES if isinstance(kernel, Collective) else ("dispatch", "combine")
             if value not in known:
                 raise CostModelError(f"operation {value!r} is not known; choose one of {', '.join(known)}")
-        elif isinstance(value, str) or not (0 if name in _MAY_BE_ZERO else 1) <= value <= MAX_EXTENT:
+        elif not (isinstance(value, int | float) and (name not in _MAY_BE_ZERO) <= value <= MAX_EXTENT):
             raise CostModelError(
                 f"{name} of {type(kernel).__name__.lower()} is {value}; extents are counts from 1 to 2⁴⁰"
             )
