@@ -21,6 +21,7 @@ from tessel.checking.case import (
     case_of_layout,
     named_orders,
 )
+from tessel.checking.numbering import check_numbering
 from tessel.engine.actions import ActionKind, RankActions, orders_of_actions
 from tessel.errors import ScheduleError
 from tessel.exports.megatron import MegatronLayout, group_sizes, megatron_orders
@@ -86,6 +87,7 @@ def case_of_csv(
             cannot price the stages; says which.
     """
     devices = _stage_devices(actions)
+    check_numbering(actions)
     micro_batches = 1 + max(action.micro_batch for own in actions for action in own)
     kinds = {action.kind for own in actions for action in own}
     is_split = bool(kinds & {ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT})

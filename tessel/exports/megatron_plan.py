@@ -9,7 +9,6 @@ tests/tessel/exports/test_megatron_plan.py.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,14 +17,13 @@ from tessel.engine.actions import schedule_of_actions
 from tessel.engine.errors import EngineError
 from tessel.errors import ScheduleError, shown
 from tessel.exports.megatron import MegatronLayout, group_sizes, megatron_orders
+from tessel.exports.megatron_flags import kind_of_layer, moe_layer_freq, recompute_flags, split_flags
 from tessel.exports.recipe import Recipe
 from tessel.exports.roles import STATE_ROLES, Role, rows_of
 from tessel.schedule import Schedule
 
 MAX_KINDS = 8
 """Runs of layers of one kind that a comment names."""
-
-_NUMBER = re.compile(r"[0-9]+")
 
 MAX_GROUP_SIZES = 8
 """Group sizes that are simulated, the smallest first: larger groups hold more activations."""
@@ -131,13 +129,19 @@ def megatron_arguments(recipe: Recipe) -> str:
     lines = [
         f"# Megatron-Core arguments for {json.dumps(recipe.model)}",
         *_comments(recipe, orders),
-        f"# Start it with: torchrun --nproc-per-node "
+        *_without_layout(layout),
+        # xargs takes the quotes off, which a shell does not do to what a command prints.
+        f"# Start it with: grep -v '^#' THIS_FILE | xargs torchrun --nproc-per-node "
         f"{recipe.devices * recipe.data_parallel * recipe.tensor_parallel} pretrain_gpt.py "
-        "$(grep -v '^#' THIS_FILE) and your other arguments",
+        "YOUR_OTHER_ARGUMENTS",
         f"--pipeline-model-parallel-size {layout.pipeline}",
         f"--num-layers {layout.num_decoder_layers}",
         f"--pipeline-model-parallel-layout {shlex.quote(str(layout))}",
     ]
+    lines += recompute_flags(recipe.recompute)
+    frequency = moe_layer_freq(_blocks(recipe))
+    if frequency is not None:
+        lines.append(f"--moe-layer-freq {shlex.quote(frequency)}")
     if "m" in layout.layers:
         lines.append(f"--mtp-num-layers {layout.layers.count('m')}")
     if layout.virtual > 1:
@@ -174,10 +178,10 @@ def _letters(roles: tuple[Role, ...]) -> str:
 
 def _kinds(recipe: Recipe) -> list[str]:
     """Return a comment where transformer layers are of several kinds, one letter in the layout."""
-    blocks = [layer for _, layer in rows_of(Role.BLOCK, recipe.layers, recipe.roles_of_stages())]
-    kinds = [_NUMBER.sub("#", layer) for layer in blocks]
+    blocks = _blocks(recipe)
+    kinds = [kind_of_layer(layer) for layer in blocks]
     runs = [f"{len(list(same))} {json.dumps(kind)}" for kind, same in groupby(kinds)]
-    if len(set(kinds)) < 2:
+    if len(set(kinds)) < 2 or moe_layer_freq(blocks) is not None:
         return []
     more = f", … in {len(runs)} runs" if len(runs) > MAX_KINDS else ""
     return [
@@ -185,6 +189,19 @@ def _kinds(recipe: Recipe) -> list[str]:
         f"which kind is "
         "Megatron's to be told (--moe-layer-freq)."
     ]
+
+
+def _without_layout(layout: MegatronLayout) -> list[str]:
+    """Return a comment with the flags of releases that take no layout."""
+    flags = split_flags(layout)
+    if flags is None:
+        return []
+    said = " ".join(flags) or "no flag at all"
+    return [f"# A release without layouts makes these cuts by {said}."]
+
+
+def _blocks(recipe: Recipe) -> list[str]:
+    return [layer for _, layer in rows_of(Role.BLOCK, recipe.layers, recipe.roles_of_stages())]
 
 
 def _comments(recipe: Recipe, orders: tuple[MegatronOrder, ...]) -> list[str]:
@@ -202,11 +219,10 @@ def _comments(recipe: Recipe, orders: tuple[MegatronOrder, ...]) -> list[str]:
         )
     if orders and not _fits(orders[0].schedule, recipe.schedule.memory):
         found.append("# In that order it does not keep the plan's memory limit.")
-    if any(recipe.recompute):
+    if any(recipe.recompute) and not all(recipe.recompute):
         stages = [str(stage) for stage, recomputes in enumerate(recipe.recompute) if recomputes]
         found.append(
-            f"# The plan recomputes stages {', '.join(stages)}; Megatron's --recompute-granularity full "
-            f"does all."
+            f"# The plan recomputes stages {', '.join(stages)} alone; Megatron does all, which takes longer."
         )
     return found
 

@@ -50,6 +50,7 @@ class Recipe:
         roles: what each layer is, as the user states it; empty to tell it from the names.
         sharding: what replicas divide among them, as the plan counts on it. The same holds for
         offload: what lies in the memory of the hosts.
+        tied: stages of each weight that several of them hold.
     """
 
     model: str
@@ -70,6 +71,7 @@ class Recipe:
     rank_devices: tuple[tuple[int, ...], ...] = ()
     roles: tuple[Role, ...] = ()
     sharding: str = "none"
+    tied: tuple[tuple[int, ...], ...] = ()
     offload: str = "none"
 
     @property
@@ -132,6 +134,21 @@ class Recipe:
             f"{listed}, in "
             f"this order; on one node start it with CUDA_VISIBLE_DEVICES={listed}."
         ]
+
+    def tie_notes(self) -> list[str]:
+        """Return what a trainer has to do for weights that several stages hold, which no order says."""
+        notes = []
+        for stages in self.tied:
+            ranks = sorted({self.device_of_stage[stage] for stage in stages})
+            listed = ", ".join(map(str, stages))
+            notes.append(
+                f"Stages {listed} hold one weight: sum its gradients over ranks {', '.join(map(str, ranks))} "
+                "before each update."
+                if len(ranks) > 1
+                else f"Stages {listed} hold one weight: give their modules on rank {ranks[0]} one parameter, "
+                "and scale gradients yourself (scale_grads=False): torch divides them once a stage."
+            )
+        return notes
 
     def require_sharding(self, framework: str, known: Sequence[str], *, offloads: bool = False) -> None:
         """Refuse a plan whose memory counts on what a framework cannot be told.
@@ -253,9 +270,20 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         recompute=layout.recompute,
         training_step_us=plan.training_step_us,
         sharding=plan.sharding,
+        tied=_tied_stages([layer.tie for layer in plan.profile.layers], layout.cuts),
         offload=plan.offload,
         rank_devices=devices_of_ranks(layout) if layout.device_order else (),
     )
+
+
+def _tied_stages(ties: Sequence[str], cuts: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """Return the stages of each tie that goes over several."""
+    held: dict[str, list[int]] = {}
+    for stage, (first, last) in enumerate(cuts):
+        for tie in dict.fromkeys(ties[first : last + 1]):
+            if tie:
+                held.setdefault(tie, []).append(stage)
+    return tuple(tuple(stages) for stages in held.values() if len(stages) > 1)
 
 
 def devices_of_ranks(layout: Layout) -> tuple[tuple[int, ...], ...]:

@@ -29,7 +29,8 @@ def load_case(file: str, options: CheckOptions) -> Case:
         ScheduleError: its orders are incomplete, or its stages cannot be priced.
         UsageError: an option is missing that the file needs.
     """
-    from tessel.checking.file_kinds import csv_of_lists, kind_of_file
+    from tessel.checking.file_kinds import kind_of_file
+    from tessel.checking.printed_orders import csv_of_printed
     from tessel.documents import read_document
 
     path = Path(file)
@@ -39,10 +40,12 @@ def load_case(file: str, options: CheckOptions) -> Case:
     match kind_of_file(file):
         case "layout":
             return _layout_case(path.name, text, options)
+        case "table" if options.devices is None:
+            raise UsageError("--devices is missing; a table of Megatron does not say it")
         case "document":
             return _document_case(path, options)
         case _:
-            return _csv_case(path, csv_of_lists(text), options)
+            return _csv_case(path, csv_of_printed(text, devices=options.devices), options)
 
 
 def _csv_case(path: Path, text: str, options: CheckOptions) -> Case:

@@ -25,6 +25,7 @@ class Framework(enum.StrEnum):
     TORCH = "torch"
     TORCHTITAN = "torchtitan"
     MEGATRON = "megatron"
+    PRIMUS = "primus"
     DEEPSPEED = "deepspeed"
     MARKDOWN = "markdown"
 
@@ -33,6 +34,7 @@ SUFFIXES = {
     Framework.TORCH: (".csv",),
     Framework.TORCHTITAN: (".py", ".toml"),
     Framework.MEGATRON: (),
+    Framework.PRIMUS: (".yaml", ".yml"),
     Framework.DEEPSPEED: (".py",),
     Framework.MARKDOWN: (),
 }
@@ -66,7 +68,8 @@ def export_recipe(
         texts = _torchtitan(recipe, path, keep_names=keep_names, version=version)
     else:
         texts = {path or Path("orders.txt"): _text(recipe, framework)}
-    for note in recipe.device_notes():
+    ties = recipe.tie_notes() if framework in (Framework.TORCH, Framework.TORCHTITAN) else []
+    for note in (*recipe.device_notes(), *ties):
         messages.note(note)
     if path is not None:
         from tessel.documents import save_document
@@ -141,11 +144,14 @@ def _text(recipe: Recipe, to: Framework) -> str:
     from tessel.exports.deepspeed import deepspeed_module
     from tessel.exports.markdown import recipe_markdown
     from tessel.exports.megatron_plan import megatron_arguments
+    from tessel.exports.primus import primus_overrides
     from tessel.exports.torchtitan import orders_csv
 
     match to:
         case Framework.MEGATRON:
             return megatron_arguments(recipe)
+        case Framework.PRIMUS:
+            return primus_overrides(recipe)
         case Framework.DEEPSPEED:
             return deepspeed_module(recipe)
         case Framework.MARKDOWN:

@@ -186,7 +186,7 @@ class Plan:
         keep_names: bool = False,
         version: str | None = None,
     ) -> Mapping[str, str]:
-        """Write it for `torch`, `torchtitan`, `megatron` or `deepspeed`, or as `markdown`.
+        """Write it for `torch`, `torchtitan`, `megatron`, `primus` or `deepspeed`, or as `markdown`.
 
         Args:
             to: the framework.

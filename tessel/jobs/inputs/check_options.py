@@ -33,7 +33,7 @@ class CheckOptions:
     """What a file does not say.
 
     Attributes:
-        devices: ranks of the pipeline, for a layout of Megatron.
+        devices: ranks of the pipeline, for a layout or a table of Megatron.
         micro_batches: of a step, likewise.
         group_size: Megatron's `microbatch_group_size_per_vp_stage`; `devices` if None.
         profile: a table of layer timings, or its path, that gives the stages' costs.

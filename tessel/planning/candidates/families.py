@@ -251,19 +251,14 @@ def explain_none(profile: Profile, cluster: Cluster, *, global_batch: int, optio
             f"first and last layer of {profile.name} were not measured divided over devices, as mshape runs "
             "them; measure them, or use another placement"
         )
-    for name, kind in (("context_parallel", "context"), ("expert_parallel", "expert")):
-        wanted_degree = getattr(options, name)
-        known = sorted({getattr(table, name) for table in profile.tables})
-        if wanted_degree not in (None, *known):
-            return (
-                f"{profile.name} was not measured with {kind}-parallel degree {wanted_degree}; choose one of "
-                f"{', '.join(map(str, known))}, or add rows with that {name}"
-            )
     tables = ", ".join(str(table.degrees) for table in profile.tables)
+    has_experts = any(table.expert_parallel > 1 for table in profile.tables)
+    experts = "; expert-parallel degrees divide data × context parallelism" if has_experts else ""
     return (
         f"no degrees use {cluster.devices} devices for a global batch of {global_batch} with the profile's "
         f"micro-batch sizes × tensor-parallel degrees ({tables}), its {len(profile.layers)} layers and the "
         "options given; choose a global batch that is a multiple of devices × micro-batch size, or fix less"
+        f"{experts}"
     )
 
 

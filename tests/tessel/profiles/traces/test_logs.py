@@ -12,9 +12,8 @@ from tessel.profiles.load import detect_format
 
 LINE = (
     "[2026-11-29 10:00:0{n},000] [INFO] [logging.py:128:log_dist] [Rank 0] time (ms) | fwd_microstep: "
-    "{forward:.2f} | bwd_microstep: 31.00 | bwd_inner_microstep: {backward:.2f} | "
-    "bwd_allreduce_microstep: 4.00"
-    " | step_microstep: {update:.2f}\n"
+    "{forward:.2f} | bwd_microstep: 31.00 | bwd_inner_microstep: {backward:.2f}"
+    " | bwd_allreduce_microstep: 4.00 | step_microstep: {update:.2f}\n"
 )
 TITAN = (
     "[titan] 2026-11-29 - root - INFO - step:  10  loss:  7.1  memory:  1.2GiB(3%)  tps: 1,234  mfu: 30%\n"
