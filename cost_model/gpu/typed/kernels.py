@@ -2,7 +2,7 @@
 
 Extents are one device's own; where a model is divided over devices, so are they. Many kernels of one kind are
 kept as columns (`Kernels`), since tables have hundreds of thousands. Checked in
-tests/cost_model/gpu/typed/test_kernels.py.
+tests/cost_model/gpu/typed/test_analytic.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What data sheets say of GPUs beside `cost_model.gpu.devices`: peaks in 8 and 4 bits, links of a node.
 
-Checked in tests/cost_model/gpu/typed/test_sheets.py.
+Checked in tests/cost_model/gpu/typed/test_analytic.py.
 """
 
 from __future__ import annotations
