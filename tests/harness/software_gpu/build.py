@@ -23,6 +23,8 @@ _KERNEL_FLAGS = (
     *_FLAGS,
     "-O1",
     "-g1",
+    "-gdwarf-4",  # addr2line of binutils 2.40 mistakes the files of version 5
+    "-fno-tree-sra",  # accesses stay as wide as they are written, so that their alignment is checked
     "-fno-strict-aliasing",
     "-fno-stack-protector",
     "-ffp-contract=off",

@@ -57,7 +57,6 @@ void tell(const Access& access, const char* what, const std::string& more = "") 
 }
 
 void tell_race(const Access& access, const char* where, unsigned other, const char* did, const void* pc) {
-  if (!is_new(access, 1)) return;
   tell(access, where, std::string(" which thread ") + std::to_string(other) + did +
        " with nothing between the two (a data race)\n  that was at " + source_line(pc) + ",");
 }
@@ -71,12 +70,12 @@ void check_shared_word(SharedWord& word, const Access& access, unsigned char byt
   };
   const bool is_earlier = word.write_barrier == barrier && word.write_bytes & bytes && word.writer != thread;
   if (is_earlier && is_concurrent(word.writer, word.write_step) && !(access.is_atomic && word.is_write_atomic))
-    tell_race(access, "shared memory", word.writer, " wrote", word.write_pc);
+    if (is_new(access, 1)) tell_race(access, "shared memory", word.writer, " wrote", word.write_pc);
   if (access.is_write) {
     if (word.read_barrier == barrier && word.read_bytes & bytes) {
       const bool is_other = word.reader != thread && is_concurrent(word.reader, word.read_step);
       const bool is_one_of = word.readers == 1 && is_concurrent(word.reader, word.other_read_step);
-      if (is_other || word.readers == 2 || is_one_of)
+      if ((is_other || word.readers == 2 || is_one_of) && is_new(access, 4))
         tell_race(access, "shared memory", word.reader, " (or another) read", word.read_pc);
     }
     if (word.written_block != current_block()) word.written_block = current_block(), word.written_bytes = 0;
@@ -120,9 +119,9 @@ void check_device_word(DeviceWord& word, const Access& access, unsigned char byt
   const bool is_same_launch = word.launch == launch_number && word.bytes & bytes;
   const bool is_other = word.block != current_block() || (word.thread != thread && word.barrier == current_barrier());
   if (is_same_launch && is_other && !(access.is_atomic && word.is_atomic)) {
-    // Within a block, what a thread wrote to device memory is read by others after a barrier.
-    tell_race(access, "device memory", word.thread, word.block == current_block() ? " wrote" : " of another block wrote",
-              word.pc);
+    const bool is_same_block = word.block == current_block();
+    if (is_new(access, is_same_block ? 1 : 5))
+      tell_race(access, "device memory", word.thread, is_same_block ? " wrote" : " of another block wrote", word.pc);
   }
   if (access.is_write)
     word = {current_block(), access.pc, launch_number, current_barrier(), (unsigned short)thread, bytes,
