@@ -1,7 +1,7 @@
 """What a call of a built program costs a GPU, counted: launches, waits of the host, copies, allocations.
 
-A speed needs a device; these do not, and a regression of one is a regression on every device. A call after the
-first few has to allocate nothing and copy nothing, and the host waits for nothing but the end.
+A speed needs a device; these do not, and a regression of one is one on every device. A call after the first
+few has to allocate nothing and copy nothing, and the host waits for nothing but the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ MOST_LAUNCHES = {"mlp:tiny": 4, "gpt2:tiny": 70, "resnet:tiny": 25, "mobilenet:t
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "mlp:tiny" else pytest.mark.slow) for name in MOST_LAUNCHES]
+    "name",
+    [pytest.param(name, marks=() if name == "mlp:tiny" else pytest.mark.slow) for name in MOST_LAUNCHES],
 )
 def test_a_call_launches_kernels_and_nothing_else(name: str) -> None:
     target = resolve_target("cuda")

@@ -1,7 +1,7 @@
 """Every kernel that the `tvm` backend schedules for a GPU computes what NumPy does, operator by type.
 
-Each runs with all accesses checked: what is not initialised, out of bounds or raced for is reported, and fails
-the test.
+Each runs with its accesses checked: what is not initialised, out of bounds or raced for is reported, and
+fails the test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ op, nn = relax.op, relax.op.nn
 TYPES = ("float32", "float16", "bfloat16", "float64", "int32")
 FLOATS = TYPES[:4]
 TOLERANCES = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2, "float64": 1e-6, "int32": 0}
-"""Largest error over the largest result. Of float64, erf and power are approximated in float32's precision."""
+"""Largest error over the largest result. TVM approximates erf and power of float64 by float32's terms."""
 
 Array = np.ndarray[Any, Any]
 
@@ -83,7 +83,7 @@ CASES: dict[str, Case] = {
     "subtract": Case(op.subtract, np.subtract, (ODD, ODD), TYPES),
     "multiply": Case(op.multiply, np.multiply, (ODD, (37, 1)), TYPES),
     "divide": Case(op.divide, np.divide, (ROWS, ROWS), FLOATS, is_positive=True),
-    "power": Case(op.power, np.power, (ROWS, ROWS), FLOATS, is_positive=True),
+    "power": Case(op.power, np.power, (ROWS, ROWS), ("float32", "float16", "float64"), is_positive=True),
     "maximum": Case(op.maximum, np.maximum, (ODD, ODD), TYPES),
     "minimum": Case(op.minimum, np.minimum, (ODD, ODD), TYPES),
     "negative": Case(op.negative, np.negative, (ODD,), TYPES),
@@ -119,6 +119,7 @@ CASES: dict[str, Case] = {
         lambda x, g, b: nn.layer_norm(x, g, b, axes=[-1]),
         lambda x, g, b: normalised(x) * g + b,
         (ROWS, (96,), (96,)),
+        ("float32", "float16"),  # TVM has no other
     ),
     "rms norm": Case(
         lambda x, g: nn.rms_norm(x, g, axes=[-1]),
@@ -138,9 +139,7 @@ CASES: dict[str, Case] = {
         lambda x, w: op.matmul(x, op.permute_dims(w)), lambda x, w: x @ w.T, ((32, 64), (48, 64)), TYPES
     ),
     "attention": Case(nn.attention, attended, ((1, 16, 2, 16),) * 3, ("float32", "float16")),
-    "convolution": Case(
-        lambda x, w: nn.conv2d(x, w, padding=1), convolved, (IMAGE, (8, 6, 3, 3))
-    ),
+    "convolution": Case(lambda x, w: nn.conv2d(x, w, padding=1), convolved, (IMAGE, (8, 6, 3, 3))),
     "convolution by two": Case(
         lambda x, w: nn.conv2d(x, w, padding=1, strides=2),
         lambda x, w: convolved(x, w, 2),
@@ -160,12 +159,12 @@ CASES: dict[str, Case] = {
         lambda x, y: op.concat([x, y], axis=1), lambda x, y: np.concatenate([x, y], 1), (ODD, (37, 11)), TYPES
     ),
     "a part": Case(
-        lambda x: op.strided_slice(x, [0, 1], [3, 1], [30, 50], [2, 3]), lambda x: x[3:30:2, 1:50:3], (ODD,), TYPES
+        lambda x: op.strided_slice(x, [0, 1], [3, 1], [30, 50], [2, 3]),
+        lambda x: x[3:30:2, 1:50:3],
+        (ODD,),
+        TYPES,
     ),
-    "padded": Case(
-        lambda x: nn.pad(x, [1, 2, 3, 0]), lambda x: np.pad(x, ((1, 2), (3, 0))), (ODD,), TYPES
-    ),
-    "running sum": Case(lambda x: op.cumsum(x, axis=1), lambda x: x.cumsum(1), ((9, 40),), TYPES),
+    "padded": Case(lambda x: nn.pad(x, [1, 2, 3, 0]), lambda x: np.pad(x, ((1, 2), (3, 0))), (ODD,), TYPES),
     "broadcast": Case(
         lambda x: op.broadcast_to(x, (5, 37, 53)), lambda x: np.broadcast_to(x, (5, 37, 53)), (ODD,), TYPES
     ),
@@ -187,7 +186,7 @@ SAMPLE = frozenset(
         ("attention", "float32"),
         ("convolution", "float32"),
         ("joined", "int32"),
-        ("running sum", "float32"),
+        ("average pool", "float32"),
     ]
 )
 """What `make test` runs of them."""
@@ -210,10 +209,8 @@ def drawn(case: Case, name: str, dtype: str) -> list[Array]:
     return [(np.abs(each) + 0.1 if case.is_positive else each).astype(numpy_type) for each in arrays]
 
 
-@pytest.mark.parametrize(("name", "dtype"), parameters())
-def test_kernels_compute_what_numpy_does(name: str, dtype: str) -> None:
-    case = CASES[name]
-    arrays = drawn(case, name, dtype)
+def run_case(case: Case, arrays: list[Array], dtype: str) -> Array:
+    """Return what the operator's kernels compute on the GPU."""
     builder = relax.BlockBuilder()
     inputs = [
         relax.Var(f"input{number}", relax.TensorType(each.shape, dtype)) for number, each in enumerate(arrays)
@@ -224,7 +221,27 @@ def test_kernels_compute_what_numpy_does(name: str, dtype: str) -> None:
         builder.emit_func_output(result)
     target = resolve_target("cuda")
     (found,) = run_module(build_module(builder.get(), target), arrays, target)
+    return found
+
+
+@pytest.mark.parametrize(("name", "dtype"), parameters())
+def test_kernels_compute_what_numpy_does(name: str, dtype: str) -> None:
+    case = CASES[name]
+    arrays = drawn(case, name, dtype)
+    found = run_case(case, arrays, dtype)
     expected = case.expected(*(each.astype(np.float64) for each in arrays))
     assert found.shape == expected.shape
     scale = max(1e-6, float(np.abs(expected).max()))
     assert np.abs(found.astype(np.float64) - expected).max() <= TOLERANCES[dtype] * scale
+
+
+def test_a_running_sum_races(reports: Callable[[], str]) -> None:
+    """TVM's own scan reads what a neighbouring lane writes in the same step, and waits for nothing.
+
+    By CUDA's rules that is a race; a warp that takes each step together computes the sum all the same. Where
+    this fails, TVM has mended it: let `CASES` have running sums.
+    """
+    case = Case(lambda x: op.cumsum(x, axis=1), lambda x: x.cumsum(1), ((9, 40),))
+    run_case(case, [np.ones((9, 40), np.float32)], "float32")
+    assert "kernel gpu_2d_continuous_cumsum_kernel" in (found := reports())
+    assert "a data race" in found

@@ -72,7 +72,9 @@ def _chain(value: Any, length: int) -> Any:
     return value
 
 
-def _timer(target: Target, device: Any, module: IRModule, shapes: list[tuple[int, ...]]) -> Callable[[], float]:
+def _timer(
+    target: Target, device: Any, module: IRModule, shapes: list[tuple[int, ...]]
+) -> Callable[[], float]:
     machine = load_machine(build_module(module, target), device)
     rng = np.random.default_rng(0)
     tensors = [tvm.runtime.tensor(rng.random(shape, dtype=np.float32), device) for shape in shapes]

@@ -33,7 +33,7 @@ class DriverGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def driver_gpus() -> tuple[DriverGpu, ...]:
-    """Return the GPUs that the driver lists, in its order; none where there is no driver, or no answer now."""
+    """Return the GPUs that the driver lists, in its order; none without a driver or its answer."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return ()

@@ -22,8 +22,14 @@ _APIS = {
 }
 
 _MAKERS = (
-    ("AMD", r"amd/.*|.*\b(radeon|instinct)\b.*|(.*\b)?(mi\d{2,3}[axp]?|gfx[0-9a-f]{3,4}|rx-?\d{4}(-?xtx?)?)\b.*"),
-    ("Intel", r"intel/.*|.*\b(ponte[ -]vecchio|gaudi\d?|iris|battlemage|alchemist)\b.*|(.*\b)?arc[ -]?[ab]\d{3}\b.*"),
+    (
+        "AMD",
+        r"amd/.*|.*\b(radeon|instinct)\b.*|(.*\b)?(mi\d{2,3}[axp]?|gfx[0-9a-f]{3,4}|rx-?\d{4}(-?xtx?)?)\b.*",
+    ),
+    (
+        "Intel",
+        r"intel/.*|.*\b(ponte[ -]vecchio|gaudi\d?|iris)\b.*|(.*\b)?arc[ -]?[ab]\d{3}\b.*",
+    ),
     ("Apple", r"apple/.*-gpu.*"),
     ("Qualcomm", r"(.*/)?adreno.*"),
     ("Arm", r"(.*/)?mali.*"),

@@ -8,8 +8,8 @@ CUDA, speed, registers, caches, more than one device, and the schedulers' freedo
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,11 +17,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
+_EXPORTED = "cu*; softwareGpu*; gpu_*; __tsan_*; threadIdx; blockIdx; blockDim; gridDim;"
 _RUNTIME, _DRIVER = "libcudart.so.13", "libcuda.so.1"
 _FLAGS = ("-std=c++17", "-w", "-fPIC")
 _KERNEL_FLAGS = (
     *_FLAGS,
     "-O1",
+    "-fvisibility=hidden",  # so that the functions that a source declares for the device are inlined
     "-g1",
     "-gdwarf-4",  # addr2line of binutils 2.40 mistakes the files of version 5
     "-fno-tree-sra",  # accesses stay as wide as they are written, so that their alignment is checked
@@ -82,15 +84,16 @@ def _given(variable: str) -> list[str]:
 def _build_device(folder: Path, headers: Path) -> None:
     sources = sorted((HERE / "device").glob("*.cpp"))
     script = folder / "symbols"
-    script.write_text(f"{_RUNTIME} {{ global: cu*; softwareGpu*; gpu_*; __tsan_*; threadIdx; blockIdx; blockDim; gridDim; local: *; }};\n")
+    script.write_text(f"{_RUNTIME} {{ global: {_EXPORTED} local: *; }};\n")
     include = [f"-I{headers}"]
+    # The driver's calls are the runtime's, too: its library is empty but for needing that one.
+    empty, named = ["-shared", "-x", "c++", os.devnull], [f"-Wl,-soname,{_DRIVER}", "-Wl,--no-as-needed"]
     link = ["-shared", f"-Wl,-soname,{_RUNTIME}", f"-Wl,--version-script={script}", "-ldl"]
     subprocess.run(
         ["g++", *_FLAGS, "-O2", *include, *sources, *link, "-o", folder / "lib" / _RUNTIME], check=True
     )
     subprocess.run(
-        ["g++", "-shared", "-x", "c++", os.devnull, f"-Wl,-soname,{_DRIVER}", "-Wl,--no-as-needed"]
-        + ["-x", "none", folder / "lib" / _RUNTIME, "-o", folder / "lib" / _DRIVER],
+        ["g++", *empty, *named, "-x", "none", folder / "lib" / _RUNTIME, "-o", folder / "lib" / _DRIVER],
         check=True,
     )
 
@@ -102,15 +105,20 @@ def _build_header(folder: Path, headers: Path) -> None:
         shutil.copy(header, folder / "include")
     command = ["g++", *_KERNEL_FLAGS, f"-I{folder / 'include'}", f"-I{headers}"]
     subprocess.run(
-        [*command, "-x", "c++-header", folder / "include" / "kernel.h", "-o", folder / "include" / "kernel.h.gch"],
+        [
+            *command,
+            "-x",
+            "c++-header",
+            folder / "include" / "kernel.h",
+            "-o",
+            folder / "include" / "kernel.h.gch",
+        ],
         check=True,
     )
     (folder / "compile").write_text("\n".join(command))
 
 
 def _headers() -> Path | None:
-    import importlib.util
-
     spec = importlib.util.find_spec("nvidia")
     for place in [] if spec is None else spec.submodule_search_locations or []:
         for folder in sorted(Path(place).glob("cu[0-9]*/include")):

@@ -242,8 +242,8 @@ class Worker:
     def has_lost_device(self) -> bool:
         """Say whether a kernel that failed has left this process without its GPU.
 
-        CUDA answers every later call of the process with that kernel's error: each program after it would fail
-        for it, and its record say so for ever.
+        CUDA answers every later call of the process with that kernel's error: each program after it would
+        fail for it, and its record say so for ever.
         """
         if not isinstance(self.place, LocalRuntime) or self.target.kind == "cpu":
             return False

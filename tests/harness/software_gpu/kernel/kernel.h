@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #include <cuda_runtime.h>
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
@@ -21,7 +22,7 @@
 #undef __launch_bounds__
 #undef __grid_constant__
 #define __global__
-#define __device__
+#define __device__ __attribute__((always_inline))
 #define __host__
 #define __constant__
 #define __shared__ static __attribute__((section("gpu_shared")))
@@ -31,7 +32,8 @@
 #define __CUDA_ARCH__ 900
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
-#define GPU_UNCHECKED __attribute__((no_sanitize("thread")))
+#define GPU_EXPORTED extern "C" __attribute__((visibility("default")))
+#define GPU_UNCHECKED __attribute__((no_sanitize("thread"), noinline)) static
 
 extern "C" {
 extern const uint3 threadIdx, blockIdx;
@@ -52,7 +54,7 @@ struct gpu_kernel_entry {  // `KernelEntry` of the device
   void (*call)(void**);
   const char* name;
   const unsigned* parameter_bytes;
-  unsigned num_parameters, max_threads, static_shared_bytes, has_barriers;
+  unsigned num_parameters, max_threads, static_shared_bytes, has_barriers, has_small_types;
   const unsigned char *image_begin, *image_end, *shared_begin, *shared_end;
 };
 }
@@ -66,7 +68,7 @@ static inline void __threadfence_block() {}
 static inline void __trap() { gpu_trap("a trap"); }
 static inline unsigned __activemask() { return gpu_converge(); }
 template <class T>
-GPU_UNCHECKED static inline T gpu_exchange(unsigned mask, T value, unsigned lane) {
+GPU_UNCHECKED T gpu_exchange(unsigned mask, T value, unsigned lane) {
   static_assert(sizeof(T) <= 8);
   memcpy(gpu_warp_slots() + gpu_lane(), &value, sizeof value);
   gpu_warp_barrier(mask);
@@ -94,7 +96,7 @@ static inline T __shfl_xor_sync(unsigned mask, T value, unsigned bits, int width
   const unsigned lane = gpu_lane(), other = lane ^ bits;
   return gpu_exchange(mask, value, other / width <= lane / width ? other : lane);
 }
-GPU_UNCHECKED static inline unsigned __ballot_sync(unsigned mask, int predicate) {
+GPU_UNCHECKED unsigned __ballot_sync(unsigned mask, int predicate) {
   gpu_warp_slots()[gpu_lane()] = predicate != 0;
   gpu_warp_barrier(mask);
   unsigned votes = 0;
@@ -108,7 +110,7 @@ static inline int __all_sync(unsigned mask, int predicate) { return __ballot_syn
 
 // Atomics.
 template <class T, class F>
-GPU_UNCHECKED static inline T gpu_update(T* address, F update) {
+GPU_UNCHECKED T gpu_update(T* address, F update) {
   gpu_atomic(address, sizeof(T));
   const T before = *address;
   *address = update(before);

@@ -63,7 +63,7 @@ static inline void store_matrix_sync(E* to, const fragment<accumulator, M, N, K,
 }
 
 template <int M, int N, int K, class TA, class LA, class TB, class LB, class TD, class TC>
-GPU_UNCHECKED static inline void mma_sync(fragment<accumulator, M, N, K, TD>& result,
+GPU_UNCHECKED void mma_sync(fragment<accumulator, M, N, K, TD>& result,
                                           const fragment<matrix_a, M, N, K, TA, LA>& left,
                                           const fragment<matrix_b, M, N, K, TB, LB>& right,
                                           const fragment<accumulator, M, N, K, TC>& added) {

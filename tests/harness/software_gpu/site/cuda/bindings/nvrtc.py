@@ -26,19 +26,22 @@ _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\((?P<bounds>\d+)[^)]*\)\s+)?(?P<name>\w+)\s*'
     r"\((?P<parameters>[^)]*)\)\s*\{"
 )
-_DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:(?:__align__|alignas)\(\d+\)\s+)?([^;]*?)(\w+)\s*\[\s*\]\s*;")
+_DYNAMIC = re.compile(
+    r"extern\s+__shared__\s+(?:(?:__align__|alignas)\(\d+\)\s+)?([^;]*?)(\w+)\s*\[\s*\]\s*;"
+)
 _STATIC = re.compile(
     r"(?<!extern )__shared__\s+((?:__align__|alignas)\(\d+\)\s+)?([\w:<>, ]+?)\s+(\w+)((?:\[[^\]]+\])*)\s*;"
 )
 _WAITING = re.compile(r"__sync|__shfl|__activemask|__any|__all_|__ballot|wmma|volatile")
 
+_SMALL = re.compile(r"\bhalf|bfloat16|fp8|\b__half")
 
 _ASSEMBLY = re.compile(r'\basm\b[^"(;]*\(\s*"\s*\{?\s*([\w.]+)')
-"""Inline assembly, by its first instruction. TVM 0.27 writes some for `mma`, `ldmatrix`, `cp.async` and `wgmma`, which
-neither DLight's nor MetaSchedule's schedules take; tensor cores are reached through `nvcuda::wmma`."""
+"""Inline assembly, by its first instruction. TVM 0.27 writes some for `mma`, `ldmatrix`, `cp.async` and `wgmma`,
+which neither DLight's nor MetaSchedule's schedules take: they reach tensor cores through `nvcuda::wmma`."""
 
 
-class nvrtcResult(enum.IntEnum):  # noqa: N801
+class nvrtcResult(enum.IntEnum):
     NVRTC_SUCCESS = 0
     NVRTC_ERROR_COMPILATION = 6
 
@@ -55,21 +58,21 @@ _numbers = itertools.count(1)
 _programs: dict[int, _Program] = {}
 
 
-def nvrtcVersion():  # noqa: N802
+def nvrtcVersion():
     return _OK, 13, 0
 
 
-def nvrtcGetErrorString(result):  # noqa: N802
+def nvrtcGetErrorString(result):
     return _OK, nvrtcResult(result).name.encode()
 
 
-def nvrtcCreateProgram(source, name, num_headers, headers, include_names):  # noqa: N802
+def nvrtcCreateProgram(source, name, num_headers, headers, include_names):
     number = next(_numbers)
     _programs[number] = _Program(source.decode())
     return _OK, number
 
 
-def nvrtcCompileProgram(number, num_options, options):  # noqa: N802
+def nvrtcCompileProgram(number, num_options, options):
     program = _programs[number]
     try:
         program.code = _MAGIC + bytes(_compiled(program.source)) + b"\0"
@@ -80,20 +83,20 @@ def nvrtcCompileProgram(number, num_options, options):  # noqa: N802
     return (_OK,)
 
 
-def nvrtcGetProgramLogSize(number):  # noqa: N802
+def nvrtcGetProgramLogSize(number):
     return _OK, len(_programs[number].log)
 
 
-def nvrtcGetProgramLog(number, buffer):  # noqa: N802
+def nvrtcGetProgramLog(number, buffer):
     buffer[:] = _programs[number].log
     return (_OK,)
 
 
-def nvrtcGetCUBINSize(number):  # noqa: N802
+def nvrtcGetCUBINSize(number):
     return _OK, len(_programs[number].code)
 
 
-def nvrtcGetCUBIN(number, buffer):  # noqa: N802
+def nvrtcGetCUBIN(number, buffer):
     buffer[:] = _programs[number].code
     return (_OK,)
 
@@ -101,7 +104,7 @@ def nvrtcGetCUBIN(number, buffer):  # noqa: N802
 nvrtcGetPTXSize, nvrtcGetPTX = nvrtcGetCUBINSize, nvrtcGetCUBIN
 
 
-def nvrtcDestroyProgram(number):  # noqa: N802
+def nvrtcDestroyProgram(number):
     del _programs[number]
     return (_OK,)
 
@@ -134,7 +137,7 @@ def translated(source: str, named: Path) -> str:
     """Return a source as the host's compiler takes it, its lines numbered as in the file that is named.
 
     Raises:
-        ValueError: it declares more shared memory than a block has without asking, or has unknown instructions.
+        ValueError: it has unknown instructions.
     """
     if unknown := _ASSEMBLY.search(source):
         raise ValueError(f"error: the software GPU does not know the instruction {unknown[1]!r}")
@@ -169,11 +172,12 @@ def _entry(found: re.Match[str], body: str) -> str:
     shared = " + ".join(["0", *(f"sizeof({each[2]}{each[4]})" for each in _STATIC.finditer(body))])
     shared = re.sub(r"sizeof\(([\w:<>, ]+?)((?:\[[^\]]*\])+)\)", r"sizeof(gpu_identity<\1\2>::type)", shared)
     waits = int(_WAITING.search(body) is not None)
+    small = int(_SMALL.search(body) is not None)
     return (
-        f"GPU_UNCHECKED static void {name}__call(void** p) {{ {name}({arguments}); }}\n"
+        f"GPU_UNCHECKED void {name}__call(void** p) {{ {name}({arguments}); }}\n"
         f"static const unsigned {name}__sizes[] = {{{sizes}}};\n"
-        f'static_assert({shared} <= {_STATIC_SHARED_BYTES}, "kernel {name} declares too much shared memory");\n'
-        f'extern "C" __attribute__((visibility("default"))) const gpu_kernel_entry {name}__entry = {{{name}__call, '
-        f'"{name}", {name}__sizes + 1, {len(types)}, {found["bounds"] or 0}, {shared}, {waits}, '
+        f'static_assert({shared} <= {_STATIC_SHARED_BYTES}, "{name} declares too much shared memory");\n'
+        f"GPU_EXPORTED const gpu_kernel_entry {name}__entry = "
+        f'{{{name}__call, "{name}", {name}__sizes + 1, {len(types)}, {found["bounds"] or 0}, {shared}, {waits}, {small}, '
         "&__ehdr_start, &_end, &__start_gpu_shared, &__stop_gpu_shared};\n"
     )
