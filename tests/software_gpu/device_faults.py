@@ -1,4 +1,4 @@
-"""Each fault that the software GPU is there for, injected: reported by kernel and line; its sound twin is not."""
+"""Each fault that the software GPU is for, injected: reported by kernel and line; its sound twin is not."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _WAITING = re.compile(r"__sync|__shfl|__activemask|__any|__all_|__ballot|wmma|vo
 _SMALL = re.compile(r"\bhalf|bfloat16|fp8|\b__half")
 
 _ASSEMBLY = re.compile(r'\basm\b[^"(;]*\(\s*"\s*\{?\s*([\w.]+)')
-"""Inline assembly, by its first instruction. TVM 0.27 writes some for `mma`, `ldmatrix`, `cp.async` and `wgmma`,
+"""Inline assembly, by its first instruction. TVM 0.27 writes `mma`, `ldmatrix`, `cp.async` and `wgmma` so,
 which neither DLight's nor MetaSchedule's schedules take: they reach tensor cores through `nvcuda::wmma`."""
 
 
@@ -178,6 +178,7 @@ def _entry(found: re.Match[str], body: str) -> str:
         f"static const unsigned {name}__sizes[] = {{{sizes}}};\n"
         f'static_assert({shared} <= {_STATIC_SHARED_BYTES}, "{name} declares too much shared memory");\n'
         f"GPU_EXPORTED const gpu_kernel_entry {name}__entry = "
-        f'{{{name}__call, "{name}", {name}__sizes + 1, {len(types)}, {found["bounds"] or 0}, {shared}, {waits}, {small}, '
+        f'{{{name}__call, "{name}", {name}__sizes + 1, {len(types)}, {found["bounds"] or 0}, '
+        f"{shared}, {waits}, {small}, "
         "&__ehdr_start, &_end, &__start_gpu_shared, &__stop_gpu_shared};\n"
     )
