@@ -3,7 +3,7 @@
 A product scheduled by DLight is further from a GPU's peak than a library's; the kernels that are measured
 later contradict it where they are faster, and predictions start from them then. Copies reach the same, and
 the cost of a call is the slope over chains of small kernels, the
-virtual machine's own share included. Checked in tests/tuner/measuring/test_kernel_probe.py.
+virtual machine's own share included. Checked in tests/software_gpu/device_probe.py.
 """
 
 from __future__ import annotations
