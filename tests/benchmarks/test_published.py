@@ -32,7 +32,12 @@ def simulated(row: dict[str, str]) -> tuple[str, str]:
     """Return the milliseconds of the step and the GiB of the fullest device."""
     number = {name: int(value) for name, value in row.items() if name in _NUMBERS and value}
     recipe = Recipe(tokens=number.pop("tokens"), dtype=row["dtype"])  # type: ignore[arg-type]  # of the file
-    run = PublishedRun(model=row["model"], recipe=recipe, sharding=row["sharding"], **number)
+    run = PublishedRun(
+        model=row["model"],
+        recipe=recipe,
+        sharding=row["sharding"],
+        **number,  # type: ignore[arg-type]  # names of whole numbers alone
+    )
     found = simulate(run, find_sheet(row["gpu"]))
     return f"{found.step_us / 1e3:.1f}", f"{max(found.memory_bytes) / GIB:.2f}"
 
