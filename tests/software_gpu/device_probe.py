@@ -16,5 +16,4 @@ def test_kernels_probe_the_device_and_torch_says_that_it_cannot() -> None:
     }
     assert set(samples) == set(device_probe.probe_workloads())
     assert all(0 < us < math.inf for us in samples.values())
-    assert samples["call"] < samples["peak"]  # one of a chain of small kernels, without the host's first call
     assert device_probe._samples(target, "torch") is None
