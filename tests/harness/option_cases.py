@@ -239,9 +239,12 @@ CHEAP: dict[str, Case] = {
             "--style": "{folder}/style.json",
             "--width": "column",
             "--schedules": "1f1b",
+            "--serve": "",
+            "--port": "8123",
             "--json": "",
         },
         context={
+            "--port": "--serve",
             "--compare": "--out {folder}/out/drawn.svg",
             "--critical-path": "--out {folder}/out/drawn.svg",
             "--gains": "--out {folder}/out/drawn.svg",
@@ -250,10 +253,11 @@ CHEAP: dict[str, Case] = {
             "--schedules": "--compare --out {folder}/out/drawn.svg",
         },
         spies={
-            "tessel.picture.files.schedule_figure": "figure",
-            "tessel.picture.files.comparison_figure": "figure",
-            "tessel.picture.files.gains_figure": "figure",
-            "tessel.picture.files.save_figure": "{file}",
+            "tessel.picture.schedule_figure": "figure",
+            "tessel.picture.comparison_figure": "figure",
+            "tessel.picture.gains_figure": "figure",
+            "tessel.picture.save_figure": "{file}",
+            "tessel.jobs.serving.serve_until_interrupt": None,
         },
     ),
     "records list": Case(
