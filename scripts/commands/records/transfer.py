@@ -84,18 +84,22 @@ def import_(
     """
     from records import open_store
     from records.database.merging import import_items
-    from records.files.aiconfigurator import read_aiconfigurator, read_tables
+    from records.files.aiconfigurator import KernelTable, read_aiconfigurator, read_tables
     from records.files.exchange import read_records
     from records.files.metaschedule import read_database
     from records.files.neusight import read_neusight
 
-    # A file with a bad line is refused before the first is kept.
-    if aiconfigurator:
-        read = read_aiconfigurator
-        total = sum(len(table) for table in messages.track(read_tables(path), "checking tables"))
-    else:
-        read = read_neusight if neusight else read_database if path.is_dir() else read_records
-        total = sum(1 for _ in messages.track(read(path), "checking records"))
+    read = (
+        read_aiconfigurator
+        if aiconfigurator
+        else (read_neusight if neusight else read_database if path.is_dir() else read_records)
+    )
+    # A file with a bad line is refused before the first is kept; tables are checked whole, which is faster.
+    checked = read_tables(path) if aiconfigurator else read(path)
+    total = sum(
+        len(each) if isinstance(each, KernelTable) else 1
+        for each in messages.track(checked, "checking records")
+    )
     with open_store(records) as store:
         summary = import_items(store, messages.track(read(path), "adding records", total))
     if json:

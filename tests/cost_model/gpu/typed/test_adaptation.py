@@ -33,7 +33,7 @@ def test_chosen_kernels_leave_less_unknown_than_drawn_ones() -> None:
     chosen = choose_kernels(kernels, 40)
     assert len(set(chosen.tolist())) == 40
     drawn = [np.random.default_rng(seed).permutation(300)[:40] for seed in range(5)]
-    assert left_unknown(kernels, chosen) < min(left_unknown(kernels, each) for each in drawn)
+    assert left_unknown(kernels, chosen) < 0.93 * min(left_unknown(kernels, each) for each in drawn)
     assert choose_kernels(kernels, 40).tolist() == chosen.tolist()
 
 
