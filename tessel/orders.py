@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import networkx as nx
 
+from tessel.batches import Batch
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
 
@@ -45,7 +46,9 @@ class DeadlockError(ScheduleError):
         self.cycle = tuple(cycle)
 
 
-def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int], int]:
+def earliest_starts(
+    placement: Placement, orders: Orders, batch: Batch | None = None
+) -> dict[tuple[int, int], int]:
     """Return the earliest start of each task that the orders and edges allow; O(tasks + edges).
 
     Edges to and from blocks that a micro-batch does not run do not count, so orders may run any option of a
@@ -54,6 +57,7 @@ def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int
     Args:
         placement: the blocks.
         orders: the tasks of each device; a task stands once in the order of each of its block's devices.
+        batch: what the blocks take by micro-batch; None where the placement says it of all.
 
     Returns:
         Task -> start, in an order in which every task comes after those it waits for.
@@ -62,7 +66,7 @@ def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int
         DeadlockError: the tasks wait for each other; the message names the cycle.
         ScheduleError: a task is missing on a device.
     """
-    waits = _waits(placement, orders)
+    waits = _waits(placement, orders, batch)
     followers: dict[Task, list[tuple[Task, int]]] = {task: [] for task in waits}
     for task, earlier in waits.items():
         for source, delay in earlier:
@@ -71,7 +75,7 @@ def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int
 
 
 def device_orders(
-    placement: Placement, starts: Mapping[tuple[int, int], int]
+    placement: Placement, starts: Mapping[tuple[int, int], int], batch: Batch | None = None
 ) -> tuple[tuple[Task, ...], ...]:
     """Return the order in which each device runs these starts.
 
@@ -79,8 +83,14 @@ def device_orders(
     a topological order of the edges.
     """
     rank = {name: rank for rank, name in enumerate(nx.topological_sort(placement.graph))}
+    spans = _span_rows(placement, batch)
     key = {
-        task: (start, placement.blocks[task[0]].span > 0, task[1], rank[placement.blocks[task[0]].name])
+        task: (
+            start,
+            spans[_row(batch, task[1])][task[0]] > 0,
+            task[1],
+            rank[placement.blocks[task[0]].name],
+        )
         for task, start in starts.items()
     }
     orders: list[list[Task]] = [[] for _ in range(placement.devices)]
@@ -94,24 +104,50 @@ _Waits = dict[Task, list[tuple[Task, int]]]
 """For each task those it waits for, with the least distance between the two starts."""
 
 
-def _waits(placement: Placement, orders: Orders) -> _Waits:
+def _waits(placement: Placement, orders: Orders, batch: Batch | None) -> _Waits:
     waits: _Waits = {task: [] for order in orders for task in order}
     _check_tasks(placement, orders, waits)
-    blocks = placement.blocks
+    spans = _span_rows(placement, batch)
     for order in orders:
         for before, after in pairwise(order):
-            waits[after].append((before, blocks[before.block_index].span))
-    index = placement.index_by_name
-    edges = [(index[edge.source], index[edge.target], edge.lag) for edge in placement.edges]
-    predecessors: list[list[tuple[int, int]]] = [[] for _ in blocks]
-    for source, target, lag in edges:
-        predecessors[target].append((source, blocks[source].span + lag))
+            waits[after].append((before, spans[_row(batch, before.micro_batch)][before.block_index]))
+    predecessors = [_predecessors(placement, own, lags) for own, lags in zip(spans, _lag_rows(placement, batch), strict=True)]
     for task, earlier in waits.items():
-        for source, delay in predecessors[task.block_index]:
+        for source, delay in predecessors[_row(batch, task.micro_batch)][task.block_index]:
             before = Task(source, task.micro_batch)
             if before in waits:
                 earlier.append((before, delay))
     return waits
+
+
+def _row(batch: Batch | None, micro_batch: int) -> int:
+    """Return which row of figures a micro-batch takes."""
+    return 0 if batch is None else batch.sequence[micro_batch]
+
+
+def _span_rows(placement: Placement, batch: Batch | None) -> Sequence[Sequence[int]]:
+    """Return the spans by class and block; one row without a batch."""
+    if batch is None:
+        return [[block.span for block in placement.blocks]]
+    return [each.spans for each in batch.classes]
+
+
+def _lag_rows(placement: Placement, batch: Batch | None) -> Sequence[Sequence[int]]:
+    if batch is None:
+        return [[edge.lag for edge in placement.edges]]
+    return [each.lags for each in batch.classes]
+
+
+def _predecessors(
+    placement: Placement, spans: Sequence[int], lags: Sequence[int]
+) -> list[list[tuple[int, int]]]:
+    """Return for each block what comes before it, with the least distance between the two starts."""
+    index = placement.index_by_name
+    found: list[list[tuple[int, int]]] = [[] for _ in placement.blocks]
+    for edge, lag in zip(placement.edges, lags, strict=True):
+        source = index[edge.source]
+        found[index[edge.target]].append((source, spans[source] + lag))
+    return found
 
 
 def _check_tasks(placement: Placement, orders: Orders, waits: _Waits) -> None:
