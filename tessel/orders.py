@@ -111,7 +111,10 @@ def _waits(placement: Placement, orders: Orders, batch: Batch | None) -> _Waits:
     for order in orders:
         for before, after in pairwise(order):
             waits[after].append((before, spans[_row(batch, before.micro_batch)][before.block_index]))
-    predecessors = [_predecessors(placement, own, lags) for own, lags in zip(spans, _lag_rows(placement, batch), strict=True)]
+    predecessors = [
+        _predecessors(placement, own, lags)
+        for own, lags in zip(spans, _lag_rows(placement, batch), strict=True)
+    ]
     for task, earlier in waits.items():
         for source, delay in predecessors[_row(batch, task.micro_batch)][task.block_index]:
             before = Task(source, task.micro_batch)

@@ -46,7 +46,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             f"{_OWN}.searches:MakespanFrontier",
         ),
         "plan": (f"{_OWN}.plans:Planned",),
-        "check": (f"{_OWN}.checks:Checked",),
+        "check": (f"{_OWN}.checks:Checked", f"{_OWN}.traces:TraceChecked"),
         "export": (f"{_OWN}.exported:Exported",),
         "compare": (f"{_OWN}.schedules:Compared",),
         "draw": (f"{_OWN}.schedules:Drawn",),

@@ -90,9 +90,7 @@ class OrderSearch:
             replay=own,
             makespan=round(recorded * US),
         )
-        found = sorted(
-            (as_run, *rule_sequences(self.rules, batch, None)), key=lambda each: each.makespan
-        )
+        found = sorted((as_run, *rule_sequences(self.rules, batch, None)), key=lambda each: each.makespan)
         best = improved_sequences(found, placement, batch, None, budget=budget, seed=self.seed)
         return min(recorded, best.makespan / US)
 
@@ -108,6 +106,7 @@ class OrderSearch:
                 self.rules.placement,
                 _batch_of(spans, lags),
                 replicas=replicas,
+                searches_blocks=False,
                 budget=budget,
                 seed=self.seed,
             )
@@ -117,9 +116,7 @@ class OrderSearch:
             return found.makespan / US
         return self._on_workers(found.replicas, spans, lags)
 
-    def _on_workers(
-        self, groups: tuple[tuple[int, ...], ...], spans: FloatArray, lags: FloatArray
-    ) -> float:
+    def _on_workers(self, groups: tuple[tuple[int, ...], ...], spans: FloatArray, lags: FloatArray) -> float:
         """Return the slowest replica's seconds; the group with least work goes to the slowest replica."""
         work = [float(spans[list(group)].sum()) for group in groups]
         slow = np.argsort(-self.ratios.max(axis=1), kind="stable").tolist()
@@ -164,4 +161,3 @@ def _batch_of(spans_s: FloatArray, lags_s: FloatArray) -> Batch:
 
 def _whole(seconds: FloatArray) -> IntArray:
     return np.round(seconds * US).astype(np.int64)
-

@@ -213,9 +213,7 @@ def _trace_of_columns(file: Path, columns: Columns) -> StepTrace:
         stage = device
     steps, step_index = np.unique(step, return_inverse=True)
     replicas, replica_index = np.unique(replica, return_inverse=True)
-    whole = _Operations(
-        step_index, replica_index, device, stage, micro_batch, kinds, start, start + duration
-    )
+    whole = _Operations(step_index, replica_index, device, stage, micro_batch, kinds, start, start + duration)
     step_s = np.array(
         [
             whole.end[step_index == each].max() - whole.start[step_index == each].min()

@@ -90,6 +90,7 @@ def assign_micro_batches(
     *,
     replicas: int,
     keep_order: bool = False,
+    searches_blocks: bool = True,
     memory: Sequence[int] | int | None = None,
     budget: SearchBudget | None = None,
     seed: int = 0,
@@ -101,6 +102,7 @@ def assign_micro_batches(
         batch: all micro-batches, of all replicas.
         replicas: how many there are, >= 1.
         keep_order: whether replicas take consecutive runs, of any number; else equally many each.
+        searches_blocks: whether the slowest replicas' blocks are searched beyond the orders of rules.
         memory: limit of a replica's devices in units, one a device or one for all; None for none.
         budget: what may be spent; `DEFAULT_WORK` units of work if left out.
         seed: seed of what is random.
@@ -126,6 +128,7 @@ def assign_micro_batches(
         seed=seed,
         of_replicas=RuleReplays(placement, RULES),
         of_all=RuleReplays(placement),
+        searches_blocks=searches_blocks,
     )
     bound = assignment_bound(placement, batch, replicas=replicas, equal=not keep_order)
     if keep_order:
@@ -153,6 +156,7 @@ class _Sharing:
         seed: of what is random.
         of_replicas: orders of `RULES`.
         of_all: orders of all hand-written rules.
+        searches_blocks: whether blocks are searched beyond them.
     """
 
     placement: Placement
@@ -161,6 +165,7 @@ class _Sharing:
     seed: int
     of_replicas: RuleReplays
     of_all: RuleReplays
+    searches_blocks: bool
 
     def given(self, replicas: int) -> int | None:
         """Return the makespan of equal consecutive runs in the given order, under the best of `RULES`."""
@@ -233,9 +238,7 @@ class _Sharing:
             low, high = high, 2 * high
         while low + 1 < high:
             middle = (low + high) // 2
-            low, high = (
-                (low, middle) if _runs_within(middle, number, replicas, time_of) else (middle, high)
-            )
+            low, high = (low, middle) if _runs_within(middle, number, replicas, time_of) else (middle, high)
         runs = _runs_within(high, number, replicas, time_of)
         assert runs is not None
         return [tuple(range(first, last)) for first, last in runs]
@@ -248,7 +251,7 @@ class _Sharing:
         rounds = [0] * len(groups)
         while not budget.is_over:
             slowest = max(range(len(found)), key=lambda row: found[row].makespan)
-            if rounds[slowest] == 2 or found[slowest].makespan <= bound:
+            if rounds[slowest] == 1 + self.searches_blocks or found[slowest].makespan <= bound:
                 break
             improve = self._sequenced if rounds[slowest] == 0 else self._searched
             rounds[slowest] += 1
@@ -271,9 +274,7 @@ class _Sharing:
         by_hand = rule_sequences(self.of_all, own, self.limits)
         if not by_hand:
             return None
-        best = improved_sequences(
-            by_hand, self.placement, own, self.limits, budget=budget, seed=self.seed
-        )
+        best = improved_sequences(by_hand, self.placement, own, self.limits, budget=budget, seed=self.seed)
         return schedule_of_sequence(self.placement, own, best, self.limits)
 
     def _searched(self, group: Sequence[int], budget: SearchBudget) -> Schedule:

@@ -175,4 +175,3 @@ class _Fold:
             search_seconds=found.search_seconds,
             found_by=found.found_by,
         )
-

@@ -102,9 +102,7 @@ def candidate_sequences(batch: Batch) -> dict[str, tuple[int, ...]]:
     }
 
 
-def rule_sequences(
-    replays: RuleReplays, batch: Batch, limits: Sequence[int] | None
-) -> tuple[Sequenced, ...]:
+def rule_sequences(replays: RuleReplays, batch: Batch, limits: Sequence[int] | None) -> tuple[Sequenced, ...]:
     """Return all pairs of a rule and a candidate sequence that keep the limits, the shortest first."""
     limit = limits_array(replays.placement, limits)
     found = []
@@ -158,9 +156,7 @@ def improved_sequences(
 
 def limits_array(placement: Placement, limits: Sequence[int] | None) -> IntArray:
     """Return limits by device, beyond reach where there is none."""
-    return np.array(
-        [UNLIMITED] * placement.devices if limits is None else list(limits), dtype=np.int64
-    )
+    return np.array([UNLIMITED] * placement.devices if limits is None else list(limits), dtype=np.int64)
 
 
 @compiled
