@@ -41,6 +41,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "stages": (f"{_OWN}.tuning:Staged",),
         "schedule": (
             f"{_OWN}.searches:PrintedSchedule",
+            f"{_OWN}.searches:PrintedAssignment",
             f"{_OWN}.searches:PrintedRepetend",
             f"{_OWN}.searches:PeriodFrontier",
             f"{_OWN}.searches:MakespanFrontier",

@@ -2,5 +2,6 @@
 
 from tessel.batches.batch import Batch, MicroBatchClass, scaled_class
 from tessel.batches.folded import folded_placement
+from tessel.batches.lengths import class_of_length
 
-__all__ = ["Batch", "MicroBatchClass", "folded_placement", "scaled_class"]
+__all__ = ["Batch", "MicroBatchClass", "class_of_length", "folded_placement", "scaled_class"]

@@ -197,7 +197,7 @@ def scaled_class(placement: Placement, name: str, factor: float) -> MicroBatchCl
     memory = [round(block.memory * factor) for block in placement.blocks]
     for device in range(placement.devices):
         here = [index for index, block in enumerate(placement.blocks) if device in block.devices]
-        if not here or sum(placement.blocks[index].memory for index in here):
+        if not here or sum(placement.blocks[index].memory for index in here) != 0:
             continue
         largest = min(here, key=lambda index: (memory[index], -index))
         if len(placement.blocks[largest].devices) == 1:

@@ -1,10 +1,10 @@
 """Several micro-batches of different classes as one, so that what searches equal ones searches these.
 
 Every micro-batch of a part becomes blocks of their own; nothing waits from one to the other, so that their
-order is as free as it is between micro-batches. A batch of equal parts is then a number of equal micro-batches
-of the folded placement, and a batch without two equal parts is one of them. It is the same problem: a folded
-schedule is one of the batch and the other way round, with the same makespan and memory. Checked in
-tests/tessel/batches/test_batch.py and tests/tessel/search/batches/test_find_batch_schedule.py.
+order is as free as it is between micro-batches. A batch of equal parts is then a number of equal
+micro-batches of the folded placement, and a batch without two equal parts is one of them. It is the same
+problem: a folded schedule is one of the batch and the other way round, with the same makespan and memory.
+Checked in tests/tessel/batches/test_batch.py and tests/tessel/search/batches/test_find_batch_schedule.py.
 
     batch ABAB, blocks f, b        two folded micro-batches of f.0 (A), b.0 (A), f.1 (B), b.1 (B)
 """

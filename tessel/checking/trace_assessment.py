@@ -1,9 +1,9 @@
 """Assessment of a trace: how much stragglers cost, who they are, and what would help.
 
-*Slowdown* is what steps took in the mean, over what they would have taken had every forward and every backward
-been as long as the mean of all, and every transfer the median of its direction. That of a stage, a replica or
-a worker is the same with only its own durations as recorded and all others ideal; the effect of repairing one
-is the other way round, recorded durations and only its own changed. Both are of the pipeline alone; the
+*Slowdown* is what steps took in the mean, over what they would have taken had every forward and every
+backward been as long as the mean of all, and every transfer the median of its direction. That of a stage, a
+replica or a worker is the same with only its own durations as recorded and all others ideal; the effect of
+repairing one is the other way round, recorded durations and only its own changed. Both are of the pipeline alone; the
 published analysis counts collectives and the optimizer as well, which changes the three published jobs by
 less than 1 %.
 
@@ -38,8 +38,8 @@ from tessel.search.batches.replay import FloatArray
 from tessel.search.budget import SearchBudget
 
 SLOW_WORKER = 1.1
-"""A worker this much slower than its peers is taken for slow; of the 87 healthy workers of the three published
-jobs none is more than 1.05 times as slow, and the ailing one is 2.35 times."""
+"""A worker this much slower than its peers is taken for slow; of the 87 healthy workers of the published jobs
+none is more than 1.05 times as slow, and the ailing one is 2.35 times."""
 
 MAX_WORKERS = 16
 """Slow workers whose repair is tried one by one."""
@@ -48,8 +48,7 @@ NUM_SHOWN = 5
 """Slow micro-batches that are named."""
 
 LENGTHS_CORRELATE = 0.9
-"""Correlation of forwards and backwards of a micro-batch from which lengths explain both, after the paper's
-section 5.3."""
+"""Correlation of forwards and backwards of a micro-batch from which lengths explain both."""
 
 ChangeKind = Literal["repair", "balance", "cut", "order", "assignment"]
 
@@ -89,7 +88,7 @@ class TraceChange:
     Attributes:
         change: what to do, in words.
         kind: what it changes.
-        is_ideal: whether it supposes that layers or samples can be cut anywhere, so that it cannot be had whole.
+        is_ideal: whether it supposes that layers or samples can be cut anywhere.
         step_s: mean step of the pipeline after it.
         saves_ratio: what it saves of the mean step.
         least, most: the same in the step that gains least, and most.
@@ -181,6 +180,7 @@ def assess_trace(
     middle = int(np.argsort(pipeline, kind="stable")[len(pipeline) // 2])
     slowest = int(replayed.pipeline_s[middle].argmax())
     path = critical_path(replayed, middle, slowest)
+    budget.has_answer = True  # an interrupt ends the searches, and what they found so far is kept
     return TraceAssessment(
         trace=trace,
         step_s=float(trace.step_s.mean()),
@@ -192,9 +192,7 @@ def assess_trace(
         replicas=_stragglers(replayed, ideal_s, by_stage=False, by_replica=True),
         workers=_stragglers(replayed, ideal_s, by_stage=True, by_replica=True),
         length_correlation=_length_correlation(trace),
-        spread=float(
-            (trace.spans_s.std(axis=(0, 1, 2)) / _positive(trace.spans_s.mean(axis=(0, 1, 2)))).mean()
-        ),
+        spread=_spread(trace),
         slow_micro_batches=_slow_micro_batches(trace),
         path_step=trace.steps[middle],
         path_replica=trace.replicas[slowest],
@@ -249,8 +247,14 @@ def _stragglers(
     return tuple(sorted(found, key=lambda each: -each.slowdown))
 
 
+def _spread(trace: StepTrace) -> float:
+    """Return standard deviation over mean of a block's durations, the mean of all blocks."""
+    mean_s = trace.spans_s.mean(axis=(0, 1, 2))
+    return float((trace.spans_s.std(axis=(0, 1, 2)) / _positive(mean_s)).mean())
+
+
 def _length_correlation(trace: StepTrace) -> float:
-    """Return the correlation of forwards and backwards, each over the mean of its worker; 0 where all agree."""
+    """Return the correlation of forwards and backwards, each over its worker's mean; 0 where all agree."""
     relative = trace.spans_s / _positive(trace.spans_s.mean(axis=(0, 2), keepdims=True))
     forward, backward = relative[..., : trace.stages].ravel(), relative[..., trace.stages :].ravel()
     if forward.std() < 1e-9 or backward.std() < 1e-9:
@@ -372,8 +376,8 @@ def _repairs(replayed: TraceReplay, before: FloatArray) -> list[TraceChange]:
         spans = trace.spans_s.copy()
         spans[:, replica, :, trace.stage_of_block == stage] /= ratio
         words = (
-            f"repair the worker of replica {trace.replicas[replica]}, stage {stage}, {ratio:.2f} times as slow "
-            "as its peers"
+            f"repair the worker of replica {trace.replicas[replica]}, stage {stage}, {ratio:.2f} times as "
+            "slow as its peers"
         )
         found.append(_change(words, "repair", False, before, replayed.step_s(spans)))
     return found

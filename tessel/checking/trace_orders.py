@@ -55,7 +55,7 @@ class OrderSearch:
     def reordered(self, budget: SearchBudget) -> FloatArray:
         """Return what steps take with each replica's micro-batches in the best order found."""
         recorded = self.replayed.pipeline_s
-        after = recorded.max(axis=1).copy()
+        after: FloatArray = recorded.max(axis=1).copy()
         for step in range(len(after)):
             part = budget.part(1 / (len(after) - step))
             done = 0.0
@@ -70,7 +70,7 @@ class OrderSearch:
     def reassigned(self, budget: SearchBudget) -> FloatArray:
         """Return what steps take with the best assignment found, each replica in its best order."""
         recorded = self.replayed.pipeline_s
-        after = recorded.max(axis=1).copy()
+        after: FloatArray = recorded.max(axis=1).copy()
         for step in range(len(after)):
             if budget.is_over:
                 break

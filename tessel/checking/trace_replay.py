@@ -105,7 +105,7 @@ def critical_path(replayed: TraceReplay, step: int, replica: int) -> tuple[PathP
             (float(ends[replay.before[place]]) + _lag(replay, lags, place, position), place)
             for place in places
         ]
-        arrival, last = max(arrivals, default=(0.0, -1))
+        _, last = max(arrivals, default=(0.0, -1))
         transfer = 0.0 if last < 0 or starts[task] <= 0 else _lag(replay, lags, last, position)
         pieces.append(
             PathPiece(

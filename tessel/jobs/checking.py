@@ -48,8 +48,8 @@ def check(source: Any = None, /, **options: Any) -> Assessment | TraceAssessment
 
     Args:
         source: orders as torch loads them (a CSV), a layout of Megatron or a file of it, a schedule, a plan,
-            or the path of any of these; nothing with `trace="steps.csv.gz"`, whose recorded steps are replayed
-            and give a `TraceAssessment`.
+            or the path of any of these; nothing with `trace="steps.csv.gz"`, whose recorded steps are
+            replayed and give a `TraceAssessment`.
         options: those of the command `tessel check`, as `profile="timings.csv", memory="80GiB"`; see
             `CheckOptions`. `progress=False` shows nothing.
 

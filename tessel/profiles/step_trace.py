@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import importlib
 import io
 import os
 import zlib
@@ -84,12 +85,12 @@ class StepTrace:
     @property
     def micro_batches(self) -> int:
         """Of one replica in one step."""
-        return self.spans_s.shape[2]
+        return int(self.spans_s.shape[2])
 
     @property
     def stages(self) -> int:
         """Stages of the model."""
-        return self.spans_s.shape[3] // 2
+        return int(self.spans_s.shape[3]) // 2
 
     @cached_property
     def stage_of_block(self) -> IntArray:
@@ -160,16 +161,16 @@ def _columns_of_csv(file: Path) -> Columns:
 
 def _columns_of_parquet(file: Path) -> Columns:
     try:
-        import pyarrow.parquet  # an optional reader, asked for by name
+        parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise DocumentError(
             f"{file} is parquet, and no reader is installed; pip install pyarrow, or convert it to .csv.gz"
         ) from error
     try:
-        table = pyarrow.parquet.read_table(file)
+        table = parquet.read_table(file)
     except OSError as error:
         raise DocumentError(f"{file} cannot be read, {io_reason(error)}; {io_remedy(error)}") from error
-    except pyarrow.ArrowException as error:
+    except ValueError as error:  # of which pyarrow's own errors are
         raise DocumentError(f"{file} is no parquet file: {shown(error)}; write it again") from error
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
@@ -307,9 +308,9 @@ def _by_block(
         at_step, at_replica, micro_batch, at_block = wrong[0].tolist()
         times = int(counts[tuple(wrong[0])])
         raise DocumentError(
-            f"{file} has the {COMPUTE[at_block // stages]} of stage {at_block % stages} and micro-batch "
-            f"{micro_batch} {times} times in step {steps[at_step]} of replica {replicas[at_replica]}; a trace "
-            "has each once, and as many micro-batches in every step and replica"
+            f"{file} has the {COMPUTE[at_block // stages]} of stage {at_block % stages} and "
+            f"micro-batch {micro_batch} {times} times in step {steps[at_step]} of replica "
+            f"{replicas[at_replica]}; a trace has each once, and as many micro-batches in every step and replica"
         )
     starts, ends = np.zeros(counts.shape), np.zeros(counts.shape)
     starts[place], ends[place] = computed.start, computed.end
@@ -330,7 +331,7 @@ def _device_of_stage(file: Path, computed: _Operations, stages: int) -> tuple[in
 
 def _orders(starts: FloatArray, devices: Sequence[int]) -> tuple[tuple[Orders, ...], IntArray]:
     """Return the distinct orders by start, and which of them each step and replica ran."""
-    num_steps, num_replicas, micro_batches, num_blocks = starts.shape
+    num_steps, num_replicas = starts.shape[:2]
     device_of_block = np.tile(devices, 2)
     known: dict[bytes, int] = {}
     orders: list[Orders] = []
@@ -388,7 +389,7 @@ def _lags(
 def _by_turn(
     whole: _Operations, kind: str, device: int, shape: tuple[int, ...]
 ) -> tuple[FloatArray, FloatArray] | None:
-    """Return starts and ends of a device's transfers by step, replica and turn; None where some are missing."""
+    """Return starts and ends of a device's transfers by step, replica and turn; None where some miss."""
     chosen = _taken(whole, (whole.kind == kind) & (whole.device == device))
     num_steps, num_replicas, micro_batches = shape[:3]
     counts = np.zeros((num_steps, num_replicas), dtype=np.int64)

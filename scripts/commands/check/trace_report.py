@@ -21,12 +21,12 @@ def print_trace_assessment(assessment: TraceAssessment) -> None:
     """Print the assessment in sentences, and the changes as a table."""
     trace = assessment.trace
     console.print_line(
-        f"{trace.name}: {len(trace.steps)} steps of {len(trace.replicas)} replicas, {trace.stages} stages and "
-        f"{trace.micro_batches} micro-batches"
+        f"{trace.name}: {len(trace.steps)} steps of {len(trace.replicas)} replicas, {trace.stages} stages "
+        f"and {trace.micro_batches} micro-batches"
     )
     console.print_line(
-        f"step {assessment.step_s:.3f} s, of which the pipeline {assessment.pipeline_s:.3f} s, replayed within "
-        f"{assessment.error_mean:.2%} (worst {assessment.error_worst:.2%})"
+        f"step {assessment.step_s:.3f} s, of which the pipeline {assessment.pipeline_s:.3f} s, replayed "
+        f"within {assessment.error_mean:.2%} (worst {assessment.error_worst:.2%})"
     )
     console.print_line(
         f"stragglers make the pipeline {assessment.slowdown:.2f} times as long as with equal blocks "

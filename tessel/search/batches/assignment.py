@@ -2,9 +2,9 @@
 
 All replicas have the same stages and run the same rule's orders, each with its own sequence. Two ways:
 
-- any micro-batch may go anywhere, equally many to each replica: balancers by total work (in turns, the longest
-  to the least loaded, largest differencing) give the first assignments, and exchanges between the slowest
-  replica and others improve them, each timed by its pipeline and not by its sum;
+- any micro-batch may go anywhere, equally many to each replica: balancers by total work (in turns, the
+  longest to the least loaded, largest differencing) give the first assignments, and exchanges between the
+  slowest replica and others improve them, each timed by its pipeline and not by its sum;
 - the order of the data is kept: replicas take consecutive runs, of as many micro-batches as makes the slowest
   one fastest, found by bisection, which is exact for the rule's orders where a longer run takes longer.
 

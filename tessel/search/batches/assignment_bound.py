@@ -1,11 +1,11 @@
 """A lower bound on when the slowest replica is done, whichever replica runs which micro-batches.
 
 On a device a replica's blocks take the sum of their spans; before the first of them lies at least the
-shortest way from a micro-batch's start to a block there, behind the last one the shortest way to its end. Over
+shortest way from a micro-batch's start to a block there, behind the last the shortest way to its end. Over
 replicas the sums add up to a known total, so that one replica has at least its share; and where all have
-equally many micro-batches, the one with the longest has at least the shortest others beside it. Any subset of a
-device's blocks that lie so far from the start, and so far from the end, bounds alike. Choices are left out of
-the sums unless all their options are on the device. Checked in
+equally many micro-batches, the one with the longest has at least the shortest others beside it. Any subset of
+a device's blocks that lie so far from the start, and so far from the end, bounds alike. Where a placement has
+choices, the bound is only the longest single block. Checked in
 tests/tessel/search/batches/test_assignment.py against exhaustive search.
 """
 
@@ -19,7 +19,7 @@ from tessel.placement import Placement
 
 
 def assignment_bound(placement: Placement, batch: Batch, *, replicas: int, equal: bool) -> int:
-    """Return steps that no assignment to so many replicas can fall below; O(devices × blocks²× micro-batches).
+    """Return steps that no assignment to so many replicas can fall below; O(devices × blocks² × tasks).
 
     Args:
         placement: blocks of one micro-batch.

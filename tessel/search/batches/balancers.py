@@ -1,7 +1,7 @@
 """Balancers: groups of equal size whose sums of work are alike, without a look at any pipeline.
 
-They are where exchanges begin (`tessel.search.batches.assignment`), and what those are held against. Checked in
-tests/tessel/search/batches/test_assignment.py.
+They are where exchanges begin (`tessel.search.batches.assignment`), and what those are held against. Checked
+in tests/tessel/search/batches/test_assignment.py.
 
 Source: Graham (1969) for the longest first; Karmarkar and Karp, "The differencing method of set partitioning"
 (1982), in the form for parts of equal size of Michiels, Korst and Aarts (2003).

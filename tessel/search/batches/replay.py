@@ -121,7 +121,7 @@ def makespans(replay: Replay, spans: FloatArray, lags: FloatArray) -> FloatArray
 
 
 def starts_of_sequence(replay: Replay, batch: Batch, sequence: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Return the start of each (block, micro-batch), the micro-batches taking positions as a sequence says."""
+    """Return the start of each (block, micro-batch) where micro-batches take positions as a sequence says."""
     order = np.asarray(sequence, dtype=np.int64)
     start = np.zeros(len(replay.block), dtype=np.int64)
     sequence_makespan(replay, batch.spans, batch.lags, order, start)
