@@ -3,9 +3,9 @@
 *Slowdown* is what steps took in the mean, over what they would have taken had every forward and every
 backward been as long as the mean of all, and every transfer the median of its direction. That of a stage, a
 replica or a worker is the same with only its own durations as recorded and all others ideal; the effect of
-repairing one is the other way round, recorded durations and only its own changed. Both are of the pipeline alone; the
-published analysis counts collectives and the optimizer as well, which changes the three published jobs by
-less than 1 %.
+repairing one is the other way round, recorded durations and only its own changed. Both are of the pipeline
+alone; the published analysis counts collectives and the optimizer as well, which changes the slowdown of the
+three published jobs by less than 1 %.
 
 What would help is tried one change at a time on the recorded durations:
 

@@ -308,8 +308,8 @@ def _by_block(
         at_step, at_replica, micro_batch, at_block = wrong[0].tolist()
         times = int(counts[tuple(wrong[0])])
         raise DocumentError(
-            f"{file} has the {COMPUTE[at_block // stages]} of stage {at_block % stages} and "
-            f"micro-batch {micro_batch} {times} times in step {steps[at_step]} of replica "
+            f"{file} has the {COMPUTE[at_block // stages]} of stage {at_block % stages} and micro-batch "
+            f"{micro_batch} {times} times in step {steps[at_step]} of replica "
             f"{replicas[at_replica]}; a trace has each once, and as many micro-batches in every step and replica"
         )
     starts, ends = np.zeros(counts.shape), np.zeros(counts.shape)

@@ -112,7 +112,7 @@ class ScheduleOptions:
     batch: Annotated[
         str | None,
         typer.Option(
-            help="Micro-batches that differ: factors of the spans and how many, `1x6,2.5x2`, or a .json file.",
+            help="Micro-batches that differ: factors of spans and how many, `1x6,2.5x2`, or a .json file.",
             show_default=False,
         ),
     ] = None
