@@ -62,7 +62,7 @@ class Straggler:
         replica: its number; None for a stage.
         slowdown: the mean step with only its durations as recorded, over the ideal one.
         ratio: its mean time a micro-batch over that of its peers: other stages, other replicas, or the same
-            stage of other replicas.
+            stage of other replicas, their lengths apart (`worker_ratios`).
     """
 
     stage: int | None
@@ -203,9 +203,21 @@ def assess_trace(
 
 
 def worker_ratios(trace: StepTrace) -> FloatArray:
-    """Return each worker's mean time over the median of its stage's; float64, shape (replicas, stages)."""
+    """Return how slow each worker is, 1 for as its peers; float64, shape (replicas, stages).
+
+    That is its mean time over the median of the same stage of other replicas. A replica whose micro-batches
+    are longer has more of that in all its stages alike, which is no worker's fault: the least of its stages
+    is taken off. So nothing is said of a replica all of whose workers are slow, and where there is but one
+    stage lengths count too.
+    """
     mean_s = _by_stage(trace.spans_s).mean(axis=(0, 2))
-    ratios: FloatArray = mean_s / _positive(np.median(mean_s, axis=0))
+    replicas = range(len(mean_s))
+    if len(replicas) == 1:
+        return np.ones_like(mean_s)
+    peers = np.stack([np.median(np.delete(mean_s, replica, axis=0), axis=0) for replica in replicas])
+    ratios: FloatArray = mean_s / _positive(peers)
+    if trace.stages > 1:
+        ratios = ratios / _positive(ratios.min(axis=1, keepdims=True))
     return ratios
 
 
@@ -375,9 +387,6 @@ def _repairs(replayed: TraceReplay, before: FloatArray) -> list[TraceChange]:
     for ratio, replica, stage in sorted(slow, reverse=True)[:MAX_WORKERS]:
         spans = trace.spans_s.copy()
         spans[:, replica, :, trace.stage_of_block == stage] /= ratio
-        words = (
-            f"repair the worker of replica {trace.replicas[replica]}, stage {stage}, {ratio:.2f} times as "
-            "slow as its peers"
-        )
+        words = f"repair replica {trace.replicas[replica]}, stage {stage}: {ratio:.2f} times its peers' time"
         found.append(_change(words, "repair", False, before, replayed.step_s(spans)))
     return found

@@ -310,7 +310,8 @@ def _by_block(
         raise DocumentError(
             f"{file} has the {COMPUTE[at_block // stages]} of stage {at_block % stages} and micro-batch "
             f"{micro_batch} {times} times in step {steps[at_step]} of replica "
-            f"{replicas[at_replica]}; a trace has each once, and as many micro-batches in every step and replica"
+            f"{replicas[at_replica]}; a trace has each once, and as many micro-batches in every step and "
+            "replica"
         )
     starts, ends = np.zeros(counts.shape), np.zeros(counts.shape)
     starts[place], ends[place] = computed.start, computed.end

@@ -50,8 +50,6 @@ def check(
     `tessel check --trace steps.csv.gz`
     """
     if options.trace is not None:
-        if file is not None:
-            raise UsageError(f"{file} and --trace were given, and one of them is checked; leave one out")
         _check_trace(options.trace, options)
         return
     if file is None:

@@ -40,11 +40,11 @@ def print_trace_assessment(assessment: TraceAssessment) -> None:
         named = [each for each in stragglers if each.slowdown >= WORTH_NAMING][:NUM_SHOWN]
         if named:
             console.print_line(f"{what} alone: {', '.join(map(_straggler, named))}")
-    cause = ", forwards and backwards alike: their lengths differ" if assessment.lengths_explain else ""
+    cause = ", as where lengths differ" if assessment.lengths_explain else ""
     slowest = assessment.slow_micro_batches[0]
     console.print_line(
         f"micro-batches of a stage vary by {assessment.spread:.1%} (forward and backward correlate by "
-        f"{assessment.length_correlation:.2f}){cause}; the slowest is {slowest.ratio:.2f} times the mean, "
+        f"{assessment.length_correlation:.2f}{cause}); the slowest is {slowest.ratio:.2f} times the mean, "
         f"micro-batch {slowest.micro_batch} of replica {slowest.replica} in step {slowest.step}"
     )
     shares = ", ".join(

@@ -25,7 +25,12 @@ _OF_LAYOUT = Rule(
 )
 _PRICES = Rule(needs=given("--profile"), why="nothing is priced without a profile", remedy="add --profile")
 CHECK: Mapping[str, tuple[Rule, ...]] = {
-    "--trace": (),
+    "--trace": (
+        Rule(
+            excludes=(Condition("a file", lambda line: line.values["file"] is not None),),
+            why="one of the two is checked",
+        ),
+    ),
     "--devices": (
         _NO_TRACE,
         _OF_LAYOUT,

@@ -115,7 +115,7 @@ def test_a_schedule_of_classes_goes_round_as_version_2() -> None:
     assert json.loads(text)["schema_version"] == 2
     assert decode_schedule(text) == schedule
     with pytest.raises(ScheduleError, match="batch and schema_version 1"):
-        decode_schedule(text.replace(b'"schema_version":2}', b'"schema_version":1}'))
+        decode_schedule(text.replace(b'"schema_version":2', b'"schema_version":1'))
     with pytest.raises(ScheduleError, match="equal micro-batches"):
         schedule.require_equal("tessel compare")
 
