@@ -83,13 +83,14 @@ def device_orders(
     a topological order of the edges.
     """
     rank = {name: rank for rank, name in enumerate(nx.topological_sort(placement.graph))}
-    spans = _span_rows(placement, batch)
+    place = [rank[block.name] for block in placement.blocks]
+    rows = [[span > 0 for span in own] for own in _span_rows(placement, batch)]
     key = {
         task: (
             start,
-            spans[_row(batch, task[1])][task[0]] > 0,
+            (rows[0] if batch is None else rows[batch.sequence[task[1]]])[task[0]],
             task[1],
-            rank[placement.blocks[task[0]].name],
+            place[task[0]],
         )
         for task, start in starts.items()
     }
@@ -107,25 +108,20 @@ _Waits = dict[Task, list[tuple[Task, int]]]
 def _waits(placement: Placement, orders: Orders, batch: Batch | None) -> _Waits:
     waits: _Waits = {task: [] for order in orders for task in order}
     _check_tasks(placement, orders, waits)
-    spans = _span_rows(placement, batch)
+    spans, lags = _span_rows(placement, batch), _lag_rows(placement, batch)
+    predecessors = [_predecessors(placement, *own) for own in zip(spans, lags, strict=True)]
+    # Without classes nothing is looked up by micro-batch: schedules of equal ones have hundreds of thousands.
     for order in orders:
         for before, after in pairwise(order):
-            waits[after].append((before, spans[_row(batch, before.micro_batch)][before.block_index]))
-    predecessors = [
-        _predecessors(placement, own, lags)
-        for own, lags in zip(spans, _lag_rows(placement, batch), strict=True)
-    ]
+            own = spans[0] if batch is None else spans[batch.sequence[before.micro_batch]]
+            waits[after].append((before, own[before.block_index]))
     for task, earlier in waits.items():
-        for source, delay in predecessors[_row(batch, task.micro_batch)][task.block_index]:
+        rows = predecessors[0] if batch is None else predecessors[batch.sequence[task.micro_batch]]
+        for source, delay in rows[task.block_index]:
             before = Task(source, task.micro_batch)
             if before in waits:
                 earlier.append((before, delay))
     return waits
-
-
-def _row(batch: Batch | None, micro_batch: int) -> int:
-    """Return which row of figures a micro-batch takes."""
-    return 0 if batch is None else batch.sequence[micro_batch]
 
 
 def _span_rows(placement: Placement, batch: Batch | None) -> Sequence[Sequence[int]]:
