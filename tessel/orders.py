@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-import networkx as nx
-
 from tessel.batches import Batch
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
@@ -66,7 +64,7 @@ def earliest_starts(
         DeadlockError: the tasks wait for each other; the message names the cycle.
         ScheduleError: a task is missing on a device.
     """
-    waits = _waits(placement, orders, batch)
+    waits = waits_of(placement, orders, batch)
     followers: dict[Task, list[tuple[Task, int]]] = {task: [] for task in waits}
     for task, earlier in waits.items():
         for source, delay in earlier:
@@ -82,7 +80,7 @@ def device_orders(
     Of blocks that start together, one of span 0 comes first, and of several such the one that comes first in
     a topological order of the edges.
     """
-    rank = {name: rank for rank, name in enumerate(nx.topological_sort(placement.graph))}
+    rank = {name: rank for rank, name in enumerate(placement.topological_order)}
     place = [rank[block.name] for block in placement.blocks]
     rows = [[span > 0 for span in own] for own in _span_rows(placement, batch)]
     key = {
@@ -105,7 +103,17 @@ _Waits = dict[Task, list[tuple[Task, int]]]
 """For each task those it waits for, with the least distance between the two starts."""
 
 
-def _waits(placement: Placement, orders: Orders, batch: Batch | None) -> _Waits:
+def waits_of(placement: Placement, orders: Orders, batch: Batch | None = None) -> _Waits:
+    """Return what each task waits for, by orders and edges, and how long after the start of that.
+
+    Args:
+        placement: the blocks.
+        orders: the tasks of each device.
+        batch: what the blocks take by micro-batch; None where the placement says it of all.
+
+    Raises:
+        ScheduleError: see `earliest_starts`.
+    """
     waits: _Waits = {task: [] for order in orders for task in order}
     _check_tasks(placement, orders, waits)
     spans, lags = _span_rows(placement, batch), _lag_rows(placement, batch)

@@ -5,8 +5,8 @@
 Traces are the three of ByteDance-Seed/StragglerAnalysis (OSDI 2025, Apache-2.0), as CSV; none is part of this
 repository. *One mean a block* is all that a table without classes can say: every block of a stage as long
 as its mean. *Classes* are of equal numbers of micro-batches, by their time over all stages; a block is as
-long as the mean of its stage and class. Random batches have lengths of a log-normal law (sigma 0.5), on chains of four
-stages whose backwards take twice a forward.
+long as the mean of its stage and class. Random batches have lengths of a log-normal law (sigma 0.5), on
+chains of four stages whose backwards take twice a forward.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ CHEAP: dict[str, Case] = {
     ),
     "check": Case(
         bases=(
-            "{folder}/orders.csv",
+            "{folder}/pairs.csv",
             "Et|tL --devices 2 --micro-batches 4",
             "{folder}/schedule.json",
             "--trace {folder}/steps.csv",
@@ -217,6 +217,9 @@ CHEAP: dict[str, Case] = {
             "--micro-batch": "2",
             "--data-parallel": "2",
             "--tensor-parallel": "2",
+            "--context-parallel": "2",
+            "--expert-parallel": "2",
+            "--overlap-factor": "0.6",
             "--link": "3GB/s",
             "--hop-us": "3",
             "--optimizer": "sgd",
@@ -231,12 +234,14 @@ CHEAP: dict[str, Case] = {
                 "--micro-batch",
                 "--data-parallel",
                 "--tensor-parallel",
+                "--context-parallel",
                 "--link",
                 "--hop-us",
                 "--optimizer",
             ),
             "--profile {folder}/profile.csv",
-        ),
+        )
+        | {"--expert-parallel": "--profile {folder}/profile.csv --data-parallel 2"},
         spies={
             "tessel.checking.assessment.assess": ASSESSMENT,
             "tessel.checking.trace_assessment.assess_trace": _assessment_of_trace(),

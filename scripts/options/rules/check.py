@@ -33,53 +33,50 @@ CHECK: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--devices": (
         _NO_TRACE,
-        _OF_LAYOUT,
+        Rule(
+            needs=(Condition("a layout or a table of Megatron", _checks("layout", "table")),),
+            why="the file says it itself",
+        ),
     ),
-    "--micro-batches": (
-        _NO_TRACE,
-        _OF_LAYOUT,
-    ),
-    "--group-size": (
-        _NO_TRACE,
-        _OF_LAYOUT,
-    ),
+    "--micro-batches": (_NO_TRACE, _OF_LAYOUT),
+    "--group-size": (_NO_TRACE, _OF_LAYOUT),
     "--profile": (
         _NO_TRACE,
         Rule(
-            needs=(Condition("orders or a layout of Megatron", _checks("layout", "orders")),),
+            needs=(Condition("orders or a layout of Megatron", _checks("layout", "orders", "table")),),
             why="a schedule or a plan says itself how long its blocks take",
         ),
     ),
     "--cuts": (
         _NO_TRACE,
         _PRICES,
-        Rule(needs=(Condition("a CSV of orders", _checks("orders")),), why="the file says it itself"),
+        Rule(
+            needs=(Condition("a CSV of orders", _checks("orders", "table")),), why="the file says it itself"
+        ),
     ),
     "--memory": (_NO_TRACE,),
-    "--micro-batch": (
+    "--micro-batch": (_NO_TRACE, _PRICES),
+    "--data-parallel": (_NO_TRACE, _PRICES),
+    "--tensor-parallel": (_NO_TRACE, _PRICES),
+    "--context-parallel": (_NO_TRACE, _PRICES),
+    "--expert-parallel": (
         _NO_TRACE,
         _PRICES,
+        Rule(
+            needs=given("--data-parallel", "--context-parallel"),
+            why="one replica of a part has all experts",
+            remedy="add --data-parallel",
+        ),
     ),
-    "--data-parallel": (
+    "--overlap-factor": (
         _NO_TRACE,
-        _PRICES,
+        Rule(
+            needs=(Condition("a CSV of orders", _checks("orders")),), why="no other file says what overlaps"
+        ),
     ),
-    "--tensor-parallel": (
-        _NO_TRACE,
-        _PRICES,
-    ),
-    "--link": (
-        _NO_TRACE,
-        _PRICES,
-    ),
-    "--hop-us": (
-        _NO_TRACE,
-        _PRICES,
-    ),
-    "--optimizer": (
-        _NO_TRACE,
-        _PRICES,
-    ),
+    "--link": (_NO_TRACE, _PRICES),
+    "--hop-us": (_NO_TRACE, _PRICES),
+    "--optimizer": (_NO_TRACE, _PRICES),
     "--work": (),
     "--time-limit": (),
     "--save": (_NO_TRACE,),

@@ -11,7 +11,6 @@ tests/tessel/search/batches/test_assignment.py against exhaustive search.
 
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
 
 from tessel.batches.batch import Batch, IntArray
@@ -54,7 +53,7 @@ def assignment_bound(placement: Placement, batch: Batch, *, replicas: int, equal
 def _heads_and_tails(placement: Placement, batch: Batch) -> tuple[IntArray, IntArray]:
     """Return the longest way to each block's start, and from its end, by micro-batch and block."""
     index = placement.index_by_name
-    order = [index[name] for name in nx.topological_sort(placement.graph)]
+    order = [index[name] for name in placement.topological_order]
     before: dict[int, list[tuple[int, int]]] = {block: [] for block in order}
     after: dict[int, list[tuple[int, int]]] = {block: [] for block in order}
     for number, edge in enumerate(placement.edges):
