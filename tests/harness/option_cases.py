@@ -29,7 +29,7 @@ from tessel.profiles.step_trace import read_step_trace
 from tessel.search import Frontier, SearchBudget
 from tessel.search.batches.assignment import assign_micro_batches
 from tessel.shapes import vshape
-from tests.samples.trace_samples import Job, rows_of
+from tests.samples.batches.trace_samples import Job, rows_of
 from tuner.fleet.rpc_server import ServedDevice
 from tuner.fleet.status import FleetStatus
 from tuner.lowering.gpu_code import GpuCode

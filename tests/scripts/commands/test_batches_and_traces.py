@@ -13,7 +13,7 @@ from scripts.main import main
 from tessel.checking.trace_assessment import TraceAssessment
 from tessel.documents import load_schedule
 from tessel.errors import UsageError
-from tests.samples.trace_samples import Job, rows_of
+from tests.samples.batches.trace_samples import Job, rows_of
 
 LIGHT = ("--work", "0.1", "--quiet")
 

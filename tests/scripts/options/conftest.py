@@ -16,7 +16,7 @@ from tessel.pipeline import build_plan
 from tessel.progress import messages
 from tessel.tuned_plan import save_plan
 from tests.records.strategies import make_environment, make_measurement, make_workload
-from tests.samples.trace_samples import Job, rows_of
+from tests.samples.batches.trace_samples import Job, rows_of
 
 
 @pytest.fixture(scope="session")

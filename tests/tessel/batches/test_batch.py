@@ -14,7 +14,7 @@ from tessel.placement import Block, BlockKind, Edge, Placement
 from tessel.schedule import Schedule, decode_schedule
 from tessel.shapes import vshape
 from tessel.validation import check_schedule, find_violations
-from tests.samples.batch_samples import batch_of, with_spans
+from tests.samples.batches.batch_samples import batch_of, with_spans
 
 PLACEMENT = vshape(2)
 

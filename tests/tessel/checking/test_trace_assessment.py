@@ -11,7 +11,7 @@ from tessel.checking.trace_assessment import TraceAssessment, assess_trace
 from tessel.checking.trace_replay import TraceReplay, critical_path
 from tessel.profiles.step_trace import StepTrace, read_step_trace
 from tessel.search.budget import SearchBudget
-from tests.samples.trace_samples import Job, durations, rows_of, run
+from tests.samples.batches.trace_samples import Job, durations, rows_of, run
 
 
 def trace_of(folder: Path, job: Job) -> StepTrace:

@@ -10,7 +10,7 @@ import pytest
 from tessel.errors import DocumentError, UsageError
 from tessel.jobs.inputs.batches import read_batch
 from tessel.shapes import vshape
-from tests.samples.batch_samples import with_spans
+from tests.samples.batches.batch_samples import with_spans
 
 PLACEMENT = with_spans(vshape(2), 10)
 

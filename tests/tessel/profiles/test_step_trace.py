@@ -11,7 +11,7 @@ import pytest
 
 from tessel.errors import DocumentError
 from tessel.profiles.step_trace import read_step_trace
-from tests.samples.trace_samples import Job, durations, one_f_one_b, rows_of
+from tests.samples.batches.trace_samples import Job, durations, one_f_one_b, rows_of
 
 JOB = Job(spread=0.3, stages=3, micro_batches=5)
 

@@ -20,7 +20,7 @@ from tessel.search.batches.sequences import RuleReplays, rule_sequences
 from tessel.search.budget import SearchBudget
 from tessel.shapes import vshape
 from tessel.validation import check_schedule
-from tests.samples.batch_samples import batch_of, least_makespan
+from tests.samples.batches.batch_samples import batch_of, least_makespan
 
 BALANCERS = (in_turns, longest_first, largest_differencing)
 

@@ -16,7 +16,7 @@ from tessel.search.budget import Progress, SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.shapes import vshape, zbv
 from tessel.validation import check_schedule
-from tests.samples.batch_samples import (
+from tests.samples.batches.batch_samples import (
     batch_cases,
     batch_of,
     least_makespan,

@@ -22,7 +22,7 @@ from tessel.search.batches.sequences import (
 )
 from tessel.search.budget import SearchBudget
 from tessel.shapes import vshape
-from tests.samples.batch_samples import batch_cases, batch_of
+from tests.samples.batches.batch_samples import batch_cases, batch_of
 
 ONE_F_ONE_B = HANDWRITTEN[0]
 

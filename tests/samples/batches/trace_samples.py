@@ -1,6 +1,6 @@
 """Traces of steps made up: workers that follow 1F1B, timed event by event, written as rows.
 
-    python -m tests.samples.trace_samples > examples/checking/steps.csv
+    python -m tests.samples.batches.trace_samples > examples/checking/steps.csv
 
 Nothing here is shared with the replay: workers look for the next operation that has its input until none is
 left.
