@@ -5,7 +5,7 @@ first, the shortest at both ends (short ramps), and the longest at both ends. Th
 rule and a sequence are improved by exchanging and moving micro-batches, which keeps the rule's orders. What
 the rules themselves cannot say, such as a forward held back for a long backward, is left to the search of
 blocks (`tessel.search.batches.find_batch_schedule`). Checked in
-tests/tessel/search/batches/test_sequences.py.
+tests/tessel/search/batches/test_replay.py.
 """
 
 from __future__ import annotations
