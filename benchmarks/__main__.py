@@ -15,6 +15,7 @@ BRIEF = {
     "schedule_search.time_limits": ["--limits", "0.5", "--cases", "0", "2"],
     "schedule_search.first_call": ["--repeats", "1"],
     "random_placements": ["--count", "3", "--seconds", "1", "--cpsat-seconds", "3"],
+    "unequal_batches": ["--count", "2", "--work", "0.2", "--seconds", "1"],
     "small_schedules": ["--count", "13", "--seconds", "1", "--cpsat-seconds", "1"],
     "partition_search": ["--repeats", "1"],
     "architectures": ["gpt2", "bert-mask", "unet"],

@@ -103,6 +103,7 @@ def compare_schedules(
     Raises:
         ValueError: no hand-written schedule has one of the names; says which comes near.
     """
+    searched.require_equal("tessel compare")
     shown = {SEARCHED, *(rule.name for rule in HANDWRITTEN)} if names is None else {SEARCHED, *names}
     _check_names(shown)
     schedules = [(SEARCHED, searched)]

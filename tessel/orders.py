@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from tessel.batches import Batch
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
 
@@ -43,7 +44,9 @@ class DeadlockError(ScheduleError):
         self.cycle = tuple(cycle)
 
 
-def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int], int]:
+def earliest_starts(
+    placement: Placement, orders: Orders, batch: Batch | None = None
+) -> dict[tuple[int, int], int]:
     """Return the earliest start of each task that the orders and edges allow; O(tasks + edges).
 
     Edges to and from blocks that a micro-batch does not run do not count, so orders may run any option of a
@@ -52,6 +55,7 @@ def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int
     Args:
         placement: the blocks.
         orders: the tasks of each device; a task stands once in the order of each of its block's devices.
+        batch: what the blocks take by micro-batch; None where the placement says it of all.
 
     Returns:
         Task -> start, in an order in which every task comes after those it waits for.
@@ -60,7 +64,7 @@ def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int
         DeadlockError: the tasks wait for each other; the message names the cycle.
         ScheduleError: a task is missing on a device.
     """
-    waits = waits_of(placement, orders)
+    waits = waits_of(placement, orders, batch)
     followers: dict[Task, list[tuple[Task, int]]] = {task: [] for task in waits}
     for task, earlier in waits.items():
         for source, delay in earlier:
@@ -69,7 +73,7 @@ def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int
 
 
 def device_orders(
-    placement: Placement, starts: Mapping[tuple[int, int], int]
+    placement: Placement, starts: Mapping[tuple[int, int], int], batch: Batch | None = None
 ) -> tuple[tuple[Task, ...], ...]:
     """Return the order in which each device runs these starts.
 
@@ -77,8 +81,15 @@ def device_orders(
     a topological order of the edges.
     """
     rank = {name: rank for rank, name in enumerate(placement.topological_order)}
+    place = [rank[block.name] for block in placement.blocks]
+    rows = [[span > 0 for span in own] for own in _span_rows(placement, batch)]
     key = {
-        task: (start, placement.blocks[task[0]].span > 0, task[1], rank[placement.blocks[task[0]].name])
+        task: (
+            start,
+            (rows[0] if batch is None else rows[batch.sequence[task[1]]])[task[0]],
+            task[1],
+            place[task[0]],
+        )
         for task, start in starts.items()
     }
     orders: list[list[Task]] = [[] for _ in range(placement.devices)]
@@ -92,29 +103,58 @@ _Waits = dict[Task, list[tuple[Task, int]]]
 """For each task those it waits for, with the least distance between the two starts."""
 
 
-def waits_of(placement: Placement, orders: Orders) -> _Waits:
+def waits_of(placement: Placement, orders: Orders, batch: Batch | None = None) -> _Waits:
     """Return what each task waits for, by orders and edges, and how long after the start of that.
+
+    Args:
+        placement: the blocks.
+        orders: the tasks of each device.
+        batch: what the blocks take by micro-batch; None where the placement says it of all.
 
     Raises:
         ScheduleError: see `earliest_starts`.
     """
     waits: _Waits = {task: [] for order in orders for task in order}
     _check_tasks(placement, orders, waits)
-    blocks = placement.blocks
+    spans, lags = _span_rows(placement, batch), _lag_rows(placement, batch)
+    predecessors = [_predecessors(placement, *own) for own in zip(spans, lags, strict=True)]
+    # Without classes nothing is looked up by micro-batch: schedules of equal ones have hundreds of thousands.
     for order in orders:
         for before, after in pairwise(order):
-            waits[after].append((before, blocks[before.block_index].span))
-    index = placement.index_by_name
-    edges = [(index[edge.source], index[edge.target], edge.lag) for edge in placement.edges]
-    predecessors: list[list[tuple[int, int]]] = [[] for _ in blocks]
-    for source, target, lag in edges:
-        predecessors[target].append((source, blocks[source].span + lag))
+            own = spans[0] if batch is None else spans[batch.sequence[before.micro_batch]]
+            waits[after].append((before, own[before.block_index]))
     for task, earlier in waits.items():
-        for source, delay in predecessors[task.block_index]:
+        rows = predecessors[0] if batch is None else predecessors[batch.sequence[task.micro_batch]]
+        for source, delay in rows[task.block_index]:
             before = Task(source, task.micro_batch)
             if before in waits:
                 earlier.append((before, delay))
     return waits
+
+
+def _span_rows(placement: Placement, batch: Batch | None) -> Sequence[Sequence[int]]:
+    """Return the spans by class and block; one row without a batch."""
+    if batch is None:
+        return [[block.span for block in placement.blocks]]
+    return [each.spans for each in batch.classes]
+
+
+def _lag_rows(placement: Placement, batch: Batch | None) -> Sequence[Sequence[int]]:
+    if batch is None:
+        return [[edge.lag for edge in placement.edges]]
+    return [each.lags for each in batch.classes]
+
+
+def _predecessors(
+    placement: Placement, spans: Sequence[int], lags: Sequence[int]
+) -> list[list[tuple[int, int]]]:
+    """Return for each block what comes before it, with the least distance between the two starts."""
+    index = placement.index_by_name
+    found: list[list[tuple[int, int]]] = [[] for _ in placement.blocks]
+    for edge, lag in zip(placement.edges, lags, strict=True):
+        source = index[edge.source]
+        found[index[edge.target]].append((source, spans[source] + lag))
+    return found
 
 
 def _check_tasks(placement: Placement, orders: Orders, waits: _Waits) -> None:

@@ -12,6 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from tessel.errors import ScheduleError, shown
 from tessel.placement import Block, Placement
 from tessel.schedule.schedule import Repetend, Schedule
@@ -35,7 +37,7 @@ def find_violations(schedule: Schedule) -> tuple[str, ...]:
     return (
         *_wrong_counts(schedule, runs),
         *_overlaps(schedule.placement, runs),
-        *_broken_edges(schedule.placement, runs),
+        *_broken_edges(schedule, runs),
         *_memory_violations(schedule, runs),
         *_wrong_figures(schedule, runs),
         *_repetend_violations(schedule, runs),
@@ -74,6 +76,14 @@ def _malformed_starts(schedule: Schedule) -> Iterator[str]:
     names = {block.name for block in schedule.placement.blocks}
     if schedule.micro_batches < 1:
         yield f"it has {schedule.micro_batches} micro-batches, but needs at least 1"
+    batch, placement = schedule.classes, schedule.placement
+    if batch is not None and batch.micro_batches != schedule.micro_batches:
+        yield f"it has {schedule.micro_batches} micro-batches, and its batch {batch.micro_batches}"
+    if batch is not None and (
+        len(batch.classes[0].spans) != len(placement.blocks)
+        or len(batch.classes[0].lags) != len(placement.edges)
+    ):
+        yield "its batch has not one span for each block and one lag for each edge of the placement"
     if schedule.memory is not None and len(schedule.memory) != schedule.placement.devices:
         yield f"it has {len(schedule.memory)} memory limits for {schedule.placement.devices} devices"
     if any(abs(limit) > MAX_UNITS for limit in schedule.memory or ()):
@@ -100,8 +110,21 @@ def _malformed_starts(schedule: Schedule) -> Iterator[str]:
 
 
 def _runs(schedule: Schedule) -> list[_Run]:
-    blocks = {block.name: block for block in schedule.placement.blocks}
-    return [_Run(blocks[start.block], start.micro_batch, start.start) for start in schedule.starts]
+    batch = schedule.classes
+    if batch is None:
+        blocks = {block.name: block for block in schedule.placement.blocks}
+        return [_Run(blocks[start.block], start.micro_batch, start.start) for start in schedule.starts]
+    by_class = [
+        {
+            block.name: msgspec.structs.replace(block, span=own.spans[place], memory=own.memory[place])
+            for place, block in enumerate(schedule.placement.blocks)
+        }
+        for own in batch.classes
+    ]
+    return [
+        _Run(by_class[batch.sequence[start.micro_batch]][start.block], start.micro_batch, start.start)
+        for start in schedule.starts
+    ]
 
 
 def _wrong_counts(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:
@@ -140,18 +163,20 @@ def _overlaps(placement: Placement, runs: list[_Run]) -> Iterator[str]:
                 latest = run
 
 
-def _broken_edges(placement: Placement, runs: list[_Run]) -> Iterator[str]:
+def _broken_edges(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:
+    batch = schedule.classes
     start_of: dict[str, dict[int, _Run]] = defaultdict(dict)
     for run in runs:
         start_of[run.block.name][run.micro_batch] = run
-    for edge in placement.edges:
+    for place, edge in enumerate(schedule.placement.edges):
         targets = start_of[edge.target]
         for micro_batch, source in start_of[edge.source].items():
+            lag = edge.lag if batch is None else batch.classes[batch.sequence[micro_batch]].lags[place]
             target = targets.get(micro_batch)
-            if target is not None and target.start < source.end + edge.lag:
+            if target is not None and target.start < source.end + lag:
                 yield (
                     f"{target} starts at step {target.start}, but {edge.source} ends at {source.end}"
-                    + (f" and its lag is {edge.lag}" if edge.lag else "")
+                    + (f" and its lag is {lag}" if lag else "")
                 )
 
 

@@ -18,6 +18,28 @@ class PrintedSchedule(Schedule, frozen=True, forbid_unknown_fields=False, kw_onl
     stopped_by: StoppedBy | msgspec.UnsetType = msgspec.UNSET
 
 
+class PrintedAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Micro-batches shared out to replicas.
+
+    Attributes:
+        makespan: steps until the slowest replica is done.
+        lower_bound: no assignment of this kind is done earlier.
+        given: steps of 1F1B with equal consecutive runs as given; null where it fits nowhere.
+        replicas: the micro-batches of each replica, by their number in the batch.
+        schedules: of each replica, its micro-batches numbered in that order.
+        found_by: what made the assignment.
+        stopped_by: what ended the search.
+    """
+
+    makespan: int
+    lower_bound: int
+    given: int | None
+    replicas: tuple[tuple[int, ...], ...]
+    schedules: tuple[Schedule, ...]
+    found_by: str
+    stopped_by: StoppedBy
+
+
 class PrintedRepetend(msgspec.Struct, frozen=True, kw_only=True):
     """What `tessel schedule --period-only` found.
 

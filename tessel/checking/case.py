@@ -119,6 +119,7 @@ def case_of_schedule(
     static_bytes: tuple[int, ...] | None = None,
 ) -> Case:
     """Return the case of a schedule, whose starts give the orders."""
+    schedule.require_equal("tessel check")
     return Case(
         name=name,
         placement=schedule.placement,

@@ -20,11 +20,12 @@ cheaper clock may use.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from tessel.batches import Batch
 from tessel.errors import ScheduleError
 from tessel.orders import device_orders
 from tessel.placement import Placement
@@ -63,28 +64,35 @@ class Dag:
         micro_batches: how many there are.
         tasks: in an order in which each comes after those it waits for.
         arcs: waits, by position among the tasks.
+        batch: the class of each micro-batch; None where all take what the placement says.
     """
 
     placement: Placement
     micro_batches: int
     tasks: tuple[Task, ...]
     arcs: tuple[Arc, ...]
+    batch: Batch | None = None
 
     @classmethod
     def of_schedule(cls, schedule: Schedule) -> Dag:
         """Return the DAG of a schedule: its placement's edges and the order on each device."""
         placement = schedule.placement
         starts = schedule.start_by_block()
-        orders = device_orders(placement, starts)
+        batch = schedule.classes
+        orders = device_orders(placement, starts, batch)
         index = placement.index_by_name
-        tasks = [Task(block, m, placement.blocks[block].span) for block, m in starts]
+        tasks = [Task(block, m, schedule.span_of(block, m)) for block, m in starts]
         arcs = [
-            ((index[edge.source], m), (index[edge.target], m), edge.lag)
-            for edge in placement.edges
+            (
+                (index[edge.source], m),
+                (index[edge.target], m),
+                edge.lag if batch is None else batch.classes[batch.sequence[m]].lags[place],
+            )
+            for place, edge in enumerate(placement.edges)
             for m in range(schedule.micro_batches)
         ]
         arcs += [(before, after, 0) for order in orders for before, after in pairwise(order)]
-        return cls.of(placement, schedule.micro_batches, tasks, arcs)
+        return replace(cls.of(placement, schedule.micro_batches, tasks, arcs), batch=batch)
 
     @classmethod
     def of(
@@ -188,6 +196,7 @@ class Dag:
             },
             micro_batches=self.micro_batches,
             memory=memory,
+            batch=self.batch,
             found_by=when,
         )
         check_schedule(schedule)

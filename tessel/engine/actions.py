@@ -77,7 +77,7 @@ def actions_of(schedule: Schedule) -> RankActions:
         EngineError: the placement has blocks that no action stands for; names the first.
     """
     action_of = _actions_by_block(_pipeline(schedule.placement))
-    orders = device_orders(schedule.placement, schedule.start_by_block())
+    orders = device_orders(schedule.placement, schedule.start_by_block(), schedule.classes)
     return tuple(
         tuple(Action(*action_of[task.block_index], task.micro_batch) for task in order) for order in orders
     )

@@ -19,12 +19,14 @@ import threading
 from collections.abc import Callable, Sequence, Set
 
 from records.cores import num_usable_cores
+from tessel.batches import Batch, scaled_class
 from tessel.placement import Block, Edge, Placement
 from tessel.planning.cluster import Cluster, Link
 from tessel.planning.find_plan import find_plan
 from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
+from tessel.search.batches.assignment import assign_micro_batches
 from tessel.search.budget import SearchBudget
 from tessel.search.jit.cache import BACKGROUND, LONGEST_COMPILING_S, end_claim, leave_stamp
 from tessel.search.makespan.find_schedule import find_schedule
@@ -109,6 +111,7 @@ def _calls() -> list[Callable[[], object]]:
         functools.partial(_search, split, 5, 6),
         functools.partial(_search, choice, 5, 6),
         _plan,
+        _share_out,
         functools.partial(_search, choice, 5, 6, left_out=_LOCAL | {Phase.REPETENDS}),
     ]
 
@@ -125,6 +128,19 @@ def _search(
         memory=memory,
         budget=SearchBudget(work_limit=WORK, time_limit_s=None),
         params=MakespanParams(left_out=frozenset(left_out)),
+    )
+
+
+def _share_out() -> None:
+    """Share out micro-batches of two classes to two replicas."""
+    placement = vshape(2)
+    classes = tuple(scaled_class(placement, str(factor), factor) for factor in (1, 3))
+    assign_micro_batches(
+        placement,
+        Batch(classes=classes, sequence=(0, 1, 0, 1, 0, 0)),
+        replicas=2,
+        searches_blocks=False,
+        budget=SearchBudget(work_limit=WORK, time_limit_s=None),
     )
 
 

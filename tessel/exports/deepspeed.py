@@ -184,9 +184,10 @@ def _in_one_order(recipe: Recipe, orders: RankActions) -> list[_Block]:
     tasks = [
         [Task(block_of[action.stage, action.kind], action.micro_batch) for action in own] for own in orders
     ]
-    starts = earliest_starts(placement, tasks)
+    schedule = recipe.schedule
+    starts = earliest_starts(placement, tasks, schedule.classes)
     return [
-        _Block(Action(*action_of[block], micro_batch), start, start + placement.blocks[block].span)
+        _Block(Action(*action_of[block], micro_batch), start, start + schedule.span_of(block, micro_batch))
         for (block, micro_batch), start in sorted(starts.items(), key=lambda item: item[1])
     ]
 

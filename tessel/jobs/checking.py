@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from tessel.errors import InfeasibleError
+from tessel.errors import InfeasibleError, UsageError
 from tessel.jobs import jit_fallback, search_thread
 from tessel.jobs.check_source import case_of_plan, load_case
 from tessel.jobs.inputs.check_options import CheckOptions
@@ -20,6 +20,7 @@ from tessel.progress import messages
 if TYPE_CHECKING:
     from tessel.checking.assessment import Assessment
     from tessel.checking.case import Case
+    from tessel.checking.trace_assessment import TraceAssessment
     from tessel.placement import Placement
     from tessel.schedule import Schedule
     from tessel.search.budget import SearchBudget
@@ -28,7 +29,15 @@ SHARE_OF_FIRST = 0.6
 """Part of the work that orders of the stages as they are may take; changed stages share the rest."""
 
 
-def check(source: Any, /, **options: Any) -> Assessment:
+@overload
+def check(source: Any, /, **options: Any) -> Assessment: ...
+
+
+@overload
+def check(*, trace: str | os.PathLike[str], **options: Any) -> TraceAssessment: ...
+
+
+def check(source: Any = None, /, **options: Any) -> Assessment | TraceAssessment:
     """Say whether a pipeline deadlocks, whether it fits, how far it is from the best, and what to change.
 
         >>> import tessel
@@ -38,7 +47,8 @@ def check(source: Any, /, **options: Any) -> Assessment:
 
     Args:
         source: orders as torch loads them (a CSV), a layout of Megatron or a file of it, a schedule, a plan,
-            or the path of any of these.
+            or the path of any of these; nothing with `trace="steps.csv.gz"`, whose recorded steps are
+            replayed and give a `TraceAssessment`.
         options: those of the command `tessel check`, as `profile="timings.csv", memory="80GiB"`; see
             `CheckOptions`. `progress=False` shows nothing.
 
@@ -48,7 +58,38 @@ def check(source: Any, /, **options: Any) -> Assessment:
         ScheduleError: its orders are incomplete, or its stages cannot be priced.
     """
     with messages.verbosity(quiet=not options.pop("progress", True)):
-        return check_with(source, options_of(CheckOptions, options))
+        given = options_of(CheckOptions, options)
+        if given.trace is None:
+            return check_with(source, given)
+        if source is not None:
+            raise UsageError("check was given a source and a trace, and checks one of them; leave one out")
+        return check_trace(given.trace, given)
+
+
+def check_trace(path: str | os.PathLike[str], options: CheckOptions) -> TraceAssessment:
+    """Return the assessment of recorded steps; see `check`.
+
+    Raises:
+        UsageError: a value is none.
+        DocumentError: the trace cannot be read.
+    """
+    from tessel.profiles.step_trace import read_step_trace
+
+    options.check()
+    trace = read_step_trace(path)
+    for note in trace.notes:
+        messages.note(note)
+    jit_fallback.compile_if_needed()
+    from tessel.checking.trace_assessment import assess_trace
+
+    budget = options.budget()
+    texts = ["replaying"]
+    return search_thread.run_search(
+        lambda: assess_trace(trace, budget=budget, on_progress=texts.append),
+        budget,
+        description="checking",
+        texts=texts,
+    )
 
 
 def check_with(source: Any, options: CheckOptions) -> Assessment:
@@ -56,6 +97,10 @@ def check_with(source: Any, options: CheckOptions) -> Assessment:
     from tessel.checking.assessment import assess
 
     options.check()
+    if source is None:
+        raise UsageError(
+            "nothing was given to check; give orders, a layout, a schedule or a plan, or a trace"
+        )
     case = _case_of(source, options)
     jit_fallback.compile_if_needed()
     budget = options.budget()

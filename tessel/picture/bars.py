@@ -77,15 +77,16 @@ class MemoryCurve:
 
 def bars_of(schedule: Schedule) -> tuple[Bar, ...]:
     """Return one bar a block and device, ordered by device, then start."""
-    placement = schedule.placement
+    index = schedule.placement.index_by_name
     bars = []
     for start in schedule.starts:
-        block = placement.block(start.block)
+        block = schedule.placement.block(start.block)
+        span = schedule.span_of(index[start.block], start.micro_batch)
         bars += [
             Bar(
                 device=device,
                 start=start.start,
-                end=start.start + block.span,
+                end=start.start + span,
                 block=block.name,
                 kind=block.kind,
                 micro_batch=start.micro_batch,
@@ -113,20 +114,19 @@ def boxes_of(schedule: Schedule) -> tuple[Box, ...]:
 def idle_steps(schedule: Schedule) -> tuple[int, ...]:
     """Return for each device the steps of the makespan in which it runs nothing."""
     busy = [0] * schedule.placement.devices
-    for start in schedule.starts:
-        block = schedule.placement.block(start.block)
-        for device in block.devices:
-            busy[device] += block.span
+    for bar in bars_of(schedule):
+        busy[bar.device] += bar.end - bar.start
     return tuple(schedule.makespan - steps for steps in busy)
 
 
 def memory_curves(schedule: Schedule) -> tuple[MemoryCurve, ...]:
     """Return the units each device holds over time, from step 0 to the makespan."""
     changes: list[dict[int, int]] = [{0: 0, schedule.makespan: 0} for _ in range(schedule.placement.devices)]
+    index = schedule.placement.index_by_name
     for start in schedule.starts:
-        block = schedule.placement.block(start.block)
-        for device in block.devices:
-            changes[device][start.start] = changes[device].get(start.start, 0) + block.memory
+        units = schedule.memory_of(index[start.block], start.micro_batch)
+        for device in schedule.placement.block(start.block).devices:
+            changes[device][start.start] = changes[device].get(start.start, 0) + units
     return tuple(_curve(device, change) for device, change in enumerate(changes))
 
 
@@ -147,7 +147,7 @@ def critical_bars(schedule: Schedule) -> tuple[Bar, ...]:
             Bar(
                 device=min(block.devices, key=lambda device: (abs(device - row), device)),
                 start=start,
-                end=start + block.span,
+                end=start + task.duration,
                 block=block.name,
                 kind=block.kind,
                 micro_batch=task.micro_batch,

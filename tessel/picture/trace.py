@@ -156,13 +156,14 @@ def _flows(schedule: Schedule, step_us: float) -> Iterator[Event]:
             if begin is None or finish is None:
                 continue
             number += 1
+            span = schedule.span_of(placement.index_by_name[edge.source], micro_batch)
             common = {"cat": "dependency", "name": "dependency", "id": number, "pid": _PROCESS}
             yield {
                 **common,
                 "ph": "s",
                 "tid": _thread(source.devices[0]),
                 # An arrow starts inside its slice, or viewers drop it.
-                "ts": (begin + source.span) * step_us - min(0.001, source.span * step_us / 2),
+                "ts": (begin + span) * step_us - min(0.001, span * step_us / 2),
             }
             yield {**common, "ph": "f", "bp": "e", "tid": _thread(target.devices[0]), "ts": finish * step_us}
 

@@ -70,6 +70,7 @@ class SchedPlan:
             schedule: what the plan shows.
             unroll: returns the plan of as many micro-batches as asked for.
         """
+        schedule.require_equal("a SchedPlan")
         plan = cls(schedule.placement.devices)
         index = schedule.placement.index_by_name
         by_place: dict[tuple[str, int], Block] = {}

@@ -14,11 +14,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tessel.batches import Batch
 from tessel.errors import ScheduleError, shown
 from tessel.names import check_name
 from tessel.placement import Placement
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Of a schedule whose micro-batches differ; one of equal micro-batches is written as version 1, as ever."""
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -83,6 +85,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         repetend: the part that repeats, where there is one.
         search_seconds: wall-clock time the search took.
         found_by: the method that found it.
+        batch: the class of each micro-batch; `UNSET` where all take what the placement says.
     """
 
     placement: Placement
@@ -97,7 +100,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     repetend: Repetend | None = None
     search_seconds: float = 0.0
     found_by: str = ""
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = 1
+    batch: Batch | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         check_name("found_by", self.found_by)
@@ -110,6 +114,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         *,
         micro_batches: int,
         memory: Sequence[int] | None = None,
+        batch: Batch | None = None,
         **found: Unpack[SearchFindings],
     ) -> Schedule:
         """Return the schedule of these starts with its figures derived from them.
@@ -119,6 +124,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             starts: step by (block index in the placement, micro-batch); with choices, only the blocks run.
             micro_batches: number of micro-batches.
             memory: limit per device; None for none.
+            batch: what the blocks take by micro-batch; None where the placement says it of all.
             found: what the search says of it, as `SearchFindings` lists.
         """
         keys = np.array(list(starts), dtype=np.int64).reshape(-1, 2)
@@ -129,6 +135,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             np.fromiter(starts.values(), dtype=np.int64, count=len(starts)),
             micro_batches=micro_batches,
             memory=memory,
+            batch=batch,
             **found,
         )
 
@@ -142,6 +149,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         *,
         micro_batches: int,
         memory: Sequence[int] | None = None,
+        batch: Batch | None = None,
         **figures: Unpack[SearchFindings],
     ) -> Schedule:
         """Return what `of` does, for tasks in arrays: hundreds of thousands of them in tenths of a second.
@@ -153,14 +161,15 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             start: int64, shape (tasks,), step at which each starts.
             micro_batches: number of micro-batches.
             memory: limit per device; None for none.
+            batch: what the blocks take by micro-batch; None where the placement says it of all.
             figures: bounds and the search's own words, as `of` takes them.
         """
         order = _in_order(start, block, micro_batch)
         block, micro_batch, start = block[order], micro_batch[order], start[order]
-        span = np.array([each.span for each in placement.blocks], dtype=np.int64)
+        span, units = _task_costs(placement, batch, block, micro_batch)
         held = np.array([len(each.devices) for each in placement.blocks], dtype=np.int64)
-        makespan = int((start + span[block]).max())
-        busy, capacity = int((span * held)[block].sum()), placement.devices * makespan
+        makespan = int((start + span).max())
+        busy, capacity = int((span * held[block]).sum()), placement.devices * makespan
         names = np.array([each.name for each in placement.blocks], dtype=object)
         lower_bound = figures.get("lower_bound", 0)
         return cls(
@@ -172,11 +181,46 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             lower_bound=lower_bound,
             optimal=figures.get("optimal", False) or makespan == lower_bound,
             bubble_ratio=1 - busy / capacity if capacity else 0.0,
-            peak_memory=_peaks(placement, block, start),
+            peak_memory=_peaks(placement, block, units, start),
             repetend=figures.get("repetend"),
             search_seconds=figures.get("search_seconds", 0.0),
             found_by=figures.get("found_by", ""),
+            schema_version=1 if batch is None else SCHEMA_VERSION,
+            batch=msgspec.UNSET if batch is None else batch,
         )
+
+    @property
+    def classes(self) -> Batch | None:
+        """The batch by class; None where all micro-batches take what the placement says."""
+        return None if isinstance(self.batch, msgspec.UnsetType) else self.batch
+
+    def require_equal(self, what: str) -> None:
+        """Refuse a schedule whose micro-batches differ, where only equal ones can be handled.
+
+        Args:
+            what: who handles them, as the message begins, such as "tessel compare".
+
+        Raises:
+            ScheduleError: its micro-batches differ.
+        """
+        batch = self.classes
+        if batch is not None:
+            raise ScheduleError(
+                f"{what} takes equal micro-batches, and this schedule has {batch.micro_batches} of "
+                f"{len(batch.classes)} classes; give it a schedule that was made without --batch"
+            )
+
+    def span_of(self, block_index: int, micro_batch: int) -> int:
+        """Return the steps that a block of a micro-batch runs."""
+        if isinstance(self.batch, msgspec.UnsetType):
+            return self.placement.blocks[block_index].span
+        return self.batch.classes[self.batch.sequence[micro_batch]].spans[block_index]
+
+    def memory_of(self, block_index: int, micro_batch: int) -> int:
+        """Return the units that a block of a micro-batch adds when it starts."""
+        if isinstance(self.batch, msgspec.UnsetType):
+            return self.placement.blocks[block_index].memory
+        return self.batch.classes[self.batch.sequence[micro_batch]].memory[block_index]
 
     @property
     def gap(self) -> float:
@@ -203,15 +247,19 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return msgspec.json.encode(self, order="sorted")
 
 
-def peak_memory(placement: Placement, starts: Mapping[tuple[int, int], int]) -> tuple[int, ...]:
+def peak_memory(
+    placement: Placement, starts: Mapping[tuple[int, int], int], batch: Batch | None = None
+) -> tuple[int, ...]:
     """Return the most units each device holds at once.
 
     A block's change counts from the step at which it starts; changes of one step are summed before the peak
     is taken, since only blocks of span 0 can start together on one device.
     """
     block = np.fromiter((block for block, _ in starts), dtype=np.int64, count=len(starts))
+    micro_batch = np.fromiter((micro_batch for _, micro_batch in starts), dtype=np.int64, count=len(starts))
     start = np.fromiter(starts.values(), dtype=np.int64, count=len(starts))
-    return _peaks(placement, block, start)
+    _, units = _task_costs(placement, batch, block, micro_batch)
+    return _peaks(placement, block, units, start)
 
 
 def decode_schedule(text: bytes | str) -> Schedule:
@@ -225,10 +273,14 @@ def decode_schedule(text: bytes | str) -> Schedule:
         schedule = Schedule(**{name: getattr(printed, name) for name in Schedule.__struct_fields__})
     except msgspec.MsgspecError as error:
         raise ScheduleError(f"schedule cannot be read: {shown(error)}; see docs/formats.md") from error
-    if schedule.schema_version != SCHEMA_VERSION:
+    if schedule.schema_version not in (1, SCHEMA_VERSION):
         raise ScheduleError(
-            f"schedule has schema_version {schedule.schema_version}, this installation reads "
+            f"schedule has schema_version {schedule.schema_version}, this installation reads 1 and "
             f"{SCHEMA_VERSION}; convert it, or use the version that wrote it"
+        )
+    if schedule.schema_version == 1 and schedule.classes is not None:
+        raise ScheduleError(
+            f"schedule has a batch and schema_version 1, which has none; set schema_version {SCHEMA_VERSION}"
         )
     return schedule
 
@@ -239,21 +291,38 @@ class _PrintedSchedule(Schedule, frozen=True, forbid_unknown_fields=True, kw_onl
     stopped_by: str | None = None
 
 
+def _task_costs(
+    placement: Placement,
+    batch: Batch | None,
+    block: npt.NDArray[np.int64],
+    micro_batch: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return span and memory by task."""
+    if batch is not None:
+        batch.check(placement)
+        return batch.spans[micro_batch, block], batch.memory[micro_batch, block]
+    span = np.array([each.span for each in placement.blocks], dtype=np.int64)
+    memory = np.array([each.memory for each in placement.blocks], dtype=np.int64)
+    return span[block], memory[block]
+
+
 def _peaks(
-    placement: Placement, block: npt.NDArray[np.int64], start: npt.NDArray[np.int64]
+    placement: Placement,
+    block: npt.NDArray[np.int64],
+    units: npt.NDArray[np.int64],
+    start: npt.NDArray[np.int64],
 ) -> tuple[int, ...]:
-    """Return the most units by device of tasks given as their blocks and starts."""
+    """Return the most units by device of tasks given as their blocks, changes of memory and starts."""
     blocks = placement.blocks
     held = np.array([len(each.devices) for each in blocks], dtype=np.int64)
     first = np.cumsum(held) - held
     devices = np.array([device for each in blocks for device in each.devices], dtype=np.int64)
-    memory = np.array([each.memory for each in blocks], dtype=np.int64)
-    changes = memory[block] != 0
-    block, start = block[changes], start[changes]
+    changes = units != 0
+    block, units, start = block[changes], units[changes], start[changes]
     count = held[block]
     place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     device = devices[np.repeat(first[block], count) + place]
-    start, amount = np.repeat(start, count), np.repeat(memory[block], count)
+    start, amount = np.repeat(start, count), np.repeat(units, count)
     order = _in_order(device, start)
     device, start, level = device[order], start[order], np.cumsum(amount[order])
     peaks = np.zeros(placement.devices, dtype=np.int64)

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +18,18 @@ from records import Environment
 from records.database.merging import MergeSummary
 from records.database.pruning import PruneSummary
 from scripts.app import app
+from tessel.batches import Batch, scaled_class
 from tessel.checking.assessment import assess
 from tessel.checking.case import case_of_schedule
+from tessel.checking.trace_assessment import TraceAssessment, assess_trace
 from tessel.compiling import partitioning
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.jobs.shown.sections import Sections
-from tessel.search import Frontier
+from tessel.profiles.step_trace import read_step_trace
+from tessel.search import Frontier, SearchBudget
+from tessel.search.batches.assignment import assign_micro_batches
 from tessel.shapes import vshape
+from tests.samples.batches.trace_samples import Job, rows_of
 from tuner.fleet.rpc_server import ServedDevice
 from tuner.fleet.status import FleetStatus
 from tuner.lowering.gpu_code import GpuCode
@@ -120,6 +127,21 @@ class Manifest:
 
 ASSESSMENT = assess(case_of_schedule("x", ONE_F_ONE_B.build(vshape(2), micro_batches=2)))
 
+ASSIGNMENT = assign_micro_batches(
+    vshape(2),
+    Batch(classes=(scaled_class(vshape(2), "1", 1),), sequence=(0,) * 4),
+    replicas=2,
+    budget=SearchBudget(0),
+)
+
+
+def _assessment_of_trace() -> TraceAssessment:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "steps.csv")
+        path.write_text("\n".join(rows_of(Job())))
+        return assess_trace(read_step_trace(path), budget=SearchBudget(0))
+
+
 CHEAP: dict[str, Case] = {
     "schedule": Case(
         bases=(
@@ -146,6 +168,9 @@ CHEAP: dict[str, Case] = {
             "--lag": "2",
             "--period-only": "",
             "--frontier": "",
+            "--batch": "1x3,2",
+            "--replicas": "2",
+            "--keep-order": "",
             "--work": "2",
             "--time-limit": "3s",
             "--seed": "5",
@@ -161,9 +186,13 @@ CHEAP: dict[str, Case] = {
             "--backward-weight-span": "--choose-backward",
             "--recompute-memory": "--recompute",
             "--seed": "--micro-batches 3",
+            "--replicas": "--batch 1x3,2",
+            "--keep-order": "--batch 1x3,2 --replicas 2",
         },
         spies={
             "tessel.search.find_schedule": "{schedule}",
+            "tessel.search.batches.find_batch_schedule.find_batch_schedule": "{schedule}",
+            "tessel.search.batches.assignment.assign_micro_batches": ASSIGNMENT,
             "tessel.search.find_repetend": "{repetend}",
             "tessel.search.find_frontier": Frontier(),
             "tessel.search.find_makespan_frontier": Frontier(),
@@ -171,8 +200,14 @@ CHEAP: dict[str, Case] = {
         },
     ),
     "check": Case(
-        bases=("{folder}/pairs.csv", "Et|tL --devices 2 --micro-batches 4", "{folder}/schedule.json"),
+        bases=(
+            "{folder}/pairs.csv",
+            "Et|tL --devices 2 --micro-batches 4",
+            "{folder}/schedule.json",
+            "--trace {folder}/steps.csv",
+        ),
         samples={
+            "--trace": "{folder}/other_steps.csv",
             "--devices": "1",
             "--micro-batches": "6",
             "--group-size": "2",
@@ -207,7 +242,10 @@ CHEAP: dict[str, Case] = {
             "--profile {folder}/profile.csv",
         )
         | {"--expert-parallel": "--profile {folder}/profile.csv --data-parallel 2"},
-        spies={"tessel.checking.assessment.assess": ASSESSMENT},
+        spies={
+            "tessel.checking.assessment.assess": ASSESSMENT,
+            "tessel.checking.trace_assessment.assess_trace": _assessment_of_trace(),
+        },
     ),
     "export": Case(
         bases=("{folder}/language.json --to deepspeed", "{folder}/language.json --to torchtitan"),

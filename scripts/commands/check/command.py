@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,8 @@ from scripts.commands.check.report import assessment_document, print_assessment
 from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import job_options
 from scripts.terminal import console
-from tessel.jobs.checking import check_with
+from tessel.errors import UsageError
+from tessel.jobs.checking import check_trace, check_with
 from tessel.jobs.inputs.arguments import check_folder
 from tessel.jobs.inputs.check_options import CheckOptions
 from tessel.progress import interrupts, messages
@@ -26,25 +28,33 @@ EXIT_BAD = 1
 @common_options("profile devices micro_batches cuts memory link hop_us optimizer work time_limit save json")
 @takes_options
 def check(
+    options: CheckCommandOptions,
     file: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="ORDERS.csv|LAYOUT|SCHEDULE|PLAN",
             help="Orders as torch loads them, a layout of Megatron (or a file of it), a schedule, a plan.",
         ),
-    ],
-    options: CheckCommandOptions,
+    ] = None,
 ) -> None:
     """Say whether a pipeline deadlocks, whether it fits, how far it is from the best, and what to change.
 
-    Exits with status 1 if it deadlocks or does not fit.
+    Exits with status 1 if it deadlocks or does not fit. With --trace: who straggles in recorded steps, by how
+    much, and what would have helped.
 
     Examples:
 
     `tessel check orders.csv --profile profile.csv --memory 80GiB`
 
     `tessel check 'Et*5|t*6|t*6|t*5L' --devices 4 --micro-batches 16 --profile profile.csv`
+
+    `tessel check --trace steps.csv.gz`
     """
+    if options.trace is not None:
+        _check_trace(options.trace, options)
+        return
+    if file is None:
+        raise UsageError("no file was given; give orders, a layout, a schedule or a plan, or --trace STEPS")
     check_folder("--save", options.save)
     assessment = check_with(file, job_options(CheckOptions, options))
     with interrupts.deferred():
@@ -56,6 +66,17 @@ def check(
             print_assessment(assessment)
     if not assessment.is_good:
         raise typer.Exit(EXIT_BAD)
+
+
+def _check_trace(trace: Path, options: CheckCommandOptions) -> None:
+    from scripts.commands.check.trace_report import print_trace_assessment, trace_document
+
+    assessment = check_trace(trace, job_options(CheckOptions, options))
+    with interrupts.deferred():
+        if options.json:
+            console.print_json(trace_document(assessment))
+        else:
+            print_trace_assessment(assessment)
 
 
 def _save(assessment: Assessment, options: CheckCommandOptions) -> None:

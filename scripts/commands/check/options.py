@@ -21,6 +21,13 @@ _PRICING = "Profile and devices"
 class CheckCommandOptions:
     """What a file does not say."""
 
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Replay recorded steps in place of a file: a table of operations (.csv, .csv.gz, .parquet).",
+            show_default=False,
+        ),
+    ] = None
     devices: Annotated[
         int | None,
         typer.Option(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scripts.commands.schedule.batch import find_batch
 from scripts.commands.schedule.frontier import find_makespan_frontier, find_period_frontier
 from scripts.commands.schedule.options import DEFAULT_MICRO_BATCHES, ScheduleOptions, ShapeOptions
 from scripts.commands.schedule.placement import find_placement
@@ -48,6 +49,8 @@ def schedule(
 
     `tessel schedule my_placement.json --micro-batches 8 --save schedule.json`
 
+    `tessel schedule vshape --devices 4 --batch 1x6,2.5x2`
+
     `tessel schedule vshape --devices 4 --micro-batches 16 --frontier --save frontier.svg`
 
     `tessel schedule vshape --devices 4 --micro-batches 16 --frontier --save frontier.html`
@@ -64,6 +67,8 @@ def schedule(
             find_period_frontier(placement, options)
         else:
             find_makespan_frontier(placement, options.micro_batches, options)
+    elif options.batch is not None:
+        find_batch(placement, options.batch, limits, options)
     elif options.period_only:
         _find_repetend(placement, limits, options)
     else:

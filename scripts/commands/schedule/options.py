@@ -109,6 +109,21 @@ class ScheduleOptions:
     micro_batches: Annotated[
         int | None, typer.Option(help="Micro-batches of one step.  [default: 8]", show_default=False)
     ] = None
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            help="Micro-batches that differ: factors of spans and how many, `1x6,2.5x2`, or a .json file.",
+            show_default=False,
+        ),
+    ] = None
+    replicas: Annotated[
+        int | None,
+        typer.Option(help="Share out the batch to so many replicas of the pipeline.", show_default=False),
+    ] = None
+    keep_order: Annotated[
+        bool,
+        typer.Option("--keep-order", help="Give each replica consecutive micro-batches of the batch."),
+    ] = False
     memory: Annotated[
         str | None, typer.Option(help="Limit in units: one number, or one per device (`6,6,4,4`).")
     ] = None
@@ -144,7 +159,7 @@ class ScheduleOptions:
         Raises:
             typer.BadParameter: a number is less than 1.
         """
-        check_counts(self, ("micro_batches",))
+        check_counts(self, ("micro_batches", "replicas"))
 
     def check_looks(self) -> None:
         """Refuse looks that no picture has; to be called after the search is compiled, which pictures import.

@@ -12,42 +12,55 @@ def _checks(*kinds: str) -> Callable[[CommandLine], bool]:
         from tessel.checking.file_kinds import kind_of_file
 
         # What cannot be read, the command says better.
+        if line.values["file"] is None:
+            return True
         return kind_of_file(str(line.values["file"])) in (*kinds, "unreadable")
 
     return holds
 
 
+_NO_TRACE = Rule(excludes=given("--trace"), why="a trace says itself what ran, and how long that took")
 _OF_LAYOUT = Rule(
     needs=(Condition("a layout of Megatron", _checks("layout")),), why="the file says it itself"
 )
 _PRICES = Rule(needs=given("--profile"), why="nothing is priced without a profile", remedy="add --profile")
 CHECK: Mapping[str, tuple[Rule, ...]] = {
+    "--trace": (
+        Rule(
+            excludes=(Condition("a file", lambda line: line.values["file"] is not None),),
+            why="one of the two is checked",
+        ),
+    ),
     "--devices": (
+        _NO_TRACE,
         Rule(
             needs=(Condition("a layout or a table of Megatron", _checks("layout", "table")),),
             why="the file says it itself",
         ),
     ),
-    "--micro-batches": (_OF_LAYOUT,),
-    "--group-size": (_OF_LAYOUT,),
+    "--micro-batches": (_NO_TRACE, _OF_LAYOUT),
+    "--group-size": (_NO_TRACE, _OF_LAYOUT),
     "--profile": (
+        _NO_TRACE,
         Rule(
             needs=(Condition("orders or a layout of Megatron", _checks("layout", "orders", "table")),),
             why="a schedule or a plan says itself how long its blocks take",
         ),
     ),
     "--cuts": (
+        _NO_TRACE,
         _PRICES,
         Rule(
             needs=(Condition("a CSV of orders", _checks("orders", "table")),), why="the file says it itself"
         ),
     ),
-    "--memory": (),
-    "--micro-batch": (_PRICES,),
-    "--data-parallel": (_PRICES,),
-    "--tensor-parallel": (_PRICES,),
-    "--context-parallel": (_PRICES,),
+    "--memory": (_NO_TRACE,),
+    "--micro-batch": (_NO_TRACE, _PRICES),
+    "--data-parallel": (_NO_TRACE, _PRICES),
+    "--tensor-parallel": (_NO_TRACE, _PRICES),
+    "--context-parallel": (_NO_TRACE, _PRICES),
     "--expert-parallel": (
+        _NO_TRACE,
         _PRICES,
         Rule(
             needs=given("--data-parallel", "--context-parallel"),
@@ -56,15 +69,16 @@ CHECK: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "--overlap-factor": (
+        _NO_TRACE,
         Rule(
             needs=(Condition("a CSV of orders", _checks("orders")),), why="no other file says what overlaps"
         ),
     ),
-    "--link": (_PRICES,),
-    "--hop-us": (_PRICES,),
-    "--optimizer": (_PRICES,),
+    "--link": (_NO_TRACE, _PRICES),
+    "--hop-us": (_NO_TRACE, _PRICES),
+    "--optimizer": (_NO_TRACE, _PRICES),
     "--work": (),
     "--time-limit": (),
-    "--save": (),
+    "--save": (_NO_TRACE,),
     "--json": (),
 }

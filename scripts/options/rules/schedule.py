@@ -62,10 +62,20 @@ _OF_FRONTIER_PICTURES = (
         remedy="save the frontier as one of these",
     ),
 )
+_OF_BATCH = Rule(
+    needs=given("--batch"), why="equal micro-batches are shared out equally", remedy="add --batch"
+)
 SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
-    **free("--frontier", "--work", "--time-limit"),
+    **free("--work", "--time-limit"),
+    "--frontier": (Rule(excludes=given("--batch"), why="a frontier is of equal micro-batches"),),
+    "--batch": (),
+    "--replicas": (_OF_BATCH,),
+    "--keep-order": (
+        Rule(needs=given("--replicas"), why="one replica runs them all", remedy="add --replicas"),
+    ),
     "--devices": (_FILE,),
     "--micro-batches": (
+        Rule(excludes=given("--batch"), why="the batch says how many there are"),
         Rule(
             excludes=given("--period-only"),
             why="a repetend repeats indefinitely",
@@ -129,6 +139,7 @@ SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
         Rule(excludes=(valued("--devices", 1),), why="nothing passes between devices"),
     ),
     "--period-only": (
+        Rule(excludes=given("--batch"), why="a repetend is of equal micro-batches"),
         Rule(
             excludes=given("--frontier"),
             why="a frontier without --micro-batches is one of periods already",
@@ -137,6 +148,11 @@ SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--seed": (_NOTHING_RANDOM,),
     "--save": (
+        Rule(
+            excludes=given("--replicas"),
+            why="each replica has a schedule of its own",
+            remedy="print them with --json",
+        ),
         Rule(
             excludes=given("--period-only"),
             why="a repetend is no whole schedule to write",

@@ -178,6 +178,7 @@ def makespan_with_overheads_ms(schedule: Schedule, calibration: Calibration, *, 
         calibration: of the machine that is to run it.
         step_us: microseconds of one of its steps.
     """
+    schedule.require_equal("a real run")
     placement = schedule.placement
     by_block = [calibration.at(block.span * step_us) for block in placement.blocks]
     lag_us = {

@@ -33,6 +33,7 @@ class CheckOptions:
     """What a file does not say.
 
     Attributes:
+        trace: steps that were recorded, in place of orders: CSV, CSV.gz or parquet.
         devices: ranks of the pipeline, for a layout or a table of Megatron.
         micro_batches: of a step, likewise.
         group_size: Megatron's `microbatch_group_size_per_vp_stage`; `devices` if None.
@@ -53,6 +54,7 @@ class CheckOptions:
         time_limit: of that search, such as `10s`, or seconds.
     """
 
+    trace: str | os.PathLike[str] | None = None
     devices: int | None = None
     micro_batches: int | None = None
     group_size: int | None = None

@@ -16,6 +16,7 @@ from tessel.pipeline import build_plan
 from tessel.progress import messages
 from tessel.tuned_plan import save_plan
 from tests.records.strategies import make_environment, make_measurement, make_workload
+from tests.samples.batches.trace_samples import Job, rows_of
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +69,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "style.json").write_text(
         '{"schema_version": 1, "annotation_args": {"fontsize": 6}, "line_args": {"color": "red"}}'
     )
+    for name in ("steps", "other_steps"):
+        (folder / f"{name}.csv").write_text("\n".join(rows_of(Job(stages=len(name) // 5 + 1))))
     (folder / "networks.json").write_text('{"net": ["abc"]}')
     messages.set_verbosity(quiet=False, verbose=False)
     return folder
