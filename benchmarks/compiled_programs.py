@@ -76,8 +76,8 @@ def _without_machine(program, inputs):
     from tessel import Program  # noqa: PLC0415 - likewise
 
     given = [spec.tensor(value) for spec, value in zip(program._inputs, inputs, strict=True)]
-    returned = _Returned(program._compiled.machines.run(given))
-    return Program(replace(program._compiled, machines=returned), write_library=bytes)
+    returned = _Returned(program.compiled.machines.run(given))
+    return Program(replace(program.compiled, machines=returned), write_library=bytes)
 
 
 def perceptron():
