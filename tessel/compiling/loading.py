@@ -9,7 +9,7 @@ from tessel.compiling.program_file import read_program
 from tessel.compiling.several_shapes import ShapedProgram
 
 
-def load(path: str | os.PathLike[str]) -> Program:
+def load_program(path: str | os.PathLike[str]) -> Program:
     """Return the program of a file that `Program.save` wrote, ready to be called.
 
     Its compiled code becomes part of this process: load files only of those whose code you would run. Weights

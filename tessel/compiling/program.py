@@ -117,8 +117,16 @@ class Program:
             leaves: tensors.
             cut: what becomes of a result, by its position; it stays as it is if None.
         """
-        given = [each.tensor(leaf) for each, leaf in zip(self._inputs, leaves, strict=True)]
-        found = self.compiled.machines.run(given)
+        return self.rebuilt(self.compiled.machines.run(self.prepared(leaves)), leaves, cut=cut)
+
+    def prepared(self, leaves: Sequence[Any]) -> list[Tensor]:
+        """Return tensors as the program reads them; errors of a call."""
+        return [each.tensor(leaf) for each, leaf in zip(self._inputs, leaves, strict=True)]
+
+    def rebuilt(
+        self, found: Any, leaves: Sequence[Any], *, cut: Callable[[int, Any], Any] | None = None
+    ) -> Any:
+        """Return what machines gave as the module returns it, of the kind of the inputs."""
         kind = _kind_of(leaves)
         made = [kind(found)] if self._gives_one else [kind(each) for each in found]
         if cut is not None:

@@ -122,7 +122,7 @@ def compile_mix(
     calls = tuple(sorted(_packed_calls(split.module)))
     executable = build_module(split.module, target)
     libraries = libraries_of(calls, split.bound)
-    results = _result_types(split.module)
+    results = result_types(split.module)
     names = [spec.name for spec in model.inputs]
     manifest = Manifest(
         model=model.name,
@@ -143,7 +143,7 @@ def compile_mix(
         machine=platform.machine(),
         features=code_features(target),
         versions=versions_here(libraries),
-        parts=tuple(map(_row, facts.parts)),
+        parts=tuple(map(part_row, facts.parts)),
         latency_us=dict(facts.latency_us),
         max_relative_error=facts.max_relative_error,
     )
@@ -204,13 +204,15 @@ def _packed_calls(module: IRModule) -> set[str]:
     return {name for name in found if not name.startswith(("vm.", "runtime.", "tvm.contrib."))}
 
 
-def _result_types(module: IRModule) -> list[tuple[tuple[int, ...], str]]:
+def result_types(module: IRModule) -> list[tuple[tuple[int, ...], str]]:
+    """Return shape and type of each result of `main`."""
     kind = module["main"].ret_ty
     fields = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
     return [(tuple(int(extent) for extent in field.shape), str(field.dtype.dtype)) for field in fields]
 
 
-def _row(part: PartitionPlan) -> PartRow:
+def part_row(part: PartitionPlan) -> PartRow:
+    """Return what a manifest says of a sub-graph."""
     return PartRow(
         operators=part.operators,
         backend=part.backend,
