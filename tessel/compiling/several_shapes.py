@@ -69,7 +69,7 @@ class ShapedProgram(Program):
             return exact.run(leaves)
         larger = self.padded_by(shapes)
         if larger is None:
-            self._refuse(leaves, shapes)
+            raise self._misfit(leaves, shapes)
         return self.run_padded(larger, leaves, shapes)
 
     def padded_by(self, shapes: Shapes) -> Program | None:
@@ -121,20 +121,24 @@ class ShapedProgram(Program):
             found_axes.append(tuple(axes))
         return tuple(found_axes)
 
-    def _refuse(self, leaves: Sequence[Any], shapes: Shapes) -> None:
-        """Raise what is wrong with inputs that no program takes."""
+    def _misfit(self, leaves: Sequence[Any], shapes: Shapes) -> ValueError:
+        """Return what is wrong with inputs that no program takes.
+
+        Raises:
+            TypeError: one is no tensor, or of another data type.
+        """
         for at, (spec, leaf) in enumerate(zip(self.manifest.inputs, leaves, strict=True)):
             known = list(dict.fromkeys(own[at] for own in self._by_shapes))
             if shapes[at] not in known and hasattr(leaf, "shape"):
                 most = ", or any that one of these holds" if at in self._fills else ""
-                raise ValueError(
+                return ValueError(
                     f"input {spec.name!r} has shape {list(shapes[at])}, but there are programs for "
                     f"{', '.join(str(list(each)) for each in reversed(known))}{most}; compile it for that "
                     "shape, too"
                 )
-        self.programs[0].run(leaves)  # no tensor, or of another type
+        self.programs[0].prepared(leaves)  # no tensor, or of another type
         described = "; ".join(str([list(each) for each in own]) for own in self._by_shapes)
-        raise ValueError(f"no program takes inputs of these shapes together; there are {described}")
+        return ValueError(f"no program takes inputs of these shapes together; there are {described}")
 
     def save(self, path: str | os.PathLike[str]) -> int:
         """Write the programs to one file, which holds weights once that several of them have alike."""

@@ -102,5 +102,5 @@ def receive(connection: Connection) -> tuple[Message, dict[str, np.ndarray]]:
         for header in message.tensors:
             data[header.name] = aligned_bytes(header.num_bytes)
             if header.num_bytes:
-                connection.recv_bytes_into(memoryview(data[header.name]))
+                connection.recv_bytes_into(data[header.name].data)
     return message, data

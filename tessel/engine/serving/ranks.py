@@ -9,6 +9,7 @@ ends the pipeline with an error that names it. Checked in tests/tessel/jobs/test
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -309,11 +310,19 @@ class ServingRanks:
 
     def _end(self) -> None:
         for control in self._controls:
-            control.close()
+            _say_end(control)
         for process in self._processes:
             try:
                 process.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for control in self._controls:
+            control.close()
         self._folder.cleanup()
+
+
+def _say_end(control: Connection) -> None:
+    """Let a rank see the end of what it is sent; closing does not while a thread here waits for results."""
+    with suppress(OSError), socket.socket(fileno=os.dup(control.fileno())) as its:
+        its.shutdown(socket.SHUT_WR)
