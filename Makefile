@@ -19,7 +19,7 @@ $(BIN)/python -m tessel.search.jit.cache >/dev/null 2>&1 & \
 $(BIN)/python -m tessel.search.jit.cache
 endef
 
-.PHONY: install tune test test-slow coverage lint mutate bench frameworks gpu-report docs schemas clean
+.PHONY: install tune test test-slow coverage lint mutate bench frameworks frameworks-newest gpu-report docs schemas clean
 
 install: $(VENV)/.installed
 	@echo 'installed; now: . $(VENV)/bin/activate'
@@ -61,6 +61,10 @@ schemas: $(VENV)/.installed-test
 # Exported plans, trained for three steps by pinned releases of the frameworks; a quarter of an hour.
 frameworks: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --report benchmarks/reports/frameworks_2026-11.md
+
+# The same plans in whatever is newest; prints what became of which plan another thing than in the report.
+frameworks-newest: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --newest --against benchmarks/reports/frameworks_2026-11.md
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks

@@ -83,7 +83,9 @@ def output_problem(path: str | os.PathLike[str], error: OSError) -> str:
 
 
 def io_reason(error: OSError) -> str:
-    """Return what the system says of an error with a file."""
+    """Return what the system says of an error with a file, as part of a sentence."""
+    if error.errno == errno.ENOENT:
+        return "there is no such file or folder"
     return error.strerror or type(error).__name__
 
 

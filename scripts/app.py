@@ -1,7 +1,8 @@
 """The `tessel` application: every command by its name, and the flags of the whole.
 
-A new command is a module, or a folder, of `scripts.commands`, and a line here. The modules of the commands
-import nothing heavy before their function runs, so that `--help` answers at once.
+A new command is a module, or a folder, of `scripts.commands`, and a line here, with the first line of its
+help: its module is imported when it is called or asked for help, so that each takes as long as its own work
+needs.
 """
 
 from __future__ import annotations
@@ -10,96 +11,224 @@ import logging
 
 import typer
 
-from scripts.commands import backends, compare, compile, doctor, draw, export, partition, stages, targets
-from scripts.commands.check import command as check
-from scripts.commands.cost_model import evaluate as cost_model_evaluate
-from scripts.commands.cost_model import predict as cost_model_predict
-from scripts.commands.cost_model import train as cost_model_train
-from scripts.commands.fleet import server as fleet_server
-from scripts.commands.fleet import status as fleet_status
-from scripts.commands.fleet import worker as fleet_worker
-from scripts.commands.language import collect as language_collect
-from scripts.commands.language import evaluate as language_evaluate
-from scripts.commands.language import generate as language_generate
-from scripts.commands.language import train as language_train
-from scripts.commands.plan import command as plan
-from scripts.commands.records import best, collect, listing, transfer
-from scripts.commands.run import command as run
-from scripts.commands.schedule import command as schedule
-from scripts.commands.tune import command as tune
-from scripts.options.command_app import CommandApp
+from scripts.options.command_app import MARKUP, CommandApp
+from scripts.options.late_commands import Command, late_group
 from scripts.terminal import console
 from tessel.progress import messages
 
+_COMMANDS = (
+    Command(
+        "tune",
+        "tune.command:tune",
+        "Find a fast way to run a model on several devices, and compare it with hand-written schedules.",
+    ),
+    Command(
+        "partition",
+        "partition:partition",
+        "Choose, by measured latency, which backend runs which part of a model.",
+    ),
+    Command(
+        "compile", "compile:compile", "Compile a model for inference on this machine's CPU into one file."
+    ),
+    Command(
+        "stages",
+        "stages:stages",
+        "Cut a model into stages; show each one's inputs, outputs, relayed tensors, memory and costs.",
+    ),
+    Command(
+        "schedule",
+        "schedule.command:schedule",
+        "Search for the order of all blocks of all micro-batches under a memory limit.",
+    ),
+    Command(
+        "plan",
+        "plan.command:plan",
+        "Find degrees, cuts, placement and order of a training step from a table of layer timings.",
+    ),
+    Command(
+        "check",
+        "check.command:check",
+        "Say whether a pipeline deadlocks, whether it fits, how far it is from the best, and what to change.",
+    ),
+    Command("export", "export:export", "Write a plan as the file that another framework loads."),
+    Command(
+        "compare",
+        "compare:compare",
+        "Compare a schedule with every hand-written one on the same placement and limits.",
+    ),
+    Command(
+        "draw", "draw:draw", "Draw a plan or a schedule: device per row, time to the right, memory below."
+    ),
+    Command(
+        "run",
+        "run.command:run",
+        "Run a plan's schedule and 1F1B in turn, one process per device, and check every loss and gradient.",
+    ),
+    Command(
+        "targets",
+        "targets:targets",
+        "List the targets by name: those measured here, and those that programs can only be built for.",
+    ),
+    Command(
+        "backends",
+        "backends:backends",
+        "List the backends, with the reason if one cannot run on the target here.",
+    ),
+    Command(
+        "doctor",
+        "doctor:doctor",
+        "Report what works on this machine and installation, what does not, and how to fix it.",
+    ),
+)
+
+_RECORDS = (
+    Command("list", "records.listing:list_records", "List records in the order they were stored."),
+    Command(
+        "show",
+        "records.listing:show",
+        "Show everything about one record: what was run, where, with which versions, and every sample.",
+    ),
+    Command("stats", "records.listing:stats", "Count the records by status, target and backend."),
+    Command(
+        "verify",
+        "records.listing:verify",
+        "Read every record and report corrupted ones; exit status 1 if there are any.",
+    ),
+    Command(
+        "best",
+        "records.best:best",
+        "Show the fastest record of each part of a model on a target, and of the entire model.",
+    ),
+    Command(
+        "export",
+        "records.transfer:export",
+        "Write all records, one per line, in an order that depends on the records alone.",
+    ),
+    Command(
+        "import",
+        "records.transfer:import_",
+        "Add the records of a file; it is validated completely first, and existing records are unchanged.",
+    ),
+    Command(
+        "merge",
+        "records.transfer:merge",
+        "Add other records to `--records`, and report where they contradict existing ones; both are kept.",
+    ),
+    Command(
+        "prune",
+        "records.transfer:prune",
+        "Remove all but the fastest and the newest few records of each key.",
+    ),
+    Command(
+        "collect",
+        "records.collect:collect",
+        "Measure kernels of many networks, shapes and backends; can be interrupted and resumed.",
+    ),
+)
+
+_COST_MODEL = (
+    Command(
+        "train",
+        "cost_model.train:train",
+        "Train on every usable record, and save the models of kernels and of stages with their manifests.",
+    ),
+    Command(
+        "evaluate",
+        "cost_model.evaluate:evaluate",
+        "Evaluate the model on held-out shapes, combinations, networks and stages.",
+    ),
+    Command(
+        "predict",
+        "cost_model.predict:predict",
+        "Predict the latency of a workload on each backend, or of a stage, next to what was measured.",
+    ),
+)
+
+_LANGUAGE = (
+    Command(
+        "collect",
+        "language.collect:collect",
+        "Measure schedules of many kernels: random ones, then rounds guided by the draft model.",
+    ),
+    Command(
+        "train",
+        "language.train:train",
+        "Train on what the draft model chooses for random kernels, and on the best trials of the records.",
+    ),
+    Command(
+        "generate",
+        "language.generate:generate",
+        "Write schedules of a kernel, and rank them by the draft model of the records' trials.",
+    ),
+    Command(
+        "evaluate",
+        "language.evaluate:evaluate",
+        "Compare the best latency after 1, 2, 4, … trials, by who proposed them.",
+    ),
+)
+
+_FLEET = (
+    Command(
+        "worker",
+        "fleet.worker:worker",
+        "Measure on this machine for a fleet, one program at a time, until Ctrl-C.",
+    ),
+    Command(
+        "server",
+        "fleet.server:server",
+        "Run programs for tuners that use TVM's RPC tracker, one at a time, until Ctrl-C.",
+    ),
+    Command(
+        "status",
+        "fleet.status:status",
+        "Show the machines of a fleet: their devices, what waits and runs, and how much they have measured.",
+    ),
+)
+
 app = CommandApp(
     name="tessel",
+    cls=late_group(_COMMANDS),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=MARKUP,
     help="Find a fast way to run a model on several devices, and compare it with hand-written 1F1B.\n\n"
     "Example: `tessel tune gpt2:tiny --devices 2`; `tessel COMMAND --help` has more.",
 )
-app.command("tune")(tune.tune)
-app.command("partition")(partition.partition)
-app.command("compile")(compile.compile)
-app.command("stages")(stages.stages)
-app.command("schedule")(schedule.schedule)
-app.command("plan")(plan.plan)
-app.command("check")(check.check)
-app.command("export")(export.export)
-app.command("compare")(compare.compare)
-app.command("draw")(draw.draw)
-app.command("run")(run.run)
 
-_records = CommandApp(
-    no_args_is_help=True,
-    help="Show, check and move what was measured.\n\nExample: `tessel records stats`",
+app.add_typer(
+    CommandApp(
+        cls=late_group(_RECORDS),
+        no_args_is_help=True,
+        help="Show, check and move what was measured.\n\nExample: `tessel records stats`",
+    ),
+    name="records",
 )
-_records.command("list")(listing.list_records)
-_records.command("show")(listing.show)
-_records.command("stats")(listing.stats)
-_records.command("verify")(listing.verify)
-_records.command("best")(best.best)
-_records.command("export")(transfer.export)
-_records.command("import")(transfer.import_)
-_records.command("merge")(transfer.merge)
-_records.command("prune")(transfer.prune)
-_records.command("collect")(collect.collect)
-app.add_typer(_records, name="records")
-
-_cost_model = CommandApp(
-    no_args_is_help=True,
-    help="Train, evaluate and query the cost model from records.\n\nExample: `tessel cost-model train`",
+app.add_typer(
+    CommandApp(
+        cls=late_group(_COST_MODEL),
+        no_args_is_help=True,
+        help="Train, evaluate and query the cost model from records.\n\nExample: `tessel cost-model train`",
+    ),
+    name="cost-model",
 )
-_cost_model.command("train")(cost_model_train.train)
-_cost_model.command("evaluate")(cost_model_evaluate.evaluate)
-_cost_model.command("predict")(cost_model_predict.predict)
-app.add_typer(_cost_model, name="cost-model")
-
-_language = CommandApp(
-    no_args_is_help=True,
-    help="Train the tensor language model, generate kernel schedules with it, and measure them.\n\n"
-    "Example: `tessel language train`",
+app.add_typer(
+    CommandApp(
+        cls=late_group(_LANGUAGE),
+        no_args_is_help=True,
+        help="Train the tensor language model, generate kernel schedules with it, and measure them.\n\n"
+        "Example: `tessel language train`",
+    ),
+    name="language",
 )
-_language.command("collect")(language_collect.collect)
-_language.command("train")(language_train.train)
-_language.command("generate")(language_generate.generate)
-_language.command("evaluate")(language_evaluate.evaluate)
-app.add_typer(_language, name="language")
-
-_fleet = CommandApp(
-    no_args_is_help=True,
-    help="Measure on several machines: a fleet of Dask workers, each with one device.\n\n"
-    "Example: `tessel fleet worker tcp://localhost:8786`",
+app.add_typer(
+    CommandApp(
+        cls=late_group(_FLEET),
+        no_args_is_help=True,
+        help="Measure on several machines: a fleet of Dask workers, each with one device.\n\n"
+        "Example: `tessel fleet worker tcp://localhost:8786`",
+    ),
+    name="fleet",
 )
-_fleet.command("worker")(fleet_worker.worker)
-_fleet.command("server")(fleet_server.server)
-_fleet.command("status")(fleet_status.status)
-app.add_typer(_fleet, name="fleet")
-
-app.command("targets")(targets.targets)
-app.command("backends")(backends.backends)
-app.command("doctor")(doctor.doctor)
 
 
 def _show_version(wanted: bool) -> None:

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from scripts import installation
 from scripts.app import app
 from scripts.options import completion_words
 from scripts.terminal import output_streams
-from tessel.jobs import jit_fallback, search_thread
+from tessel.jobs import search_thread
 from tessel.progress import interrupts, messages
 from tessel.progress.control_characters import printable
 
@@ -38,7 +37,6 @@ def run() -> None:
     if completion_words.is_asked():
         completion_words.answer(lambda: main(sys.argv[1:]))
         sys.exit(0)
-    jit_fallback.own_process()
     # Schedules of 64 devices and 512 micro-batches are a million live objects; looking through them for
     # garbage as often as Python does took a third of the time to compare and draw them.
     gc.set_threshold(100_000, 50, 50)
@@ -86,10 +84,13 @@ def main(arguments: Sequence[str]) -> int:
             return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
         return status if isinstance(status, int) else 0
     except TyperException as error:
-        return _fail(_with_value(error.format_message(), arguments), EXIT_USAGE)
+        message = error.format_message()
+        return _fail(_in_our_words(_with_value(message, arguments)), EXIT_USAGE) if message else EXIT_USAGE
     except (KeyboardInterrupt, typer.Abort):
         return _fail(interrupts.MESSAGE, EXIT_INTERRUPTED)
     except ModuleNotFoundError as error:
+        from scripts import installation
+
         module = (error.name or "").partition(".")[0]
         if module in _DISTRIBUTION_BY_MODULE:
             missing = _DISTRIBUTION_BY_MODULE[module]
@@ -113,6 +114,9 @@ _DISTRIBUTION_BY_MODULE = {
     "tvm_ffi": "apache-tvm-ffi",
     "xgboost": "xgboost-cpu",
     "scipy": "scipy",
+    "sqlalchemy": "sqlalchemy",
+    "matplotlib": "matplotlib",
+    "ml_dtypes": "ml-dtypes",
     "psutil": "psutil",
     "cloudpickle": "cloudpickle",
     "threadpoolctl": "threadpoolctl",
@@ -147,6 +151,26 @@ def _with_value(message: str, arguments: Sequence[str]) -> str:
         if option == named[1]:
             found = value if equals else "".join(arguments[position + 1 : position + 2])
             return message if not found or found in message else f"{message} (found {found!r})"
+    return message
+
+
+_REWORDED = (
+    (r"^Invalid value: ", ""),
+    (r"Value error, ", ""),
+    (
+        r"^Invalid value for '(--[\w-]+)': '?(.*?)'? is not one of (.*)\.$",
+        r"\1 is \2, which is none of \3; give one",
+    ),
+    (r"^Missing argument '(.+)'\.$", r"\1 is missing; --help shows an example"),
+    (r"^Missing option '(.+)'\.$", r"\1 is missing, and it has no default; --help shows an example"),
+)
+"""Typer's messages, and how they are said here."""
+
+
+def _in_our_words(message: str) -> str:
+    """Return a message of Typer's as an ordinary sentence."""
+    for pattern, ours in _REWORDED:
+        message = re.sub(pattern, ours, message)
     return message
 
 

@@ -99,18 +99,7 @@ def read_document(path: str | os.PathLike[str]) -> bytes:
     Raises:
         DocumentError: the file is missing, unreadable, empty, too large or not UTF-8.
     """
-    try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_DOCUMENT_BYTES + 1)
-    except OSError as error:
-        raise DocumentError(f"{path} cannot be read, {io_reason(error)}; {io_remedy(error)}") from error
-    if not text.strip():
-        raise DocumentError(f"{path} is empty, and a document is a JSON object; write it again")
-    if len(text) > MAX_DOCUMENT_BYTES:
-        raise DocumentError(
-            f"{path} is larger than {MAX_DOCUMENT_BYTES // 2**20} MiB, more than any schedule needs; "
-            "check that it is the right file"
-        )
+    text = read_bytes(path)
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -118,6 +107,31 @@ def read_document(path: str | os.PathLike[str]) -> bytes:
             f"{path} has byte {text[error.start]:#04x} at {error.start}, which is not UTF-8; "
             "save the document as UTF-8 JSON"
         ) from error
+    return text
+
+
+def read_bytes(path: str | os.PathLike[str], *, most: int = MAX_DOCUMENT_BYTES) -> bytes:
+    """Return the bytes of a file.
+
+    Args:
+        path: of the file.
+        most: bytes that it may have.
+
+    Raises:
+        DocumentError: the file is missing, unreadable, empty or too large.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(most + 1)
+    except OSError as error:
+        raise DocumentError(f"{path} cannot be read, {io_reason(error)}; {io_remedy(error)}") from error
+    if not text.strip():
+        raise DocumentError(f"{path} is empty, and a document is a JSON object; write it again")
+    if len(text) > most:
+        raise DocumentError(
+            f"{path} is larger than {most // 2**20} MiB, more than any schedule needs; "
+            "check that it is the right file"
+        )
     return text
 
 
@@ -166,7 +180,9 @@ def _decode(text: bytes, wanted: type[_Document], path: str | os.PathLike[str]) 
     except msgspec.ValidationError as error:
         raise DocumentError(f"{path}: {shown(error)}; see docs/formats.md for what stands where") from error
     except msgspec.DecodeError as error:
-        raise DocumentError(f"{path} is not whole JSON, {shown(error)}; write it again") from error
+        raise DocumentError(
+            f"{path} is not whole JSON, {shown(error)}; name a plan or a schedule (.json), or write it again"
+        ) from error
     except RecursionError as error:
         raise _too_deep(path) from error
     except ScheduleError as error:

@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-import networkx as nx
-
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
 
@@ -62,7 +60,7 @@ def earliest_starts(placement: Placement, orders: Orders) -> dict[tuple[int, int
         DeadlockError: the tasks wait for each other; the message names the cycle.
         ScheduleError: a task is missing on a device.
     """
-    waits = _waits(placement, orders)
+    waits = waits_of(placement, orders)
     followers: dict[Task, list[tuple[Task, int]]] = {task: [] for task in waits}
     for task, earlier in waits.items():
         for source, delay in earlier:
@@ -78,7 +76,7 @@ def device_orders(
     Of blocks that start together, one of span 0 comes first, and of several such the one that comes first in
     a topological order of the edges.
     """
-    rank = {name: rank for rank, name in enumerate(nx.topological_sort(placement.graph))}
+    rank = {name: rank for rank, name in enumerate(placement.topological_order)}
     key = {
         task: (start, placement.blocks[task[0]].span > 0, task[1], rank[placement.blocks[task[0]].name])
         for task, start in starts.items()
@@ -94,7 +92,12 @@ _Waits = dict[Task, list[tuple[Task, int]]]
 """For each task those it waits for, with the least distance between the two starts."""
 
 
-def _waits(placement: Placement, orders: Orders) -> _Waits:
+def waits_of(placement: Placement, orders: Orders) -> _Waits:
+    """Return what each task waits for, by orders and edges, and how long after the start of that.
+
+    Raises:
+        ScheduleError: see `earliest_starts`.
+    """
     waits: _Waits = {task: [] for order in orders for task in order}
     _check_tasks(placement, orders, waits)
     blocks = placement.blocks

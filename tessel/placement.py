@@ -15,9 +15,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 
 import msgspec
-import networkx as nx
 
 from tessel.errors import ScheduleError, shown
 from tessel.names import check_name
@@ -111,9 +111,35 @@ class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return {block.name: index for index, block in enumerate(self.blocks)}
 
     @cached_property
-    def graph(self) -> nx.DiGraph:
-        """Blocks as nodes by name, edges with their `lag`; do not change it."""
-        return _graph(self)
+    def followers(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the blocks that wait for each block directly, in the order of the edges."""
+        found: dict[str, dict[str, None]] = {block.name: {} for block in self.blocks}
+        for edge in self.edges:
+            found[edge.source][edge.target] = None
+        return {name: tuple(targets) for name, targets in found.items()}
+
+    @cached_property
+    def waits_for(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the blocks that each block waits for directly, in the order of the edges."""
+        found: dict[str, dict[str, None]] = {block.name: {} for block in self.blocks}
+        for edge in self.edges:
+            found[edge.target][edge.source] = None
+        return {name: tuple(sources) for name, sources in found.items()}
+
+    @cached_property
+    def topological_order(self) -> tuple[str, ...]:
+        """Names of the blocks, each after those that it waits for; ties as in `blocks` and `edges`."""
+        return tuple(_sorter(self).static_order())
+
+    def reachable(self, name: str, *, by: Mapping[str, tuple[str, ...]]) -> set[str]:
+        """Return what is reached from a block by `followers` or by `waits_for`, itself left out."""
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            fresh = set(by[waiting.pop()]) - found
+            found |= fresh
+            waiting.extend(fresh)
+        return found
 
     def block(self, name: str) -> Block:
         """Return the block of that name.
@@ -236,11 +262,12 @@ def _check_edges(placement: Placement) -> None:
                 f"steps, 0..{MAX_SPAN}"
             )
     try:
-        cycle = nx.find_cycle(_graph(placement))
-    except nx.NetworkXNoCycle:
-        return
-    path = " -> ".join([source for source, _ in cycle] + [cycle[0][0]])
-    raise ScheduleError(f"blocks wait for each other in a cycle, {shown(path)}; remove one of these edges")
+        _sorter(placement).prepare()
+    except CycleError as error:
+        path = " -> ".join(error.args[1])
+        raise ScheduleError(
+            f"blocks wait for each other in a cycle, {shown(path)}; remove one of these edges"
+        ) from None
 
 
 def _check_choices(placement: Placement) -> None:
@@ -269,10 +296,10 @@ def _check_choices(placement: Placement) -> None:
             owner[name] = choice.name
 
 
-def _graph(placement: Placement) -> nx.DiGraph:
-    graph = nx.DiGraph()
-    graph.add_nodes_from(block.name for block in placement.blocks)
-    for edge in placement.edges:
-        known = graph.get_edge_data(edge.source, edge.target, {"lag": 0})["lag"]
-        graph.add_edge(edge.source, edge.target, lag=max(edge.lag, known))
-    return graph
+def _sorter(placement: Placement) -> TopologicalSorter[str]:
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for block in placement.blocks:
+        sorter.add(block.name)
+    for source, target in dict.fromkeys((edge.source, edge.target) for edge in placement.edges):
+        sorter.add(target, source)
+    return sorter

@@ -11,6 +11,10 @@ import records
 from tessel import profiles
 
 HEAVY = ("sqlalchemy", "numpy", "networkx", "numba", "scipy", "matplotlib", "torch", "tvm", "xgboost")
+CODE = (
+    "import importlib, sys; importlib.import_module(sys.argv[1]);"
+    "print(*(name for name in sys.argv[2:] if name in sys.modules))"
+)
 
 
 @pytest.mark.parametrize(
@@ -26,9 +30,27 @@ HEAVY = ("sqlalchemy", "numpy", "networkx", "numba", "scipy", "matplotlib", "tor
     ],
 )
 def test_plain_data_imports_nothing_heavy(module: str) -> None:
-    code = f"import {module}, sys; print(*(name for name in sys.argv[1:] if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code, *HEAVY], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, module, *HEAVY], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "tessel.documents",
+        "tessel.loading",
+        "tessel.planning.saved_plan",
+        "tessel.exports.recipe",
+        "tessel.picture",
+    ],
+)
+def test_documents_are_read_with_numpy_alone(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, module, *HEAVY], capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) <= {"numpy"}
 
 
 @pytest.mark.parametrize("package", [records, profiles])

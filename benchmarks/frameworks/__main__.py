@@ -1,22 +1,25 @@
 """Train exported plans in torch, torchtitan and DeepSpeed, and write which of them end as one process does.
 
     python -m benchmarks.frameworks --report benchmarks/reports/frameworks_2026-11.md
+    python -m benchmarks.frameworks --newest --against benchmarks/reports/frameworks_2026-11.md
 
 Pinned releases are installed into a virtual environment of their own, without packages for GPUs. Each plan is
 trained for three steps by two processes over gloo, four where it has replicas, and losses and weights are
 held against those of one process. What a framework cannot run is refused by the export, whose reason is
-printed.
+printed. With `--newest` the same plans are trained by whatever releases are newest, in another environment,
+and what became of them is held against a report: only what changed is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import re
 import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +27,7 @@ from benchmarks.frameworks.plans import plans
 from benchmarks.frameworks.ranks import train
 from tessel.errors import ScheduleError
 from tessel.exports.recipe import Recipe
+from tessel.exports.torchtitan import release_of
 from tessel.jobs.exporting import export_recipe
 
 SHARED = (
@@ -42,6 +46,9 @@ SHARED = (
     "deepspeed==0.19.8",
 )
 """In the environment; two releases of torchtitan lie beside it, each in a folder of its own."""
+
+BESIDE = ("megatron-core==0.16.1",)
+"""Installed without what they need: their parser of layouts and their orders are called by tests, no more."""
 
 TITANS = ("0.2.2", "0.3.0")
 TOLERANCE = 1e-6
@@ -72,7 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--venv", type=Path, default=Path("out/frameworks"), help="folder of the releases")
     parser.add_argument("--report", type=Path, help="write the table to this file, too")
+    parser.add_argument("--newest", action="store_true", help="train by the newest releases instead")
+    parser.add_argument("--against", type=Path, help="with --newest: the report to compare with")
     given = parser.parse_args(arguments)
+    if given.newest:
+        _try_newest(given.venv.with_name(f"{given.venv.name}-newest"), given.against)
+        return
     python = install(given.venv)
     lines = [*_heading(), *_rows(frameworks(given.venv), python)]
     if given.report is not None:
@@ -86,11 +98,78 @@ def install(folder: Path) -> str:
         venv.create(folder, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet"]
     subprocess.run([*pip, *SHARED], check=True)
+    subprocess.run([*pip, "--no-deps", *BESIDE], check=True)
     for version in TITANS:
         target = folder / f"torchtitan-{version}"
         if not target.exists():
             subprocess.run([*pip, "--no-deps", "--target", target, f"torchtitan=={version}"], check=True)
     return str(python)
+
+
+def install_newest(folder: Path) -> str:
+    """Return the interpreter of an environment with the newest release of each framework.
+
+    torch stays the pinned one: what else is newest has to run with it, and its own newest brings CUDA along.
+    """
+    python = folder.absolute() / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--upgrade"]
+    subprocess.run([*pip, SHARED[0], *map(without_pin, SHARED[1:])], check=True)
+    subprocess.run([*pip, "--no-deps", "torchtitan"], check=True)
+    return str(python)
+
+
+def without_pin(requirement: str) -> str:
+    """Return a requirement for any release."""
+    return re.split(r"[=<>]", requirement, maxsplit=1)[0]
+
+
+def newest_frameworks(python: str) -> tuple[Framework, ...]:
+    """Return the releases of an environment, each as the export's release that is next to it."""
+    asked = (
+        "import importlib.metadata as m; print(*(m.version(n) for n in ('torch', 'torchtitan', 'deepspeed')))"
+    )
+    output = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout
+    torch, titan, deepspeed = output.split()
+    version = release_of(titan).name
+    file = "titan.toml" if version == "0.2.2" else "titan.py"
+    return (
+        Framework(name=f"torch {torch}", job="torch_job", to="torch", file="orders.csv"),
+        Framework(
+            name=f"torchtitan {titan}", job="torchtitan_job", to="torchtitan", file=file, version=version
+        ),
+        Framework(name=f"DeepSpeed {deepspeed}", job="deepspeed_job", to="deepspeed", file="planned.py"),
+    )
+
+
+def verdicts(rows: Iterable[str]) -> dict[tuple[str, str], str]:
+    """Return what became of each plan in each framework, the newest release of it, by the rows of a table."""
+    found = {}
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
+        if len(cells) == 3 and " " in cells[0]:
+            verdict = re.split(r"[,:]", cells[2], maxsplit=1)[0]
+            found[cells[0].split()[0], cells[1]] = verdict.strip("*")
+    return found
+
+
+def changes(before: Mapping[tuple[str, str], str], after: Mapping[tuple[str, str], str]) -> list[str]:
+    """Return a line for each plan that another thing became of."""
+    return [
+        f"{framework}, {plan}: {before.get((framework, plan), 'not tried')} before, {verdict} now"
+        for (framework, plan), verdict in after.items()
+        if before.get((framework, plan)) != verdict
+    ]
+
+
+def _try_newest(folder: Path, against: Path | None) -> None:
+    python = install_newest(folder)
+    rows = list(_rows(newest_frameworks(python), python))
+    if against is None:
+        return
+    found = changes(verdicts(against.read_text().splitlines()), verdicts(rows))
+    print("\n".join(found) or "nothing changed")
 
 
 def frameworks(folder: Path) -> tuple[Framework, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options import tuning_options
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import (
     BatchOption,
     CoalesceOption,
@@ -70,6 +70,7 @@ class CompileOptions(TuningOptions):
     json: JsonOption = False
 
 
+@common_options("out target backends trials threads shape value graph_level_search records json")
 @takes_options
 def compile(model: ModelArgument, options: CompileOptions) -> None:
     """Compile a model for inference on this machine's CPU into one file.

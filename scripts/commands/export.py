@@ -30,7 +30,8 @@ def export(
             "--to",
             help="torch: the CSV that torch.distributed.pipelining loads. torchtitan: its options, .py or "
             ".toml as its --version has them, and the CSV next to them. megatron: arguments with the layout. "
-            "deepspeed: a Python file with parts and schedule. markdown: tables to paste.",
+            "primus: the same as overrides in YAML, with the layers to recompute. deepspeed: a Python file "
+            "with parts and schedule. markdown: tables to paste.",
         ),
     ],
     out: Annotated[

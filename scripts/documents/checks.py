@@ -40,6 +40,25 @@ class PrintedTask(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: int
 
 
+class PrintedOverlap(msgspec.Struct, frozen=True, kw_only=True):
+    """What the order takes where a forward and a backward of a cell run together.
+
+    Attributes:
+        factor: share of their sum that a pair takes.
+        pairs: that run together.
+        pairs_apart: whose backward waits for their forward.
+        length_ms: milliseconds of the training step, or of the pipeline where no more is known; null where a
+            step has no length.
+        length_steps: the same in steps; null where a step has a length.
+    """
+
+    factor: float
+    pairs: int
+    pairs_apart: int
+    length_ms: float | None
+    length_steps: int | None
+
+
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """A second opinion.
 
@@ -65,6 +84,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         critical_path: blocks that follow each other without a pause, from the first to the last.
         shares: what devices and hops have of it, the largest first.
         advice: the changes worth most, the best first.
+        overlap: what --overlap-factor gives; null without it. All else is of blocks one after the other.
     """
 
     file: str
@@ -87,3 +107,4 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     critical_path: tuple[PrintedTask, ...]
     shares: tuple[PrintedShare, ...]
     advice: tuple[PrintedAdvice, ...]
+    overlap: PrintedOverlap | None = None

@@ -14,6 +14,8 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         data_parallel: replicas of the pipeline.
         pipeline: devices of one pipeline, each a group of `tensor_parallel` devices.
         tensor_parallel: devices over which each layer is split.
+        context_parallel: devices over which the sequence of each sample is split.
+        expert_parallel: devices over which the routed experts are divided.
         chunks: stages per device.
         micro_batch: samples of a micro-batch.
         micro_batches: micro-batches of one replica.
@@ -23,6 +25,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         recompute: of each stage, whether its forward runs again before its backward.
         split_backward: whether the order may split backwards.
         sharding: what replicas divide among them: `none`, `optimizer`, `gradients` or `parameters`.
+        offload: what lies in the memory of the hosts: `none` or `optimizer`.
         order: the rule that gives the order, or `searched`.
         step_ms: milliseconds of the training step.
         lower_bound_ms: no allowed plan takes less; of an alternative, no order of its layout.
@@ -35,6 +38,8 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel: int
     pipeline: int
     tensor_parallel: int
+    context_parallel: int
+    expert_parallel: int
     chunks: int
     micro_batch: int
     micro_batches: int
@@ -44,6 +49,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     recompute: tuple[bool, ...]
     split_backward: bool
     sharding: str
+    offload: str
     order: str
     step_ms: float
     lower_bound_ms: float

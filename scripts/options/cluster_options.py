@@ -14,9 +14,13 @@ from tessel.jobs.inputs.arguments import check_choice
 from tessel.jobs.inputs.plan_options import OPTIMIZERS
 
 
-def link_option(panel: str | None = None) -> Any:
-    """Return the declaration of `--link`."""
-    return typer.Option(help="Bandwidth between devices, in one direction.", rich_help_panel=panel)
+def link_option(panel: str | None = None, default: str = "") -> Any:
+    """Return the declaration of `--link`; a default that depends on others is stated."""
+    return typer.Option(
+        help="Bandwidth between devices, in one direction." + (f"  [default: {default}]" if default else ""),
+        show_default=not default,
+        rich_help_panel=panel,
+    )
 
 
 def hop_us_option(panel: str | None = None) -> Any:
@@ -24,15 +28,17 @@ def hop_us_option(panel: str | None = None) -> Any:
     return typer.Option(help="Latency of a message between devices in us.", rich_help_panel=panel)
 
 
-def optimizer_option(panel: str | None = None) -> Any:
-    """Return the declaration of `--optimizer`, which refuses unknown names."""
+def optimizer_option(panel: str | None = None, default: str = "") -> Any:
+    """Return the declaration of `--optimizer`, which refuses unknown names; a default is stated likewise."""
     return typer.Option(
-        help=f"Optimizer, whose state is kept in memory: {', '.join(OPTIMIZERS)}.",
+        help=f"Optimizer, whose state is kept in memory: {', '.join(OPTIMIZERS)}; "
+        "docs/training-step.md has the bytes of each." + (f"  [default: {default}]" if default else ""),
+        show_default=not default,
         rich_help_panel=panel,
         autocompletion=completion.one_of(*OPTIMIZERS),
         callback=_check_optimizer,
     )
 
 
-def _check_optimizer(text: str) -> str:
-    return check_choice("--optimizer", text, OPTIMIZERS)
+def _check_optimizer(text: str | None) -> str | None:
+    return None if text is None else check_choice("--optimizer", text, OPTIMIZERS)

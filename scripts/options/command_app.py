@@ -8,7 +8,7 @@ options that were renamed are still read by their old names.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -18,17 +18,29 @@ from scripts.options.rules.rule import CommandLine
 from scripts.terminal import output_streams
 from tessel.progress import messages
 
+MARKUP: Literal["markdown"] = "markdown"
+"""How docstrings of commands are read."""
+
 _FROM_USER = "COMMANDLINE"
 
 RENAMED_OPTIONS = {"--go-on": "--resume", "--second-level": "--graph-level-search"}
 """Options by their names until version 0.1, which the next version no longer reads."""
 
 
+ADVANCED = "Advanced"
+"""Panel of a command's help for what few of its users need: `--help-all` shows it."""
+
+HELP_ALL = "--help-all"
+
+
 class CheckedCommand(TyperCommand):
-    """A command whose options all take effect, or are refused."""
+    """A command whose options all take effect, or are refused; its help shows the common ones."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line, old names of options included; each is noted once on stderr."""
+        if HELP_ALL in args[: args.index("--") if "--" in args else None]:
+            ctx.meta[HELP_ALL] = True
+            args = ["--help"]
         known = {name for parameter in self.params for name in parameter.opts}
         return super().parse_args(ctx, _with_new_names(args, known))
 
@@ -45,13 +57,22 @@ class CheckedCommand(TyperCommand):
             return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, each option with what it needs."""
+        """Write the help, each option with what it needs; advanced ones after `--help-all` alone."""
+        num_hidden = 0 if HELP_ALL in ctx.meta else sum(map(_is_advanced, self.params))
+        if num_hidden:
+            self.epilog = f"{num_hidden} more options: `{ctx.command_path} {HELP_ALL}`"
         for parameter in self.params:
             if isinstance(parameter, TyperOption):
                 rules = option_rules.help_of(_path_of(ctx), _long_name(parameter.opts))
                 if rules and rules not in (parameter.help or ""):
                     parameter.help = f"{parameter.help or ''} {rules}".strip()
+            if _is_advanced(parameter):
+                parameter.hidden = num_hidden > 0
         super().format_help(ctx, formatter)
+
+
+def _is_advanced(parameter: Any) -> bool:
+    return getattr(parameter, "rich_help_panel", None) == ADVANCED
 
 
 class CommandApp(typer.Typer):

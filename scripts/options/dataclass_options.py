@@ -15,8 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 from typer.models import OptionInfo
 
-ADVANCED = "Advanced"
-"""Panel of a command's help for what few of its users need."""
+from scripts.options.command_app import ADVANCED
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

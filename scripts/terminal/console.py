@@ -1,8 +1,9 @@
 """Output of the commands: results on stdout, everything else on stderr.
 
-Tables fit 100 columns. Colours, bold and dim text are left out where the output is no terminal or NO_COLOR is
-set. Names come from files, and files from strangers: whatever is printed goes through `printable`, so that no
-name moves the cursor, colours text, or makes a line that looks like one of ours.
+Tables fit 100 columns on a terminal, and are never folded in a pipe. Colours, bold and dim text are left out
+where the output is no terminal or NO_COLOR is set. Names come from files, and files from strangers: whatever
+is printed goes through `printable`, so that no name moves the cursor, colours text, or makes a line that
+looks like one of ours.
 """
 
 from __future__ import annotations
@@ -26,18 +27,22 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 100
 
+UNFOLDED = 10_000
+"""Columns of a table in a pipe or a file: a row is a line, for what reads it next."""
+
 T = TypeVar("T")
 
 
-def stdout() -> Console:
-    """Return a console on stdout that fits 100 columns."""
+def stdout(*, width_in_pipe: int = MAX_WIDTH) -> Console:
+    """Return a console on stdout that fits 100 columns, or as many as are given where it is no terminal."""
     stream = output_streams.results()
     console = Console(file=stream, highlight=False, emoji=False, color_system=messages.color_system())
-    if not console.is_terminal or console.width > MAX_WIDTH:
-        return Console(
-            file=stream, highlight=False, emoji=False, color_system=messages.color_system(), width=MAX_WIDTH
-        )
-    return console
+    if console.is_terminal and console.width <= MAX_WIDTH:
+        return console
+    width = MAX_WIDTH if console.is_terminal else width_in_pipe
+    return Console(
+        file=stream, highlight=False, emoji=False, color_system=messages.color_system(), width=width
+    )
 
 
 def print_json(document: msgspec.Struct) -> None:
@@ -97,7 +102,8 @@ def print_table(
         text_columns: how many columns from the left hold text.
         folded: headings of others that do.
     """
-    stdout().print(text_table(title, columns, rows, text_columns=text_columns, folded=folded))
+    table = text_table(title, columns, rows, text_columns=text_columns, folded=folded)
+    stdout(width_in_pipe=UNFOLDED).print(table)
 
 
 def print_sections(sections: Sections) -> None:
@@ -106,4 +112,4 @@ def print_sections(sections: Sections) -> None:
         if isinstance(part, str):
             print_line(part)
         else:
-            stdout().print(part.shown())
+            stdout(width_in_pipe=UNFOLDED).print(part.shown())

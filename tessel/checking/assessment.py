@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tessel.checking.advice import Advice, Search, best_orders, find_advice
 from tessel.checking.case import Case, Simulated, simulate, simulated, task_orders
 from tessel.checking.deadlock import explain_deadlock
+from tessel.checking.overlap import Overlapped, overlapped
 from tessel.dag import Dag, Task
 from tessel.errors import InfeasibleError
 from tessel.orders import DeadlockError
@@ -52,6 +53,8 @@ class Assessment:
         critical_path: tasks that follow each other without a pause.
         shares: what devices and hops have of it, the largest first.
         advice: the changes worth most, the best first.
+        overlapped: what it takes where pairs of a forward and a backward run together; None where none do.
+            Everything else is of blocks one after the other.
     """
 
     case: Case
@@ -62,6 +65,7 @@ class Assessment:
     critical_path: tuple[Task, ...] = ()
     shares: tuple[PathShare, ...] = ()
     advice: tuple[Advice, ...] = ()
+    overlapped: Overlapped | None = None
 
     @property
     def fits(self) -> bool:
@@ -98,6 +102,7 @@ def assess(case: Case, *, search: Search | None = None, max_advice: int = MAX_AD
         sentences = explain_deadlock(case.placement, task_orders(case.placement, case.orders), error)
         best = _shortest(case, orders)
         return Assessment(case=case, deadlock=sentences, found=None, best=best, lower_bound=bound)
+    factor = case.overlap_factor
     advice = find_advice(case, found, orders, search=search)
     path = Dag.of_schedule(found.schedule).critical_path()
     return Assessment(
@@ -109,6 +114,7 @@ def assess(case: Case, *, search: Search | None = None, max_advice: int = MAX_AD
         critical_path=path,
         shares=_shares(found.schedule, path),
         advice=advice[:max_advice],
+        overlapped=None if factor is None else overlapped(case, case.pairs, factor),
     )
 
 

@@ -67,6 +67,8 @@ class Case:
         make_orders: makes the same kind of order for other blocks or micro-batches; None where the order
             follows no rule that is known.
         is_order_free: whether the order may be changed; Megatron's may not.
+        pairs: forwards and backwards of one device that its framework runs together.
+        overlap_factor: share of the sum of its blocks that such a pair takes; None to leave pairs out.
         other_orders: orders that its framework runs as well, and the words that ask for them.
     """
 
@@ -81,6 +83,8 @@ class Case:
     step: TrainingStep | None = None
     make_orders: MakeOrders | None = None
     is_order_free: bool = True
+    pairs: tuple[tuple[NamedTask, NamedTask], ...] = ()
+    overlap_factor: float | None = None
     other_orders: tuple[tuple[str, NamedOrders], ...] = ()
 
     @property

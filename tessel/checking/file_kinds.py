@@ -1,4 +1,4 @@
-"""Kind of a file that may be checked: a layout of Megatron, a document of this project, or a CSV of orders.
+"""Kind of a file that may be checked: a layout of Megatron, a document, orders, or a table of Megatron's.
 
 Checked in tests/scripts/commands/test_check.py.
 """
@@ -9,29 +9,18 @@ import re
 from pathlib import Path
 from typing import Literal
 
+from tessel.checking.printed_orders import is_printed, is_table
 from tessel.documents import read_document
 from tessel.errors import DocumentError
 
-FileKind = Literal["layout", "document", "orders", "unreadable"]
+FileKind = Literal["layout", "document", "orders", "table", "unreadable"]
 
 _LAYOUT = re.compile(r"\s*\(?E[EtmL|()*,0-9\s]*")
 
 
-_PRINTED = re.compile(r"\s*\[[\[\s]*(?:None\b|[\"']?[0-9(])")
-_ROW = re.compile(r"\[([^\[\]]*)\]")
-
-
-def csv_of_lists(text: str) -> str:
-    """Return orders that Python printed as lists, one a rank, as a CSV; other texts as they are."""
-    if not _PRINTED.match(text):
-        return text
-    rows = ([cell.strip().strip("\"'") for cell in row.split(",")] for row in _ROW.findall(text))
-    return "".join(",".join("" if cell == "None" else cell for cell in row) + "\n" for row in rows)
-
-
 def is_layout(text: str) -> bool:
     """Return whether a text is a layout of Megatron, as a string or as lists of layers."""
-    if _PRINTED.match(text):
+    if is_printed(text):
         return False
     return _LAYOUT.fullmatch(text) is not None or text.lstrip().startswith("[")
 
@@ -46,4 +35,6 @@ def kind_of_file(file: str) -> FileKind:
         return "unreadable"
     if is_layout(text):
         return "layout"
+    if is_table(text):
+        return "table"
     return "document" if text.lstrip().startswith("{") else "orders"

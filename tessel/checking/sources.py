@@ -21,6 +21,7 @@ from tessel.checking.case import (
     case_of_layout,
     named_orders,
 )
+from tessel.checking.numbering import check_numbering
 from tessel.engine.actions import ActionKind, RankActions, orders_of_actions
 from tessel.errors import ScheduleError
 from tessel.exports.megatron import MegatronLayout, group_sizes, megatron_orders
@@ -28,7 +29,7 @@ from tessel.handwritten import HANDWRITTEN, StreamRule
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout, PlacementName
-from tessel.profiles.profile import Profile
+from tessel.profiles.profile import Degrees, Profile
 
 FORWARD_STEPS, BACKWARD_STEPS, HALF_STEPS = 1, 2, 1
 """Steps of a layer without a profile: the usual count of matrix products."""
@@ -47,6 +48,8 @@ class Pricing:
         micro_batch: samples of a micro-batch; the profile's smallest if None.
         data_parallel: replicas of the pipeline.
         tensor_parallel: devices over which each layer is split.
+        context_parallel: devices over which the sequence of each sample is split.
+        expert_parallel: devices over which the routed experts are divided.
     """
 
     profile: Profile
@@ -54,6 +57,14 @@ class Pricing:
     micro_batch: int | None = None
     data_parallel: int = 1
     tensor_parallel: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
+
+    @property
+    def degrees(self) -> Degrees:
+        """Micro-batch size and degrees of parallelism within a layer."""
+        size = self.profile.micro_batches[0] if self.micro_batch is None else self.micro_batch
+        return Degrees(size, self.tensor_parallel, self.context_parallel, self.expert_parallel)
 
 
 def case_of_csv(
@@ -76,6 +87,7 @@ def case_of_csv(
             cannot price the stages; says which.
     """
     devices = _stage_devices(actions)
+    check_numbering(actions)
     micro_batches = 1 + max(action.micro_batch for own in actions for action in own)
     kinds = {action.kind for own in actions for action in own}
     is_split = bool(kinds & {ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT})
@@ -225,9 +237,8 @@ def _priced(
     is_split: bool,
 ) -> PricedLayout:
     profile = pricing.profile
-    size = profile.micro_batches[0] if pricing.micro_batch is None else pricing.micro_batch
     if cuts is None:
-        costs = profile.costs(micro_batch=size, tensor_parallel=pricing.tensor_parallel)
+        costs = profile.costs(**pricing.degrees._asdict())
         work = [cost.forward_us + (cost.joint_backward_us or 0.0) for cost in costs]
         cuts = balanced_cuts(work, len(devices))
     if len(cuts) != len(devices):
@@ -245,7 +256,9 @@ def _priced(
         data_parallel=pricing.data_parallel,
         pipeline=pipeline,
         tensor_parallel=pricing.tensor_parallel,
-        micro_batch=size,
+        context_parallel=pricing.context_parallel,
+        expert_parallel=pricing.expert_parallel,
+        micro_batch=pricing.degrees.micro_batch,
         micro_batches=micro_batches,
         placement=name,
         cuts=tuple(cuts),

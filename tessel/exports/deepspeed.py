@@ -86,6 +86,12 @@ def deepspeed_module(recipe: Recipe) -> str:
     Raises:
         ScheduleError: DeepSpeed cannot run the recipe, or its layers are not known.
     """
+    recipe.require_sharding("DeepSpeed", ("optimizer",))
+    if recipe.context_parallel * recipe.expert_parallel > 1:
+        raise ScheduleError(
+            f"the plan has context-parallel degree {recipe.context_parallel} and expert-parallel degree "
+            f"{recipe.expert_parallel}, and DeepSpeed's pipelines have neither; plan with both 1"
+        )
     parts, streams = parts_of(recipe), instruction_streams(recipe)
     return _FILE.substitute(
         stages=recipe.num_stages,
@@ -95,6 +101,7 @@ def deepspeed_module(recipe: Recipe) -> str:
         batch_setting=""
         if recipe.micro_batch is None
         else f' and "train_micro_batch_size_per_gpu": {recipe.micro_batch}',
+        zero="" if recipe.sharding == "none" else ' and "zero_optimization": {"stage": 1}',
         parts=repr(list(parts)),
         recompute=repr(list(recipe.recompute or (False,) * recipe.num_stages)),
         layers=_indented(map(repr, recipe.layers)),
@@ -317,7 +324,7 @@ _FILE = Template(
     model = $module.PlannedPipelineModule(layers, num_stages=$stages, loss_fn=...)
     engine, *_ = deepspeed.initialize(model=model, ...)
 
-The configuration needs "gradient_accumulation_steps": $micro_batches$batch_setting.
+The configuration needs "gradient_accumulation_steps": $micro_batches$batch_setting$zero.
 `layers` has $num_layers entries, of which stage i takes those from PARTS[i] to PARTS[i + 1].$devices
 """
 

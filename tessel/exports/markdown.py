@@ -50,6 +50,7 @@ def _settings(recipe: Recipe) -> list[tuple[str, str]]:
     rows += [
         ("data parallel", str(recipe.data_parallel)),
         ("tensor parallel", str(recipe.tensor_parallel)),
+        *_further_degrees(recipe),
         ("backward", "split where it helps" if recipe.has_split_backward else "joint"),
     ]
     schedule = recipe.schedule
@@ -61,6 +62,17 @@ def _settings(recipe: Recipe) -> list[tuple[str, str]]:
         rows.append(("training step", f"{format_ms(recipe.training_step_us / 1000)} ms"))
     rows.append(("bubble ratio", f"{schedule.bubble_ratio:.1%}"))
     return rows
+
+
+def _further_degrees(recipe: Recipe) -> list[tuple[str, str]]:
+    """Return what not every plan has: further degrees, and how training state is held."""
+    rows = (
+        ("context parallel", recipe.context_parallel),
+        ("expert parallel", recipe.expert_parallel),
+        ("divided over replicas", recipe.sharding),
+        ("in the memory of hosts", recipe.offload),
+    )
+    return [(name, str(value)) for name, value in rows if value not in (1, "none")]
 
 
 def _columns(recipe: Recipe) -> tuple[str, ...]:

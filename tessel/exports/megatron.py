@@ -320,11 +320,31 @@ def _letters(stage: str) -> str:
     return "".join(f"{letter}*{count}" if count > 3 else letter * count for letter, count in runs)
 
 
+def orders_of_turns(
+    turns: Sequence[tuple[int, int]], rank: int, *, pipeline: int, chunks: int, group_size: int
+) -> tuple[Action, ...]:
+    """Return what a rank runs where forwards take these turns, and backwards the same from the last chunk on.
+
+    Args:
+        turns: chunk and micro-batch of each forward; backwards take the chunks the other way round.
+        rank: its number.
+        pipeline: ranks.
+        chunks: of each rank; one runs 1F1B.
+        group_size: micro-batches that go through a chunk before the next chunk's turn.
+    """
+    warm_up = pipeline - rank - 1
+    if chunks > 1:
+        warm_up = 2 * warm_up + (chunks - 1) * group_size
+    forwards = [Action(rank + pipeline * chunk, ActionKind.FORWARD, number) for chunk, number in turns]
+    backwards = [
+        Action(rank + pipeline * (chunks - 1 - chunk), ActionKind.BACKWARD, number) for chunk, number in turns
+    ]
+    return _alternated(forwards, backwards, min(warm_up, len(turns)))
+
+
 def _order_1f1b(rank: int, pipeline: int, micro_batches: int) -> tuple[Action, ...]:
-    warm_up = min(pipeline - rank - 1, micro_batches)
-    forwards = [Action(rank, ActionKind.FORWARD, number) for number in range(micro_batches)]
-    backwards = [Action(rank, ActionKind.BACKWARD, number) for number in range(micro_batches)]
-    return _alternated(forwards, backwards, warm_up)
+    turns = [(0, number) for number in range(micro_batches)]
+    return orders_of_turns(turns, rank, pipeline=pipeline, chunks=1, group_size=micro_batches)
 
 
 def _interleaved(
@@ -336,13 +356,9 @@ def _interleaved(
         for chunk in range(layout.virtual)
         for micro_batch in range(first, min(first + group_size, micro_batches))
     ]
-    warm_up = 2 * (layout.pipeline - rank - 1) + (layout.virtual - 1) * group_size
-    forwards = [Action(rank + layout.pipeline * chunk, ActionKind.FORWARD, number) for chunk, number in turns]
-    backwards = [
-        Action(rank + layout.pipeline * (layout.virtual - 1 - chunk), ActionKind.BACKWARD, number)
-        for chunk, number in turns
-    ]
-    return _alternated(forwards, backwards, min(warm_up, len(turns)))
+    return orders_of_turns(
+        turns, rank, pipeline=layout.pipeline, chunks=layout.virtual, group_size=group_size
+    )
 
 
 def _alternated(forwards: Sequence[Action], backwards: Sequence[Action], warm_up: int) -> tuple[Action, ...]:

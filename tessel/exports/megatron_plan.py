@@ -9,7 +9,6 @@ tests/tessel/exports/test_megatron_plan.py.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,14 +17,13 @@ from tessel.engine.actions import schedule_of_actions
 from tessel.engine.errors import EngineError
 from tessel.errors import ScheduleError, shown
 from tessel.exports.megatron import MegatronLayout, group_sizes, megatron_orders
+from tessel.exports.megatron_flags import kind_of_layer, moe_layer_freq, recompute_flags, split_flags
 from tessel.exports.recipe import Recipe
 from tessel.exports.roles import STATE_ROLES, Role, rows_of
 from tessel.schedule import Schedule
 
 MAX_KINDS = 8
 """Runs of layers of one kind that a comment names."""
-
-_NUMBER = re.compile(r"[0-9]+")
 
 MAX_GROUP_SIZES = 8
 """Group sizes that are simulated, the smallest first: larger groups hold more activations."""
@@ -116,8 +114,10 @@ def megatron_arguments(recipe: Recipe) -> str:
     """Return Megatron's arguments as a file of lines, with what its order costs as comments.
 
     Raises:
-        ScheduleError: see `layout_of_recipe`; or Megatron takes no group size with these micro-batches.
+        ScheduleError: see `layout_of_recipe`; Megatron takes no group size with these micro-batches, or does
+            not divide over replicas what the plan does.
     """
+    recipe.require_sharding("Megatron", ("optimizer",), offloads=recipe.sharding == "optimizer")
     layout = layout_of_recipe(recipe)
     if layout.virtual > 1 and not group_sizes(layout.pipeline, recipe.micro_batches):
         raise ScheduleError(
@@ -129,17 +129,35 @@ def megatron_arguments(recipe: Recipe) -> str:
     lines = [
         f"# Megatron-Core arguments for {json.dumps(recipe.model)}",
         *_comments(recipe, orders),
+        *_without_layout(layout),
+        # xargs takes the quotes off, which a shell does not do to what a command prints.
+        f"# Start it with: grep -v '^#' THIS_FILE | xargs torchrun --nproc-per-node "
+        f"{recipe.devices * recipe.data_parallel * recipe.tensor_parallel} pretrain_gpt.py "
+        "YOUR_OTHER_ARGUMENTS",
         f"--pipeline-model-parallel-size {layout.pipeline}",
         f"--num-layers {layout.num_decoder_layers}",
         f"--pipeline-model-parallel-layout {shlex.quote(str(layout))}",
     ]
+    lines += recompute_flags(recipe.recompute)
+    frequency = moe_layer_freq(_blocks(recipe))
+    if frequency is not None:
+        lines.append(f"--moe-layer-freq {shlex.quote(frequency)}")
     if "m" in layout.layers:
         lines.append(f"--mtp-num-layers {layout.layers.count('m')}")
     if layout.virtual > 1:
         size = orders[0].group_size if orders else layout.pipeline
         lines.append(f"--microbatch-group-size-per-virtual-pipeline-stage {size}")
-    if recipe.tensor_parallel > 1:
-        lines.append(f"--tensor-model-parallel-size {recipe.tensor_parallel}")
+    for kind, degree in (
+        ("tensor-model", recipe.tensor_parallel),
+        ("context", recipe.context_parallel),
+        ("expert-model", recipe.expert_parallel),
+    ):
+        if degree > 1:
+            lines.append(f"--{kind}-parallel-size {degree}")
+    if recipe.sharding != "none":
+        lines.append("--use-distributed-optimizer")
+    if recipe.offload != "none":
+        lines.append("--offload-optimizer-states")
     if recipe.micro_batch is not None:
         batch = recipe.micro_batch * recipe.micro_batches * recipe.data_parallel
         lines += [f"--micro-batch-size {recipe.micro_batch}", f"--global-batch-size {batch}"]
@@ -160,10 +178,10 @@ def _letters(roles: tuple[Role, ...]) -> str:
 
 def _kinds(recipe: Recipe) -> list[str]:
     """Return a comment where transformer layers are of several kinds, one letter in the layout."""
-    blocks = [layer for _, layer in rows_of(Role.BLOCK, recipe.layers, recipe.roles_of_stages())]
-    kinds = [_NUMBER.sub("#", layer) for layer in blocks]
+    blocks = _blocks(recipe)
+    kinds = [kind_of_layer(layer) for layer in blocks]
     runs = [f"{len(list(same))} {json.dumps(kind)}" for kind, same in groupby(kinds)]
-    if len(set(kinds)) < 2:
+    if len(set(kinds)) < 2 or moe_layer_freq(blocks) is not None:
         return []
     more = f", … in {len(runs)} runs" if len(runs) > MAX_KINDS else ""
     return [
@@ -171,6 +189,19 @@ def _kinds(recipe: Recipe) -> list[str]:
         f"which kind is "
         "Megatron's to be told (--moe-layer-freq)."
     ]
+
+
+def _without_layout(layout: MegatronLayout) -> list[str]:
+    """Return a comment with the flags of releases that take no layout."""
+    flags = split_flags(layout)
+    if flags is None:
+        return []
+    said = " ".join(flags) or "no flag at all"
+    return [f"# A release without layouts makes these cuts by {said}."]
+
+
+def _blocks(recipe: Recipe) -> list[str]:
+    return [layer for _, layer in rows_of(Role.BLOCK, recipe.layers, recipe.roles_of_stages())]
 
 
 def _comments(recipe: Recipe, orders: tuple[MegatronOrder, ...]) -> list[str]:
@@ -188,11 +219,10 @@ def _comments(recipe: Recipe, orders: tuple[MegatronOrder, ...]) -> list[str]:
         )
     if orders and not _fits(orders[0].schedule, recipe.schedule.memory):
         found.append("# In that order it does not keep the plan's memory limit.")
-    if any(recipe.recompute):
+    if any(recipe.recompute) and not all(recipe.recompute):
         stages = [str(stage) for stage, recomputes in enumerate(recipe.recompute) if recomputes]
         found.append(
-            f"# The plan recomputes stages {', '.join(stages)}; Megatron's --recompute-granularity full "
-            f"does all."
+            f"# The plan recomputes stages {', '.join(stages)} alone; Megatron does all, which takes longer."
         )
     return found
 

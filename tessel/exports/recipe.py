@@ -9,6 +9,7 @@ user each of them runs on is said beside. Checked in tests/tessel/exports/test_r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessel.engine.actions import Action, ActionKind, RankActions, actions_of
@@ -40,12 +41,16 @@ class Recipe:
         micro_batch: samples of one; None where unknown.
         data_parallel: replicas of the pipeline.
         tensor_parallel: devices over which each layer is split.
+        context_parallel: devices over which the sequence of each sample is split.
+        expert_parallel: devices over which the routed experts are divided.
         recompute: whether a stage runs its forward again before its backward; empty for none.
         training_step_us: microseconds of a whole training step; None where only the pipeline is known.
         rank_devices: the user's devices at each rank of the pipeline, replica by replica; empty where they
             are 0, 1, 2, … in this order, or not known.
         roles: what each layer is, as the user states it; empty to tell it from the names.
-        sharding: what replicas divide among them, as the plan counts on it.
+        sharding: what replicas divide among them, as the plan counts on it. The same holds for
+        offload: what lies in the memory of the hosts.
+        tied: stages of each weight that several of them hold.
     """
 
     model: str
@@ -59,11 +64,15 @@ class Recipe:
     micro_batch: int | None = None
     data_parallel: int = 1
     tensor_parallel: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
     recompute: tuple[bool, ...] = ()
     training_step_us: float | None = None
     rank_devices: tuple[tuple[int, ...], ...] = ()
     roles: tuple[Role, ...] = ()
     sharding: str = "none"
+    tied: tuple[tuple[int, ...], ...] = ()
+    offload: str = "none"
 
     @property
     def devices(self) -> int:
@@ -125,6 +134,44 @@ class Recipe:
             f"{listed}, in "
             f"this order; on one node start it with CUDA_VISIBLE_DEVICES={listed}."
         ]
+
+    def tie_notes(self) -> list[str]:
+        """Return what a trainer has to do for weights that several stages hold, which no order says."""
+        notes = []
+        for stages in self.tied:
+            ranks = sorted({self.device_of_stage[stage] for stage in stages})
+            listed = ", ".join(map(str, stages))
+            notes.append(
+                f"Stages {listed} hold one weight: sum its gradients over ranks {', '.join(map(str, ranks))} "
+                "before each update."
+                if len(ranks) > 1
+                else f"Stages {listed} hold one weight: give their modules on rank {ranks[0]} one parameter, "
+                "and scale gradients yourself (scale_grads=False): torch divides them once a stage."
+            )
+        return notes
+
+    def require_sharding(self, framework: str, known: Sequence[str], *, offloads: bool = False) -> None:
+        """Refuse a plan whose memory counts on what a framework cannot be told.
+
+        Args:
+            framework: as messages call it.
+            known: what it divides over the replicas of such a pipeline, beside nothing.
+            offloads: whether it keeps optimizer state in the memory of hosts.
+
+        Raises:
+            ScheduleError: it is such; says what to plan with.
+        """
+        if self.sharding not in ("none", *known):
+            raise ScheduleError(
+                f"the plan of {self.model} divides {self.sharding} over replicas, and {framework} divides "
+                f"{' or '.join(known) or 'nothing'} in such a pipeline; plan with --sharding "
+                f"{known[-1] if known else 'none'}"
+            )
+        if self.offload != "none" and not offloads:
+            raise ScheduleError(
+                f"the plan of {self.model} keeps the {self.offload}'s state on the hosts and updates on the "
+                f"device, which {framework} is not told yet; plan with --offload none"
+            )
 
     def require_layers(self, framework: str) -> None:
         """Refuse a recipe without layers, or with a stage that ends within one.
@@ -218,11 +265,25 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         micro_batch=layout.micro_batch,
         data_parallel=layout.data_parallel,
         tensor_parallel=layout.tensor_parallel,
+        context_parallel=layout.context_parallel,
+        expert_parallel=layout.expert_parallel,
         recompute=layout.recompute,
         training_step_us=plan.training_step_us,
         sharding=plan.sharding,
+        tied=_tied_stages([layer.tie for layer in plan.profile.layers], layout.cuts),
+        offload=plan.offload,
         rank_devices=devices_of_ranks(layout) if layout.device_order else (),
     )
+
+
+def _tied_stages(ties: Sequence[str], cuts: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """Return the stages of each tie that goes over several."""
+    held: dict[str, list[int]] = {}
+    for stage, (first, last) in enumerate(cuts):
+        for tie in dict.fromkeys(ties[first : last + 1]):
+            if tie:
+                held.setdefault(tie, []).append(stage)
+    return tuple(tuple(stages) for stages in held.values() if len(stages) > 1)
 
 
 def devices_of_ranks(layout: Layout) -> tuple[tuple[int, ...], ...]:

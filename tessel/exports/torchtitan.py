@@ -30,6 +30,7 @@ Source: torchtitan 0.2.2, 0.3.0 and main of August 2026, `distributed/pipeline_p
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -40,6 +41,7 @@ from tessel.engine.actions import actions_to_csv, renumbered
 from tessel.errors import ScheduleError, shown
 from tessel.exports.recipe import Recipe
 from tessel.exports.roles import STATE_ROLES, Role, rows_of
+from tessel.planning.sharding import SHARDINGS
 
 SINGLE_STAGE, MULTI_STAGE, V_STAGES = "PipelineScheduleSingle", "PipelineScheduleMulti", "ZBVZeroBubble"
 """Names by which torchtitan builds one stage a rank, several in a loop, and two in a V. The first two are
@@ -60,6 +62,7 @@ class Release:
         head: its models' module of the head.
         counts_tokens: whether batches are given in tokens, and the number of micro-batches by name.
         replicates: whether its models train replicas of a pipeline.
+        splits_experts: whether it has an option for tensor parallelism within experts.
     """
 
     name: str
@@ -67,12 +70,13 @@ class Release:
     head: str = "lm_head"
     counts_tokens: bool = False
     replicates: bool = True
+    splits_experts: bool = False
 
 
 RELEASES = {
     release.name: release
     for release in (
-        Release(name="0.2.2", suffix=".toml", head="output", replicates=False),
+        Release(name="0.2.2", suffix=".toml", head="output", replicates=False, splits_experts=True),
         Release(name="0.3.0"),
         Release(name="main", counts_tokens=True),
     )
@@ -126,17 +130,18 @@ def titan_options(recipe: Recipe, release: Release, *, csv: str, keep_names: boo
             train replicas of a pipeline, or has one recomputation for all stages where the plan's differ.
     """
     has_pipeline = recipe.devices > 1
-    if has_pipeline and recipe.data_parallel > 1 and not release.replicates:
+    replicas = recipe.data_parallel if recipe.sharding == "none" else 1
+    if has_pipeline and replicas > 1 and not release.replicates:
         raise ScheduleError(
-            f"the plan has {recipe.data_parallel} replicas of a pipeline, and models of torchtitan "
+            f"the plan has {replicas} replicas of a pipeline, and models of torchtitan "
             f"{release.name} stop with 'DDP has not supported > 1D parallelism'; give --version "
-            f"{NEWEST.name}, or plan with --data-parallel 1"
+            f"{NEWEST.name}, or plan with --data-parallel 1 or --sharding optimizer"
         )
     parallelism: dict[str, object] = {
-        "data_parallel_replicate_degree": recipe.data_parallel,
-        "data_parallel_shard_degree": 1,
+        **_sharding(recipe),
         "tensor_parallel_degree": recipe.tensor_parallel,
-        "context_parallel_degree": 1,
+        "context_parallel_degree": recipe.context_parallel,
+        **_experts(recipe, release),
         "pipeline_parallel_degree": recipe.devices,
     }
     if has_pipeline:
@@ -154,6 +159,52 @@ def titan_options(recipe: Recipe, release: Release, *, csv: str, keep_names: boo
         "parallelism": parallelism,
         "activation_checkpoint": {"mode": _checkpointing(recipe, release)},
     }
+
+
+def _sharding(recipe: Recipe) -> Mapping[str, object]:
+    """Return over how many replicas training state is divided, and whether weights are, too.
+
+    torch's pipelines gather weights and sum gradients once a step, so that both are whole on every replica
+    throughout; without a pipeline, each micro-batch ends with a reduce-scatter.
+
+    Raises:
+        ScheduleError: torch does not divide as much.
+    """
+    divided = SHARDINGS[1:2] if recipe.devices > 1 else SHARDINGS[1:]
+    recipe.require_sharding("torchtitan", divided)
+    if recipe.sharding == "none":
+        return {"data_parallel_replicate_degree": recipe.data_parallel, "data_parallel_shard_degree": 1}
+    return {
+        "data_parallel_replicate_degree": 1,
+        "data_parallel_shard_degree": recipe.data_parallel,
+        "fsdp_reshard_after_forward": "always" if recipe.sharding == "parameters" else "never",
+    }
+
+
+def _experts(recipe: Recipe, release: Release) -> Mapping[str, object]:
+    """Return over how many devices experts are divided.
+
+    Raises:
+        ScheduleError: torchtitan divides them otherwise; says how.
+    """
+    degree, context = recipe.expert_parallel, recipe.context_parallel
+    if degree == 1:
+        return {}
+    sharded = context * (1 if recipe.sharding == "none" else recipe.data_parallel)
+    if degree % context or sharded % degree:
+        raise ScheduleError(
+            f"the plan has expert-parallel degree {degree}, and torchtitan takes multiples of its "
+            f"context-parallel degree {context} that divide the {sharded} devices which share out the state; "
+            "plan with --sharding optimizer, or another --expert-parallel"
+        )
+    if recipe.tensor_parallel > 1 and not release.splits_experts:
+        raise ScheduleError(
+            f"the plan splits experts over {recipe.tensor_parallel} tensor-parallel devices each, and no "
+            f"option of torchtitan {release.name} is known to; give --version 0.2.2, or plan with "
+            "--tensor-parallel 1"
+        )
+    split = {"expert_tensor_parallel_degree": recipe.tensor_parallel} if release.splits_experts else {}
+    return {"expert_parallel_degree": degree, **split}
 
 
 def _micro_batches(recipe: Recipe, release: Release) -> Mapping[str, object]:
@@ -306,12 +357,22 @@ def titan_file(recipe: Recipe, release: Release, *, csv: str, keep_names: bool =
         f"# torchtitan {release.name}, options for {recipe.model!r}: {recipe.num_stages} stages on "
         f"{recipe.devices} ranks, {recipe.micro_batches} micro-batches.",
         *(f"# {note}" for note in recipe.device_notes()),
+        f"# Start it with: {_start(options, release)}",
     ]
     if release.suffix == ".toml":
         return "\n".join(
             [*heading, "# A module of the model that no stage names is left out of it.", *_tables(options)]
         )
     return "\n".join([*heading, _python(recipe, options, release)])
+
+
+def _start(options: Options, release: Release) -> str:
+    """Return the command that trains, on one node."""
+    degrees = (value for name, value in options["parallelism"].items() if name.endswith("_degree"))
+    run = f"torchrun --nproc-per-node {math.prod(map(int, map(str, degrees)))} -m torchtitan.train"
+    if release.suffix == ".toml":
+        return f"{run} --job.config_file THIS_FILE, in this file's folder"
+    return f"{run}, with your configuration returned through planned(config)"
 
 
 def _tables(options: Options) -> Iterator[str]:
@@ -374,6 +435,7 @@ _FILE = Template(
     '''"""Where the configuration of your model is made: `return planned(config)`."""
 
 import dataclasses
+from pathlib import Path
 
 import torch
 
@@ -383,12 +445,16 @@ $imported$constants
 def planned(config):
     """Return a configuration with the parallelism, the batch and the recomputation of the plan."""
     training = $training
+    parallelism = dict(PARALLELISM)
+    if "pipeline_parallel_schedule_csv" in parallelism:  # stands beside this file
+        orders = Path(__file__).parent / parallelism["pipeline_parallel_schedule_csv"]
+        parallelism["pipeline_parallel_schedule_csv"] = str(orders)
     spec = config.model_spec
     return dataclasses.replace(
         config,
         model_spec=dataclasses.replace(spec, pipelining_fn=_checked(spec.pipelining_fn)),
         training=dataclasses.replace(config.training, **training),
-        parallelism=dataclasses.replace(config.parallelism, **PARALLELISM),
+        parallelism=dataclasses.replace(config.parallelism, **parallelism),
         activation_checkpoint=$checkpointing,
     )
 

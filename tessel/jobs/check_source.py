@@ -29,7 +29,8 @@ def load_case(file: str, options: CheckOptions) -> Case:
         ScheduleError: its orders are incomplete, or its stages cannot be priced.
         UsageError: an option is missing that the file needs.
     """
-    from tessel.checking.file_kinds import csv_of_lists, kind_of_file
+    from tessel.checking.file_kinds import kind_of_file
+    from tessel.checking.printed_orders import csv_of_printed
     from tessel.documents import read_document
 
     path = Path(file)
@@ -39,16 +40,19 @@ def load_case(file: str, options: CheckOptions) -> Case:
     match kind_of_file(file):
         case "layout":
             return _layout_case(path.name, text, options)
+        case "table" if options.devices is None:
+            raise UsageError("--devices is missing; a table of Megatron does not say it")
         case "document":
             return _document_case(path, options)
         case _:
-            return _csv_case(path, csv_of_lists(text), options)
+            return _csv_case(path, csv_of_printed(text, devices=options.devices), options)
 
 
 def _csv_case(path: Path, text: str, options: CheckOptions) -> Case:
     from tessel.checking.communication import check_communication
+    from tessel.checking.overlap import pairs_of_cells
     from tessel.checking.sources import case_of_csv
-    from tessel.engine.actions import actions_from_csv
+    from tessel.engine.actions import actions_from_csv, cells_from_csv
     from tessel.engine.errors import EngineError
     from tessel.errors import DocumentError
 
@@ -59,10 +63,17 @@ def _csv_case(path: Path, text: str, options: CheckOptions) -> Case:
     pricing = _pricing(options, len(actions))
     case = case_of_csv(path.name, actions, pricing, cuts=options.parsed_cuts())
     check_communication(text)
-    if "OVERLAP_F_B" in text:
+    pairs = pairs_of_cells(cells_from_csv(text))
+    if options.overlap_factor is not None:
+        if not pairs:
+            raise UsageError(
+                f"--overlap-factor has no effect, since {path} has no OVERLAP_F_B cell; leave it out"
+            )
+        case = replace(case, pairs=pairs, overlap_factor=options.overlap_factor)
+    elif pairs:
         messages.note(
-            "the actions of an OVERLAP_F_B cell are priced one after the other, without what "
-            "overlapping saves"
+            "the actions of an OVERLAP_F_B cell are priced one after the other; --overlap-factor says what "
+            "they take of that together"
         )
     if pricing is None:
         messages.note("no profile: every stage counts 1 step forward and 2 backward; --profile prices them")
@@ -182,7 +193,13 @@ def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
     profile = (
         given
         if isinstance(given, Profile)
-        else load_profile(given, micro_batch=options.micro_batch, tensor_parallel=options.tensor_parallel)
+        else load_profile(
+            given,
+            micro_batch=options.micro_batch,
+            tensor_parallel=options.tensor_parallel,
+            context_parallel=options.context_parallel,
+            expert_parallel=options.expert_parallel,
+        )
     )
     for note in profile.notes:
         messages.note(note)
@@ -190,7 +207,7 @@ def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
         profile=profile,
         job=Job(
             cluster=Cluster(
-                devices=pipeline * options.data_parallel * options.tensor_parallel,
+                devices=pipeline * options.data_parallel * options.tensor_parallel * options.context_parallel,
                 hop=link,
                 collective=link,
                 memory_bytes=None if options.memory is None else parse_bytes(str(options.memory)),
@@ -200,6 +217,8 @@ def _pricing(options: CheckOptions, pipeline: int) -> Pricing | None:
         micro_batch=options.micro_batch,
         data_parallel=options.data_parallel,
         tensor_parallel=options.tensor_parallel,
+        context_parallel=options.context_parallel,
+        expert_parallel=options.expert_parallel,
     )
 
 

@@ -15,7 +15,6 @@ from tessel.jobs import jit_fallback, search_thread
 from tessel.jobs.check_source import case_of_plan, load_case
 from tessel.jobs.inputs.check_options import CheckOptions
 from tessel.jobs.inputs.keywords import options_of, with_signature
-from tessel.jobs.inputs.limits import only_time
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def check_with(source: Any, options: CheckOptions) -> Assessment:
 
     options.check()
     case = _case_of(source, options)
-    jit_fallback.compile_or_do_without(only_time(options.work, options.time_limit))
+    jit_fallback.compile_if_needed()
     budget = options.budget()
     return search_thread.run_search(
         lambda: assess(case, search=_BudgetedSearch(budget)), budget, description="checking"

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tessel.errors import ScheduleError, UsageError
+from tessel.errors import UsageError
 from tessel.jobs.inputs.arguments import check_choice, check_folder
 from tessel.progress import messages
 
@@ -25,6 +25,7 @@ class Framework(enum.StrEnum):
     TORCH = "torch"
     TORCHTITAN = "torchtitan"
     MEGATRON = "megatron"
+    PRIMUS = "primus"
     DEEPSPEED = "deepspeed"
     MARKDOWN = "markdown"
 
@@ -33,6 +34,7 @@ SUFFIXES = {
     Framework.TORCH: (".csv",),
     Framework.TORCHTITAN: (".py", ".toml"),
     Framework.MEGATRON: (),
+    Framework.PRIMUS: (".yaml", ".yml"),
     Framework.DEEPSPEED: (".py",),
     Framework.MARKDOWN: (),
 }
@@ -60,14 +62,14 @@ def export_recipe(
     check_folder("--out", path, suffixes=SUFFIXES[framework])
     if version is not None and framework is not Framework.TORCHTITAN:
         raise UsageError(f"--version is of torchtitan, and {to} has one kind of file; leave it out")
-    _check_sharding(recipe, framework)
     if roles is not None:
         recipe = with_roles(recipe, roles)
     if framework is Framework.TORCHTITAN:
         texts = _torchtitan(recipe, path, keep_names=keep_names, version=version)
     else:
         texts = {path or Path("orders.txt"): _text(recipe, framework)}
-    for note in recipe.device_notes():
+    ties = recipe.tie_notes() if framework in (Framework.TORCH, Framework.TORCHTITAN) else []
+    for note in (*recipe.device_notes(), *ties):
         messages.note(note)
     if path is not None:
         from tessel.documents import save_document
@@ -75,22 +77,12 @@ def export_recipe(
         for each, text in texts.items():
             save_document(each, text.encode())
             messages.note(f"{each} written")
+        if framework is Framework.MEGATRON:
+            for line in texts[path].splitlines():
+                if line.startswith("# Megatron "):  # how its own order compares with the plan's
+                    messages.note(line.removeprefix("# "))
     # What stands beside the main file comes last.
     return {str(each): texts[each] for each in sorted(texts, key=_is_beside)}
-
-
-def _check_sharding(recipe: Recipe, framework: Framework) -> None:
-    """Refuse a plan whose memory counts on what the framework would not be told.
-
-    Raises:
-        ScheduleError: it is such.
-    """
-    says_it = (Framework.TORCH, Framework.MARKDOWN)  # orders alone, or tables for people
-    if recipe.sharding != "none" and framework not in says_it:
-        raise ScheduleError(
-            f"the plan of {recipe.model} divides {recipe.sharding} over replicas, and exports to {framework} "
-            "do not write that yet; plan with --sharding none, or export --to torch and set it in the trainer"
-        )
 
 
 def with_roles(recipe: Recipe, text: str) -> Recipe:
@@ -113,7 +105,7 @@ def _torchtitan(
     release = _release(version, None if out is None else out.suffix)
     main = Path("titan").with_suffix(release.suffix) if out is None else out
     beside = main.with_suffix(".csv")
-    csv = "orders.csv" if out is None else str(beside.absolute())
+    csv = "orders.csv" if out is None else beside.name
     texts = {main: titan_file(recipe, release, csv=csv, keep_names=keep_names)}
     return texts | {beside: orders_csv(recipe)} if recipe.devices > 1 else texts
 
@@ -152,11 +144,14 @@ def _text(recipe: Recipe, to: Framework) -> str:
     from tessel.exports.deepspeed import deepspeed_module
     from tessel.exports.markdown import recipe_markdown
     from tessel.exports.megatron_plan import megatron_arguments
+    from tessel.exports.primus import primus_overrides
     from tessel.exports.torchtitan import orders_csv
 
     match to:
         case Framework.MEGATRON:
             return megatron_arguments(recipe)
+        case Framework.PRIMUS:
+            return primus_overrides(recipe)
         case Framework.DEEPSPEED:
             return deepspeed_module(recipe)
         case Framework.MARKDOWN:

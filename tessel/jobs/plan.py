@@ -186,7 +186,7 @@ class Plan:
         keep_names: bool = False,
         version: str | None = None,
     ) -> Mapping[str, str]:
-        """Write it for `torch`, `torchtitan`, `megatron` or `deepspeed`, or as `markdown`.
+        """Write it for `torch`, `torchtitan`, `megatron`, `primus` or `deepspeed`, or as `markdown`.
 
         Args:
             to: the framework.
@@ -251,6 +251,21 @@ class Plan:
         from tessel.documents import save
 
         save(self.document, path)
+        return Path(path)
+
+    def save_table(self, path: str | os.PathLike[str]) -> Path:
+        """Write the layers' costs that it was planned from as a table, CSV or JSON, to edit and to plan from.
+
+        Raises:
+            UsageError: the plan is of a tuned model, which has no such table.
+            DocumentError: the file cannot be written.
+        """
+        from tessel.errors import UsageError
+        from tessel.profiles import save_table
+
+        if self.planned is None:
+            raise UsageError(f"{self!r} is of a tuned model, which has no table; save the plan")
+        save_table(self.planned.profile, Path(path))
         return Path(path)
 
     def to_json(self) -> bytes:

@@ -18,7 +18,6 @@ from tessel.jobs.inputs.arguments import (
     parse_cuts,
 )
 from tessel.jobs.inputs.keywords import options_of, with_signature
-from tessel.jobs.inputs.limits import only_time
 from tessel.jobs.inputs.plan_options import PlanOptions
 from tessel.jobs.plan import Plan
 from tessel.jobs.sources import ProfileSource, profile_of_source
@@ -69,7 +68,7 @@ def plan_with(source: ProfileSource, options: PlanOptions, example_inputs: Any =
 
     options.check()
     profile = profile_of_source(source, options, example_inputs)
-    jit_fallback.compile_or_do_without(only_time(options.work, options.time_limit))
+    jit_fallback.compile_if_needed()
     budget = options.budget()
     result, shortfall = _find(profile, options, budget)
     return Plan(
@@ -86,7 +85,7 @@ def _find(profile: Profile, options: PlanOptions, budget: SearchBudget) -> tuple
     from tessel.planning.find_sharded import find_sharded
 
     by_hand = None if options.by_hand is None else layout_by_hand(options.by_hand, profile, options)
-    job, choices = options.job(profile), options.choices(by_hand)
+    choices = options.choices(by_hand)
     texts = ["planning"]
 
     def tell(progress: PlanProgress) -> None:
@@ -99,7 +98,7 @@ def _find(profile: Profile, options: PlanOptions, budget: SearchBudget) -> tuple
         return search_thread.run_search(
             lambda: find_sharded(
                 profile,
-                [replace(job, sharding=each) for each in options.shardings],
+                options.open_jobs(profile),
                 options=given,
                 budget=budget,
                 seed=options.seed,
@@ -123,7 +122,7 @@ def layout_by_hand(
     """Return the layout that the user wrote.
 
     Of cuts and of a layout of Megatron, `pipeline` says the devices of a pipeline (one stage each unless
-    given), `tensor_parallel` and `micro_batch` what else is left open, and the rest of the devices are
+    given), the other degrees and `micro_batch` what else is left open, and the rest of the devices are
     replicas.
 
     Raises:
@@ -140,7 +139,8 @@ def layout_by_hand(
     text = os.fspath(given)
     if Path(text).suffix == ".json":
         return load_saved_plan(Path(text)).layout
-    tensor_parallel = options.tensor_parallel or 1
+    tensor_parallel, context_parallel = options.tensor_parallel or 1, options.context_parallel or 1
+    inner = tensor_parallel * context_parallel
     micro_batch = options.micro_batch or min(profile.micro_batches)
     cuts = _cuts(text, profile, options)
     if cuts[-1][1] != len(profile.layers) - 1 or cuts[0][0] != 0:
@@ -149,12 +149,12 @@ def layout_by_hand(
             f"{len(profile.layers) - 1}; give each layer a stage"
         )
     pipeline = options.pipeline or len(cuts)
-    replicas, rest = divmod(options.devices, pipeline * tensor_parallel)
+    replicas, rest = divmod(options.devices, pipeline * inner)
     micro_batches, left = divmod(options.samples_of_step(profile), max(replicas, 1) * micro_batch)
     if rest or not replicas or left or not micro_batches or len(cuts) % pipeline:
         raise UsageError(
-            f"--by-hand has {len(cuts)} stages on pipelines of {pipeline} devices with tensor-parallel "
-            f"degree {tensor_parallel}, which {options.devices} devices and "
+            f"--by-hand has {len(cuts)} stages on pipelines of {pipeline} positions with {inner} devices "
+            f"each, which {options.devices} devices and "
             f"{options.samples_of_step(profile)} samples per step cannot be divided by; "
             "give --pipeline, --devices and the batch as you run it"
         )
@@ -162,6 +162,8 @@ def layout_by_hand(
         data_parallel=replicas,
         pipeline=pipeline,
         tensor_parallel=tensor_parallel,
+        context_parallel=context_parallel,
+        expert_parallel=options.expert_parallel or 1,
         micro_batch=micro_batch,
         micro_batches=micro_batches,
         placement="vshape" if len(cuts) == pipeline else "interleaved",

@@ -50,12 +50,22 @@ def profile_of_source(source: ProfileSource, options: PlanOptions, example_input
     """
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
-        profile = _profile_of_model(path, options) if is_model(path) else _read_profile(path, options)
+        profile = _profile_of_path(path, options)
     else:
         profile = _profile_of_object(source, options, example_inputs)
+    if options.gpu is not None and not profile.is_predicted:
+        raise UsageError("--gpu is for a model's config.json, and the source has times already; leave it out")
     for note in profile.notes:
         messages.note(note)
     return profile
+
+
+def _profile_of_path(path: str, options: PlanOptions) -> Profile:
+    from tessel.jobs.described_model import names_config, profile_of_config
+
+    if names_config(path):
+        return profile_of_config(path, options)
+    return _profile_of_model(path, options) if is_model(path) else _read_profile(path, options)
 
 
 def _read_profile(path: str, options: PlanOptions) -> Profile:
@@ -68,6 +78,8 @@ def _read_profile(path: str, options: PlanOptions) -> Profile:
         num_layers=options.num_layers,
         micro_batch=options.micro_batch,
         tensor_parallel=options.tensor_parallel,
+        context_parallel=options.context_parallel,
+        expert_parallel=options.expert_parallel,
     )
 
 
@@ -116,6 +128,8 @@ def _profile_of_rows(rows: Iterable[Mapping[str, Any]], options: PlanOptions) ->
         num_layers=options.num_layers,
         micro_batch=options.micro_batch,
         tensor_parallel=options.tensor_parallel,
+        context_parallel=options.context_parallel,
+        expert_parallel=options.expert_parallel,
     )
 
 

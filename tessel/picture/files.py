@@ -10,17 +10,15 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tessel import picture  # its names are imported when asked for: text, traces and pages need no matplotlib
 from tessel.comparison import Comparison, compare_schedules
 from tessel.documents import save_document
-from tessel.picture.captions import save_figure
-from tessel.picture.figures import comparison_figure, gains_figure, schedule_figure
-from tessel.picture.page import page_document
-from tessel.picture.sizes import SCREEN_INCHES
-from tessel.picture.style import PictureStyle
-from tessel.picture.text import text_grid
-from tessel.picture.trace import trace_document
 from tessel.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tessel.picture.style import PictureStyle
 
 PICTURES = (".svg", ".png", ".pdf")
 FORMATS = (*PICTURES, ".html", ".json", ".txt")
@@ -35,7 +33,7 @@ def draw(
     critical_path: bool = False,
     gains: bool = False,
     style: PictureStyle | None = None,
-    width: float = SCREEN_INCHES,
+    width: float | None = None,
     device_names: Sequence[str] | None = None,
 ) -> None:
     """Write the picture, page, trace or text that the path's suffix asks for; the file appears whole or not.
@@ -49,7 +47,7 @@ def draw(
         critical_path: whether to draw the critical path through the bars of a picture.
         gains: whether the picture of a comparison is a bar chart of the gains over 1F1B.
         style: how numbers, bars and critical paths of a picture look, over the defaults.
-        width: of a picture, in inches.
+        width: of a picture, in inches; that of a screen if None.
         device_names: of each row, what its device is called; the numbers from 0 on if None.
 
     Raises:
@@ -66,24 +64,24 @@ def draw(
     if path.suffix == ".html":
         comparison = compare_schedules(subject, step_us=step_us) if isinstance(subject, Schedule) else subject
         save_document(
-            path, page_document(comparison, title=title, step_ms=step_ms, device_names=device_names)
+            path, picture.page_document(comparison, title=title, step_ms=step_ms, device_names=device_names)
         )
     elif path.suffix in PICTURES and isinstance(subject, Comparison) and gains:
-        style = style or PictureStyle()
-        figure = gains_figure(
+        style = style or picture.PictureStyle()
+        figure = picture.gains_figure(
             subject,
             title=title,
             annotation_args=style.annotation_args,
             rectangle_args=style.rectangle_args,
-            width=width,
+            width=picture.SCREEN_INCHES if width is None else width,
         )
-        save_figure(figure, path)
+        picture.save_figure(figure, path)
     elif path.suffix in PICTURES:
-        style = style or PictureStyle()
+        style = style or picture.PictureStyle()
         make = (
-            partial(comparison_figure, subject)
+            partial(picture.comparison_figure, subject)
             if isinstance(subject, Comparison)
-            else partial(schedule_figure, subject)
+            else partial(picture.schedule_figure, subject)
         )
         figure = make(
             step_ms=step_ms,
@@ -92,12 +90,12 @@ def draw(
             annotation_args=style.annotation_args,
             rectangle_args=style.rectangle_args,
             line_args=style.line_args,
-            width=width,
+            width=picture.SCREEN_INCHES if width is None else width,
             device_names=device_names,
         )
-        save_figure(figure, path)
+        picture.save_figure(figure, path)
     elif path.suffix == ".json":
-        trace = trace_document(
+        trace = picture.trace_document(
             _fastest(subject),
             step_us=1.0 if step_us is None else step_us,
             name=title,
@@ -105,7 +103,7 @@ def draw(
         )
         save_document(path, trace)
     else:
-        save_document(path, text_grid(_fastest(subject), device_names=device_names).plain.encode())
+        save_document(path, picture.text_grid(_fastest(subject), device_names=device_names).plain.encode())
 
 
 def _fastest(subject: Schedule | Comparison) -> Schedule:

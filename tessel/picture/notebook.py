@@ -7,8 +7,6 @@ Checked in tests/tessel/picture/test_notebook.py.
 
 from __future__ import annotations
 
-import networkx as nx
-
 from tessel.orders import Task, earliest_starts
 from tessel.picture.captions import svg_document
 from tessel.picture.figures import schedule_figure
@@ -30,8 +28,7 @@ def placement_svg(placement: Placement) -> str | None:
     Where there are choices, each is drawn with its first option.
     """
     chosen = placement.chosen({choice.name: 0 for choice in placement.choices})
-    names = nx.lexicographical_topological_sort(chosen.graph, key=chosen.index_by_name.__getitem__)
-    steps = [Task(chosen.index_by_name[name], 0) for name in names]
+    steps = [Task(chosen.index_by_name[name], 0) for name in chosen.topological_order]
     orders = [
         [step for step in steps if device in chosen.blocks[step.block_index].devices]
         for device in range(chosen.devices)

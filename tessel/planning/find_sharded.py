@@ -1,4 +1,4 @@
-"""The best plan over several jobs that differ in what replicas divide, each with a share of the budget.
+"""The best plan over several jobs that differ in how training state is held, each with a share of the budget.
 
 Checked in tests/tessel/planning/costs/test_sharding.py.
 """
@@ -31,7 +31,7 @@ def find_sharded(
 
     Args:
         profile: layers and their costs.
-        jobs: one or several, which differ in their sharding alone.
+        jobs: one or several, which differ in sharding and offload alone.
         options: see `find_plan`; the same holds for
         budget: all jobs share it,
         seed: and

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessel.errors import ScheduleError
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Optimizer
 from tessel.planning.runtime import OVERLAPPED, Runtime
+
+OFFLOADS = ("none", "optimizer")
+"""What may lie in the memory of the hosts: nothing, or optimizer state (Ren et al., ZeRO-Offload, USENIX ATC
+2021). Here a device updates its weights itself, layer by layer: state comes to it and goes back, one after
+the other, once a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +24,10 @@ class Job:
         optimizer: what training holds beside the weights.
         runtime: the framework that runs it.
         sharding: what replicas divide among them: one of `SHARDINGS`.
+        offload: what lies in the memory of the hosts: one of `OFFLOADS`.
+
+    Raises:
+        ScheduleError: state is to lie in the memory of hosts, and no link to them is known.
     """
 
     cluster: Cluster
@@ -25,3 +35,17 @@ class Job:
     optimizer: Optimizer = OPTIMIZERS["adam"]
     runtime: Runtime = OVERLAPPED
     sharding: str = "none"
+    offload: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.offload not in OFFLOADS:
+            raise ScheduleError(f"there is no offload {self.offload!r}; there are {', '.join(OFFLOADS)}")
+        if self.offloads and self.cluster.host is None:
+            raise ScheduleError(
+                f"offload is {self.offload}, and the cluster has no link to its hosts' memory; give one"
+            )
+
+    @property
+    def offloads(self) -> bool:
+        """Whether optimizer state lies in the memory of the hosts, and there is any."""
+        return self.offload == "optimizer" and self.optimizer.state_ratio > 0

@@ -19,6 +19,18 @@ of their own, divided over all devices; `kshape` two branches side by side, one 
 them divided over all; `custom` whatever `stage_devices` says."""
 
 
+_WORDS = {
+    "vshape": "chain",
+    "interleaved": "interleaved",
+    "zbv": "V down and up (zbv)",
+    "xshape": "both ways (xshape)",
+    "mshape": "chain, ends on all (mshape)",
+    "kshape": "two branches (kshape)",
+    "custom": "your placement",
+}
+"""Placements as who trains models calls them, with the option's value where that is another word."""
+
+
 def name_devices(devices: Iterable[int]) -> str:
     """Return numbers of devices as text, runs of them by their ends: `0-3,8`."""
     runs: list[list[int]] = []
@@ -35,8 +47,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     Attributes:
         data_parallel: replicas of the pipeline.
-        pipeline: devices of one pipeline, each a group of `tensor_parallel` devices.
+        pipeline: devices of one pipeline, each a group of `tensor_parallel` × `context_parallel` devices.
         tensor_parallel: devices over which each layer is split.
+        context_parallel: devices over which the sequence of each sample is split; each holds all weights.
+        expert_parallel: devices, of those of all replicas and parts of a sequence, over which the routed
+            experts are divided.
         micro_batch: samples of one micro-batch.
         micro_batches: micro-batches of one replica in a step.
         placement: which device runs which stage.
@@ -46,8 +61,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         stage_devices: of a `custom` placement: the device, within one pipeline, of each stage.
         branch_devices: of a `kshape`: devices of the first branch; the second has the others.
         device_order: devices of the cluster by slot, where they are not 0, 1, 2, …: position p of the
-            pipeline has the slots from p·D·T on, replica by replica, D and T being the degrees of data and
-            tensor parallelism.
+            pipeline has the slots from p·D·C·T on, replica by replica, and in each part by part of the
+            sequence, D, C and T being the degrees of data, context and tensor parallelism.
     """
 
     data_parallel: int
@@ -56,6 +71,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     micro_batches: int
     cuts: tuple[tuple[int, int], ...]
     tensor_parallel: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
     placement: PlacementName = "vshape"
     recompute: tuple[bool, ...] = ()
     split_backward: bool = False
@@ -68,11 +85,18 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             self.data_parallel,
             self.pipeline,
             self.tensor_parallel,
+            self.context_parallel,
+            self.expert_parallel,
             self.micro_batch,
             self.micro_batches,
         )
         if min(counts) < 1:
             raise ScheduleError(f"a layout has degree or count {min(counts)}, and each is at least 1")
+        if self.weight_replicas % self.expert_parallel:
+            raise ScheduleError(
+                f"expert-parallel degree {self.expert_parallel} does not divide the {self.weight_replicas} "
+                "devices of data × context parallelism, over which experts are divided; give one that does"
+            )
         self._check_placement()
         if self.recompute and len(self.recompute) != len(self.cuts):
             raise ScheduleError(
@@ -85,6 +109,14 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                     f"stage {(first, last)} does not begin at layer {expected}, where the one before it ends"
                 )
             expected = last + 1
+
+    @property
+    def placement_words(self) -> str:
+        """Which device runs which stage, in a few words."""
+        words = _WORDS[self.placement]
+        if self.branch_devices:
+            return f"{words} of {self.branch_devices} + {self.pipeline - self.branch_devices} devices"
+        return f"{words}, {self.chunks} stages a device" if self.chunks > 1 else words
 
     def _check_placement(self) -> None:
         """Refuse stages that the placement does not give every device.
@@ -102,11 +134,12 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 )
         elif self.placement == "mshape":
             ends = {len(self.cuts), *(last - first for first, last in (self.cuts[0], self.cuts[-1]))}
-            if self.pipeline < 2 or self.tensor_parallel > 1 or ends != {self.pipeline + 2, 0}:
+            inner = self.tensor_parallel * self.context_parallel * self.expert_parallel
+            if self.pipeline < 2 or inner > 1 or ends != {self.pipeline + 2, 0}:
                 raise ScheduleError(
                     f"mshape has the first and the last layer by themselves and a stage for each of at least "
-                    f"2 devices between, without tensor parallelism; {len(self.cuts)} stages are given for "
-                    f"{self.pipeline} devices; cut so, or give another placement"
+                    f"2 devices between, without parallelism within them; {len(self.cuts)} stages are given "
+                    f"for {self.pipeline} devices; cut so, or give another placement"
                 )
         elif self.placement == "kshape":
             if not 0 < self.branch_devices < self.pipeline or len(self.cuts) != self.pipeline + 1:
@@ -150,7 +183,22 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def devices(self) -> int:
         """Devices in all."""
-        return self.data_parallel * self.pipeline * self.tensor_parallel
+        return self.pipeline * self.width
+
+    @property
+    def width(self) -> int:
+        """Devices at each position of the pipeline, over all replicas."""
+        return self.weight_replicas * self.tensor_parallel
+
+    @property
+    def weight_replicas(self) -> int:
+        """Devices that hold the same weights of one pipeline, but for experts."""
+        return self.data_parallel * self.context_parallel
+
+    @property
+    def expert_replicas(self) -> int:
+        """Devices that hold the same experts of one pipeline."""
+        return self.weight_replicas // self.expert_parallel
 
     @property
     def global_batch(self) -> int:
@@ -182,8 +230,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def devices_at(self, position: int) -> tuple[int, ...]:
         """Return the devices of the cluster at one position of the pipeline, replica by replica."""
-        width = self.data_parallel * self.tensor_parallel
-        slots = range(position * width, (position + 1) * width)
+        slots = range(position * self.width, (position + 1) * self.width)
         return tuple(self.device_order[slot] for slot in slots) if self.device_order else tuple(slots)
 
     def cluster_devices(self, stage: int) -> tuple[int, ...]:
@@ -193,6 +240,17 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             positions = (*positions, *(self.pipeline - 1 - position for position in positions))
         found = dict.fromkeys(device for position in positions for device in self.devices_at(position))
         return tuple(found)
+
+    @property
+    def named_degrees(self) -> str:
+        """The degrees of every kind of parallelism; those of context and experts where they are above 1."""
+        found = (
+            f"data-parallel {self.data_parallel} × pipeline {self.pipeline} × tensor-parallel "
+            f"{self.tensor_parallel}"
+        )
+        for kind, degree in (("context", self.context_parallel), ("expert", self.expert_parallel)):
+            found += f" × {kind}-parallel {degree}" if degree > 1 else ""
+        return found
 
     @property
     def device_names(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import get_args
 
 from tessel.errors import ScheduleError
 from tessel.planning.layout import Layout, PlacementName
+from tessel.profiles.profile import Degrees
 
 CustomPlacement = tuple[int, ...]
 """The device, within one pipeline, of each stage of a chain; see `tessel.planning.candidates.families`."""
@@ -32,6 +33,8 @@ class PlanOptions:
         data_parallel: that degree alone; None for every one that divides the devices. The same holds for
         pipeline: devices of one pipeline,
         tensor_parallel: devices over which layers are split, of those that the profile has,
+        context_parallel: devices over which sequences are split, likewise,
+        expert_parallel: devices over which routed experts are divided, likewise,
         micro_batch: samples of a micro-batch, of those that the profile has, and
         chunks: stages per device.
         baselines: whether to compute the rows to compare with.
@@ -48,6 +51,8 @@ class PlanOptions:
     data_parallel: int | None = None
     pipeline: int | None = None
     tensor_parallel: int | None = None
+    context_parallel: int | None = None
+    expert_parallel: int | None = None
     micro_batch: int | None = None
     chunks: int | None = None
     baselines: bool = True
@@ -63,7 +68,11 @@ class PlanOptions:
                     f"there is no placement {placement!r}; there are {', '.join(NAMED_PLACEMENTS)}, or give "
                     "the device of each stage"
                 )
-        for name in ("data_parallel", "pipeline", "tensor_parallel", "micro_batch", "chunks", "max_chunks"):
+        for name in ("data_parallel", "pipeline", *Degrees._fields, "chunks", "max_chunks"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ScheduleError(f"{name} is {value}, and it is at least 1; leave it out for any")
+
+    def allows(self, degrees: Degrees) -> bool:
+        """Whether a table of the profile may be chosen."""
+        return all(getattr(self, name) in (None, value) for name, value in degrees._asdict().items())

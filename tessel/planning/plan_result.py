@@ -47,14 +47,14 @@ class PlannedStep:
         parts = [
             f"{layout.data_parallel} × data" if layout.data_parallel > 1 else "",
             f"{layout.tensor_parallel} × tensor" if layout.tensor_parallel > 1 else "",
+            f"{layout.context_parallel} × context" if layout.context_parallel > 1 else "",
+            f"{layout.expert_parallel} × expert" if layout.expert_parallel > 1 else "",
             f"{layout.pipeline} × pipeline",
         ]
-        chunks = f" of {layout.chunks} chunks" if layout.chunks > 1 else ""
-        if layout.branch_devices:
-            chunks = f" of {layout.branch_devices} + {layout.pipeline - layout.branch_devices} devices"
+        order = "an order of ours" if self.order == SEARCHED else self.order
         return (
-            f"{', '.join(part for part in parts if part)}, {layout.placement}{chunks}, "
-            f"{layout.micro_batches} micro-batches of {layout.micro_batch}, {self.order}"
+            f"{', '.join(part for part in parts if part)}, {layout.placement_words}, "
+            f"{layout.micro_batches} micro-batches of {layout.micro_batch}, {order}"
         )
 
 

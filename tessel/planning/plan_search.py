@@ -295,7 +295,7 @@ class PlanSearch:
         untried = {
             replace(family, device_order=by_speed)
             for family in self.families
-            if not tries_every_order(cluster, family.data_parallel * family.tensor_parallel)
+            if not tries_every_order(cluster, family.width)
         }
         for family in sorted(untried, key=repr):
             bound_us = self._bounds_of_layers.of_every_cut(

@@ -57,6 +57,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         optimizer: a key of `OPTIMIZERS`.
         runtime: a key of `RUNTIMES`; of version 1, the one whose hops its schedule has.
         sharding: what replicas divide among them: one of `SHARDINGS`.
+        offload: what lies in the memory of the hosts: one of `OFFLOADS`.
         layout: degrees, cuts and which device runs which stage.
         schedule: of one pipeline; its placement counts memory in bytes.
         order: the rule that made the order, or `searched`.
@@ -73,6 +74,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     optimizer: str
     runtime: str = OVERLAPPED.name
     sharding: str = "none"
+    offload: str = "none"
     layout: Layout
     schedule: Schedule
     order: str
@@ -101,6 +103,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             optimizer=job.optimizer.name,
             runtime=job.runtime.name,
             sharding=job.sharding,
+            offload=job.offload,
             layout=best.layout,
             schedule=best.schedule,
             order=best.order,
@@ -138,6 +141,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             optimizer=OPTIMIZERS[self.optimizer],
             runtime=RUNTIMES[self.runtime],
             sharding=self.sharding,
+            offload=self.offload,
         )
 
     @property
@@ -151,11 +155,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     @property
     def title(self) -> str:
         """The model, and how the devices are used."""
-        layout = self.layout
-        return (
-            f"{self.profile.name}, data-parallel {layout.data_parallel} × pipeline {layout.pipeline} × "
-            f"tensor-parallel {layout.tensor_parallel}"
-        )
+        return f"{self.profile.name}, {self.layout.named_degrees}"
 
 
 def load_saved_plan(path: str | os.PathLike[str]) -> SavedPlan:

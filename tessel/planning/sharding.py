@@ -16,8 +16,14 @@ tests/tessel/planning/costs/test_sharding.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from tessel.planning.cluster import Optimizer
+
+_Bytes = TypeVar("_Bytes", float, npt.NDArray[np.float64])
 
 SHARDINGS = ("none", "optimizer", "gradients", "parameters")
 """What is divided over replicas, each with all before it."""
@@ -35,12 +41,32 @@ class Shares:
         trained: bytes of gradients and state, for each byte of trained weights.
         gathered: bytes beside them for each byte of the largest layer's weights.
         gradient: bytes beside them for each byte of the largest layer's trained weights.
+        experts: the same of routed experts, which have replicas of their own; as all others if None.
     """
 
     weights: float
     trained: float
     gathered: float = 0.0
     gradient: float = 0.0
+    experts: Shares | None = None
+
+    def held(self, weights: _Bytes, trained: _Bytes, experts: _Bytes, expert_trained: _Bytes) -> _Bytes:
+        """Return what is held throughout.
+
+        Args:
+            weights: bytes of weights, experts included.
+            trained: of these, bytes that are trained.
+            experts: of the weights, those of routed experts.
+            expert_trained: of these, bytes that are trained.
+        """
+        own = self.experts or self
+        held = self.weights * (weights - experts) + self.trained * (trained - expert_trained)
+        return held + own.weights * experts + own.trained * expert_trained
+
+    @property
+    def divides_experts(self) -> bool:
+        """Whether experts are whole only while their layer runs, where other weights are."""
+        return self.experts is None or bool(self.experts.gathered or self.experts.gradient)
 
 
 def shares_of(sharding: str, optimizer: Optimizer | None, replicas: int) -> Shares:
@@ -52,7 +78,7 @@ def shares_of(sharding: str, optimizer: Optimizer | None, replicas: int) -> Shar
         replicas: over which it is divided.
     """
     level = SHARDINGS.index(sharding) if replicas > 1 else 0
-    weights = 1 / replicas if level >= 3 else 1.0
+    weights = (1.0 if optimizer is None else optimizer.weight_ratio) / (replicas if level >= 3 else 1)
     gathered = float(GATHERED_LAYERS) if level >= 3 else 0.0
     if optimizer is None:
         return Shares(weights=weights, trained=0.0, gathered=gathered)

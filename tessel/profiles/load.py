@@ -7,7 +7,7 @@ contract for all, in tests/tessel/profiles/test_readers.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,12 @@ from tessel.profiles import aceso, metis, neusight, pipedream, sailor, table, tu
 from tessel.profiles.figures import decode_json, refusal
 from tessel.profiles.profile import Profile
 from tessel.profiles.reading import Reading
+from tessel.profiles.traces.kineto import read_kineto
+from tessel.profiles.traces.load import is_trace_file, load_trace, read_text, trace_files
+from tessel.profiles.traces.logs import is_log, read_log
+from tessel.profiles.traces.nvtx import is_nvtx, read_nvtx
+from tessel.profiles.traces.ranges import Trace
+from tessel.profiles.traces.trace_profile import profile_of_trace
 
 FOLDER_FILES = ("profile.json", "graph.txt", "plan.json")
 """What a folder stands for, where one of these lies in it."""
@@ -39,6 +45,11 @@ class ProfileFormat:
     read: Callable[[Path, bytes], Reading]
 
 
+def _of_trace(read: Callable[[Path, bytes], Trace]) -> Callable[[Path, bytes], Reading]:
+    """Return what reads the profile that a trace is."""
+    return lambda path, text: Reading(profile_of_trace(read(path, text), path), says_micro_batch=False)
+
+
 FORMATS = MappingProxyType(
     {
         "csv": ProfileFormat("table as CSV", table.read_csv),
@@ -51,6 +62,11 @@ FORMATS = MappingProxyType(
         "plan": ProfileFormat("plan of tessel tune", tuned_plan.read_plan),
         "saved-plan": ProfileFormat("plan of tessel plan", tuned_plan.read_saved),
         "stages": ProfileFormat("document of tessel stages", tuned_plan.read_stages),
+        "trace": ProfileFormat(
+            "trace of PyTorch's profiler", _of_trace(lambda path, text: read_kineto(path, {path: text}))
+        ),
+        "nvtx": ProfileFormat("report of NVTX ranges", _of_trace(read_nvtx)),
+        "log": ProfileFormat("log of a training job", read_log),
     }
 )
 """Every format by its name."""
@@ -63,32 +79,37 @@ def load_profile(
     entry: str | None = None,
     num_layers: int | None = None,
     micro_batch: int | None = None,
-    tensor_parallel: int | None = None,
+    **degrees: int | None,
 ) -> Profile:
     """Read a profile.
 
     Args:
-        path: a file, or a folder that holds a `profile.json`, `graph.txt` or `plan.json`. Formats that keep a
-            file for each micro-batch size are given one of these.
+        path: a file, or a folder that holds a `profile.json`, `graph.txt` or `plan.json`, or one trace
+            of each rank. Formats that keep a file for each micro-batch size are given one of these.
         format_name: a key of `FORMATS`; detected by content where None.
         entry: which profile of a file that holds several, as `MODEL/GPU`.
         num_layers: layers of the model, first and last included, where the file holds one repeated block.
         micro_batch: samples of a micro-batch: what the figures were measured at where the file does not say,
             else the one size to keep.
-        tensor_parallel: the one degree to keep.
+        **degrees: the one degree of each kind to keep, by the name of its column, such as `tensor_parallel`.
 
     Raises:
         DocumentError: the file cannot be read, or is no profile; the message names file, row and remedy.
     """
-    path = _file_of(Path(path))
+    path = Path(path)
+    if _is_folder_of_traces(path):
+        profile = profile_of_trace(load_trace(path), path)
+        reading = Reading(profile, says_micro_batch=False)
+        return _only(_with_num_layers(reading, num_layers, path), reading, micro_batch, degrees, path)
+    path = _file_of(path)
     return profile_of_text(
         path,
-        read_document(path),
+        read_text(path) if is_trace_file(path) else read_document(path),
         format_name=format_name,
         entry=entry,
         num_layers=num_layers,
         micro_batch=micro_batch,
-        tensor_parallel=tensor_parallel,
+        **degrees,
     )
 
 
@@ -100,7 +121,7 @@ def profile_of_text(
     entry: str | None = None,
     num_layers: int | None = None,
     micro_batch: int | None = None,
-    tensor_parallel: int | None = None,
+    **degrees: int | None,
 ) -> Profile:
     """Return the profile of a text, which messages call by its path; see `load_profile`.
 
@@ -117,7 +138,7 @@ def profile_of_text(
         read = partial(sailor.read, entry=entry)
     reading = read(path, text)
     profile = _with_num_layers(reading, num_layers, path)
-    return _only(profile, reading, micro_batch, tensor_parallel, path)
+    return _only(profile, reading, micro_batch, degrees, path)
 
 
 def detect_format(path: Path, text: bytes) -> str:
@@ -126,6 +147,8 @@ def detect_format(path: Path, text: bytes) -> str:
     Raises:
         DocumentError: it is in none.
     """
+    if text.lstrip()[:1] != b"{" and is_log(text.decode()):
+        return "log"
     if text.lstrip()[:1] in (b"{", b"["):
         return _format_of_json(path, text)
     header = next(
@@ -137,7 +160,7 @@ def detect_format(path: Path, text: bytes) -> str:
         return "aceso"
     if "fw_latency" in header and "bw_latency" in header:
         return "neusight"
-    return "csv"
+    return "nvtx" if is_nvtx(header) else "csv"
 
 
 def _format_of_json(path: Path, text: bytes) -> str:
@@ -156,6 +179,7 @@ def _format_of_json(path: Path, text: bytes) -> str:
 
 
 _KEYS = {
+    "trace": {"traceEvents"},
     "json": {"layers"},
     "plan": {"stages", "schedule"},
     "saved-plan": {"profile", "layout"},
@@ -164,6 +188,14 @@ _KEYS = {
     "neusight": {"num_layer", "fw_latency"},
 }
 """Keys that tell a JSON document's format."""
+
+
+def _is_folder_of_traces(path: Path) -> bool:
+    return (
+        path.is_dir()
+        and not any((path / name).is_file() for name in FOLDER_FILES)
+        and bool(trace_files(path))
+    )
 
 
 def _file_of(path: Path) -> Path:
@@ -177,7 +209,8 @@ def _file_of(path: Path) -> Path:
     found = next((path / name for name in FOLDER_FILES if (path / name).is_file()), None)
     if found is None:
         raise DocumentError(
-            f"{path} is a folder without {', '.join(FOLDER_FILES)}, and a profile is a file; name one in it"
+            f"{path} is a folder without {', '.join(FOLDER_FILES)} or traces, and a profile is a file; name "
+            "one in it"
         )
     return found
 
@@ -198,16 +231,15 @@ def _with_num_layers(reading: Reading, num_layers: int | None, path: Path) -> Pr
 
 
 def _only(
-    profile: Profile, reading: Reading, micro_batch: int | None, tensor_parallel: int | None, path: Path
+    profile: Profile, reading: Reading, micro_batch: int | None, degrees: Mapping[str, int | None], path: Path
 ) -> Profile:
-    """Return the profile at one micro-batch size and degree alone, where they are given."""
+    """Return the profile at one micro-batch size and one degree of a kind alone, where they are given."""
     tables = profile.tables
     if micro_batch is not None and not reading.says_micro_batch:
         tables = tuple(msgspec.structs.replace(each, micro_batch=micro_batch) for each in tables)
-    for title, wanted, name in (
-        ("micro-batch size", micro_batch, "micro_batch"),
-        ("tensor-parallel degree", tensor_parallel, "tensor_parallel"),
-    ):
+    wanted_by_name = {"micro_batch": micro_batch, **degrees}
+    for name, wanted in wanted_by_name.items():
+        title = "micro-batch size" if name == "micro_batch" else f"{name.replace('_', '-')} degree"
         kept = tuple(each for each in tables if wanted in (None, getattr(each, name)))
         if not kept:
             known = ", ".join(str(value) for value in sorted({getattr(each, name) for each in tables}))

@@ -4,8 +4,9 @@ Layers stand in model order and form a chain: what a layer hands on goes to the 
 graph is read as the chain of its topological order, where `boundary_bytes` counts every tensor that is alive
 across the cut behind the layer. Of a graph of two branches that meet, such as two towers, a profile says
 where they stand in the chain, so that they can also run side by side. Costs are of one micro-batch on one
-device (or, with a tensor-parallel degree above 1, on each device of the group, their collectives included). A
-profile says nothing about the cluster: links, memory and the number of devices are the planner's.
+device (or, with a tensor-, context- or expert-parallel degree above 1, on each device of the group, their
+collectives included). A profile says nothing about the cluster: links, memory and the number of devices are
+the planner's.
 
 Checked in tests/tessel/profiles/test_profile.py.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -53,6 +54,8 @@ class StageCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         trained_bytes: of these, bytes that have gradients and optimizer state; None: all of them, or none
             where the backward yields no gradients of weights.
         reduced_bytes: bytes of trained weights whose gradients are summed over replicas; None: all.
+        expert_bytes: of the weights, bytes of routed experts, which expert parallelism divides; they are
+            trained and reduced in the same share as the rest of the layer.
         saved_bytes: bytes kept from forward to backward; of inference, to the end of the step, as a part of a
             cache of keys and values is.
         saved_for_weight_bytes: of a split backward, bytes kept from its input half to its weight half; None
@@ -72,6 +75,7 @@ class StageCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     weight_bytes: int = 0
     trained_bytes: int | None = None
     reduced_bytes: int | None = None
+    expert_bytes: int = 0
     saved_bytes: int = 0
     saved_for_weight_bytes: int | None = None
     peak_bytes: int = 0
@@ -89,6 +93,7 @@ class StageCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             ("relayed_bytes", "boundary_bytes"),
             ("trained_bytes", "weight_bytes"),
             ("reduced_bytes", "weight_bytes"),
+            ("expert_bytes", "weight_bytes"),
         ):
             if (getattr(self, part) or 0) > getattr(self, whole):
                 raise ScheduleError(
@@ -117,6 +122,11 @@ class StageCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def summed_bytes(self) -> int:
         """Bytes of trained weights whose gradients are summed over replicas."""
         return self.updated_bytes if self.reduced_bytes is None else self.reduced_bytes
+
+    @property
+    def expert_ratio(self) -> float:
+        """Share of the weights that are routed experts."""
+        return self.expert_bytes / self.weight_bytes if self.expert_bytes else 0.0
 
     @property
     def is_splittable(self) -> bool:
@@ -151,12 +161,45 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ScheduleError("a layer has an empty name; give each layer a name of its own")
 
 
-class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The costs of every layer at one micro-batch size and one tensor-parallel degree.
+class Degrees(NamedTuple):
+    """Micro-batch size and degrees of parallelism within a layer, each at least 1.
 
     Attributes:
         micro_batch: samples of a micro-batch.
         tensor_parallel: devices over which each layer is split.
+        context_parallel: devices over which the sequence of each sample is split.
+        expert_parallel: devices over which the routed experts are divided.
+    """
+
+    micro_batch: int
+    tensor_parallel: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        found = f"micro-batch size {self.micro_batch} with tensor-parallel degree {self.tensor_parallel}"
+        for kind, degree in (("context", self.context_parallel), ("expert", self.expert_parallel)):
+            found += f", {kind}-parallel degree {degree}" if degree > 1 else ""
+        return found
+
+    def __str__(self) -> str:
+        """Name the degrees as sums of them are listed: `1 × 8`, and those of context and experts above 1."""
+        found = f"{self.micro_batch} × {self.tensor_parallel}"
+        for kind, degree in (("context", self.context_parallel), ("expert", self.expert_parallel)):
+            found += f" × {kind} {degree}" if degree > 1 else ""
+        return found
+
+
+class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The costs of every layer at one micro-batch size and one degree of each kind of parallelism.
+
+    Attributes:
+        micro_batch: samples of a micro-batch.
+        tensor_parallel: devices over which each layer is split.
+        context_parallel: devices over which the sequence of each sample is split.
+        expert_parallel: devices over which the routed experts are divided.
         costs: one a layer, in model order.
         intervals: where the times are predicted, one a layer: the interval that holds a time with
             probability 0.9, as shares of it; empty where they were measured.
@@ -164,6 +207,8 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     micro_batch: int
     tensor_parallel: int
+    context_parallel: int = 1
+    expert_parallel: int = 1
     costs: tuple[StageCosts, ...]
     intervals: tuple[tuple[float, float], ...] = ()
 
@@ -178,6 +223,11 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                     f"the interval {low:g} to {high:g} does not hold 1; give shares of the predicted time, "
                     f"of at most {MAX_FACTOR:g}"
                 )
+
+    @property
+    def degrees(self) -> Degrees:
+        """Micro-batch size and degrees, which tell the tables of a profile apart."""
+        return Degrees(self.micro_batch, self.tensor_parallel, self.context_parallel, self.expert_parallel)
 
     def at_bound(self, index: int) -> CostTable:
         """Return the table with all times at the low (0) or high (1) end of their intervals."""
@@ -227,7 +277,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         device: kind of device measured on, empty if unknown.
         notes: a sentence on each thing that its file does not say and that was assumed.
         layers: in model order.
-        tables: one for each micro-batch size and tensor-parallel degree that was measured.
+        tables: one for each micro-batch size and degrees that were measured.
         shards: for each micro-batch size and number of devices over which first and last layer were divided.
         branches: where two branches of the model stand in the chain; None where it has no two that meet.
 
@@ -261,11 +311,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         names = Counter(layer.name for layer in self.layers)
         if twice := next((name for name, count in names.items() if count > 1), None):
             raise ScheduleError(f"two layers are named {twice!r}; give each its own name")
-        keys = Counter((table.micro_batch, table.tensor_parallel) for table in self.tables)
+        keys = Counter(table.degrees for table in self.tables)
         if again := next((key for key, count in keys.items() if count > 1), None):
-            raise ScheduleError(
-                f"micro-batch size {again[0]} with tensor-parallel degree {again[1]} is given twice; keep one"
-            )
+            raise ScheduleError(f"{again.title} is given twice; keep one")
         for table in self.tables:
             self._check_table(table)
         if len({table.costs[0].joint_backward_us is None for table in self.tables}) > 1:
@@ -284,7 +332,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Raises:
             ScheduleError: it does not.
         """
-        whole = {table.micro_batch for table in self.tables if table.tensor_parallel == 1}
+        whole = {table.micro_batch for table in self.tables if table.degrees[1:] == (1, 1, 1)}
         keys = [(table.micro_batch, table.shards) for table in self.shards]
         for table in self.shards:
             where = f"the shards at micro-batch size {table.micro_batch} over {table.shards} devices"
@@ -305,12 +353,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Raises:
             ScheduleError: it does not.
         """
-        if table.micro_batch < 1 or table.tensor_parallel < 1:
-            raise ScheduleError(
-                f"micro-batch size {table.micro_batch} with tensor-parallel degree {table.tensor_parallel} "
-                "is impossible; each is at least 1"
-            )
-        where = f"micro-batch size {table.micro_batch}, tensor-parallel degree {table.tensor_parallel}"
+        where = table.degrees.title
+        if min(table.degrees) < 1:
+            raise ScheduleError(f"{where} is impossible; each is at least 1")
         if len(table.costs) != len(self.layers):
             raise ScheduleError(
                 f"{where} has {len(table.costs)} layers, and the profile {len(self.layers)}; give each a row"
@@ -341,20 +386,30 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """The micro-batch sizes that were measured, ascending."""
         return tuple(sorted({table.micro_batch for table in self.tables}))
 
-    def costs(self, *, micro_batch: int, tensor_parallel: int = 1) -> tuple[StageCosts, ...]:
-        """Return the costs of every layer, in model order.
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer has routed experts."""
+        return any(cost.expert_bytes for table in self.tables for cost in table.costs)
+
+    def costs(
+        self,
+        *,
+        micro_batch: int,
+        tensor_parallel: int = 1,
+        context_parallel: int = 1,
+        expert_parallel: int = 1,
+    ) -> tuple[StageCosts, ...]:
+        """Return the costs of every layer, in model order; arguments as in `Degrees`.
 
         Raises:
-            ScheduleError: this pair was not measured.
+            ScheduleError: these were not measured together.
         """
+        wanted = Degrees(micro_batch, tensor_parallel, context_parallel, expert_parallel)
         for table in self.tables:
-            if (table.micro_batch, table.tensor_parallel) == (micro_batch, tensor_parallel):
+            if table.degrees == wanted:
                 return table.costs
-        measured = ", ".join(f"{table.micro_batch} × {table.tensor_parallel}" for table in self.tables)
-        raise ScheduleError(
-            f"the profile has no micro-batch size {micro_batch} with tensor-parallel degree "
-            f"{tensor_parallel}; it has {measured}"
-        )
+        measured = ", ".join(str(table.degrees) for table in self.tables)
+        raise ScheduleError(f"the profile has no {wanted.title}; it has {measured}")
 
     def costs_with_shards(self, *, micro_batch: int, shards: int) -> tuple[StageCosts, ...]:
         """Return the costs of every layer where first and last are divided over so many devices.
@@ -371,17 +426,14 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             f"{micro_batch}; measure them, or use another placement"
         )
 
-    def costs_of_branches(
-        self, *, micro_batch: int, tensor_parallel: int, joined: int
-    ) -> tuple[StageCosts, ...]:
+    def costs_of_branches(self, degrees: Degrees, *, joined: int) -> tuple[StageCosts, ...]:
         """Return the costs of every layer where branches run side by side.
 
         A branch hands on what is its own, and what joins them is divided over more devices.
 
         Args:
-            micro_batch: samples of a micro-batch.
-            tensor_parallel: devices over which each layer of a branch is split.
-            joined: the same of the layers that join them.
+            degrees: of the layers of a branch.
+            joined: devices over which each layer that joins them is split.
 
         Raises:
             ScheduleError: the model has no branches, or a degree was not measured.
@@ -389,8 +441,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if self.branches is None:
             raise ScheduleError(f"{self.name} has no two branches that meet; use another placement")
         at = self.branches.joined
-        apart = self.costs(micro_batch=micro_batch, tensor_parallel=tensor_parallel)[:at]
-        together = self.costs(micro_batch=micro_batch, tensor_parallel=joined)[at:]
+        apart = self.costs(**degrees._asdict())[:at]
+        together = self.costs(**degrees._replace(tensor_parallel=joined)._asdict())[at:]
         own = (
             msgspec.structs.replace(
                 cost, boundary_bytes=cost.boundary_bytes - cost.relayed_bytes, relayed_bytes=0

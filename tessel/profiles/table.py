@@ -4,9 +4,10 @@
     embed,0.3,1.1,,1.1,600,20,16
 
 Units stand in the names of the columns, so that `forward_us` or `weights_gib` are read as what they say. Rows
-stand in model order; with the columns `micro_batch` and `tensor_parallel` they repeat for each value. What is
-left blank is unknown, except for one half of a backward whose other half is given: that is 0, as of a first
-layer, which needs no gradient of its input. Checked in tests/tessel/profiles/test_table.py.
+stand in model order; with the columns `micro_batch`, `tensor_parallel`, `context_parallel` and
+`expert_parallel` they repeat for each combination that was measured. What is left blank is unknown, except
+for one half of a backward whose other half is given: that is 0, as of a first layer, which needs no gradient
+of its input. Checked in tests/tessel/profiles/test_table.py.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tessel.documents import save_document
 from tessel.errors import ScheduleError
 from tessel.names import name_of_path
 from tessel.profiles.figures import decode_json, make_cost, read_count, read_number, refusal
-from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
+from tessel.profiles.profile import CostTable, Degrees, Layer, Profile, StageCosts
 from tessel.profiles.reading import Reading
 
 SCHEMA_VERSION = 1
@@ -43,6 +44,7 @@ _SIZES = {
     "weights": "weight_bytes",
     "trained": "trained_bytes",
     "reduced": "reduced_bytes",
+    "expert": "expert_bytes",
     "saved": "saved_bytes",
     "saved_for_weight": "saved_for_weight_bytes",
     "peak": "peak_bytes",
@@ -53,7 +55,7 @@ _US = {"us": 1.0, "ms": 1e3, "s": 1e6}
 _BYTES = {"bytes": 1.0, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "kb": 1e3, "mb": 1e6, "gb": 1e9}
 
 _TEXTS = ("layer", "tie")
-_COUNTS = ("micro_batch", "tensor_parallel")
+_COUNTS = Degrees._fields
 _USUAL_COLUMNS = "layer,forward_ms,backward_ms,weights_mib,saved_mib,boundary_mib"
 
 COLUMNS = {
@@ -307,7 +309,7 @@ def _read_rows(
     """
     if not rows:
         raise refusal(path, "", "it has no layers", "give one row for each layer, in model order")
-    groups: dict[tuple[int, int], dict[str, _Row]] = {}
+    groups: dict[Degrees, dict[str, _Row]] = {}
     for row in rows:
         name = _text(row, "layer", path)
         if not name:
@@ -316,13 +318,13 @@ def _read_rows(
         for key in _COUNTS:
             if key in header and key not in row.values:
                 raise refusal(path, row.place, f"{key} is blank", "give it in every row, or in none")
-        group = groups.setdefault((keys[0], keys[1]), {})
+        group = groups.setdefault(Degrees(*keys), {})
         if name in group:
             raise refusal(
                 path,
                 row.place,
                 f"the layer {name!r} stands already in {group[name].place}",
-                "give each layer one row, or tell them apart by micro_batch and tensor_parallel",
+                f"give each layer one row, or tell them apart by {', '.join(_COUNTS)}",
             )
         group[name] = row
     return Reading(
@@ -330,21 +332,16 @@ def _read_rows(
     )
 
 
-def _profile(
-    groups: Mapping[tuple[int, int], Mapping[str, _Row]], path: Path, *, model: str, device: str
-) -> Profile:
+def _profile(groups: Mapping[Degrees, Mapping[str, _Row]], path: Path, *, model: str, device: str) -> Profile:
     first = next(iter(groups.values()))
     names = list(first)
     ties = [_text(row, "tie", path) for row in first.values()]
     tables = []
-    for (micro_batch, tensor_parallel), group in groups.items():
-        where = f"micro-batch size {micro_batch} and tensor-parallel degree {tensor_parallel}"
-        _check_same_layers(names, ties, group, path, where)
+    for degrees, group in groups.items():
+        _check_same_layers(names, ties, group, path, degrees.title)
         costs = tuple(_cost(row, path) for row in group.values())
         _check_backwards(costs, list(group.values()), path)
-        tables.append(
-            CostTable(micro_batch=micro_batch, tensor_parallel=tensor_parallel, costs=costs),
-        )
+        tables.append(CostTable(**degrees._asdict(), costs=costs))
     layers = tuple(_layer(row, path) for row in first.values())
     try:
         return Profile(name=model, device=device, layers=layers, tables=tuple(tables))
@@ -373,7 +370,7 @@ def _check_same_layers(
                 path,
                 row.place,
                 f"the layer {found!r} stands where {name!r} is expected at {where}",
-                "give the same layers in the same order for every micro_batch and tensor_parallel",
+                "give the same layers in the same order for every micro_batch and degree",
             )
         if _text(row, "tie", path) != tie:
             raise refusal(
@@ -385,7 +382,7 @@ def _check_same_layers(
             path,
             last.place,
             f"{where} ends after {len(group)} layers, and the first has {len(names)}",
-            "give every layer a row for every micro_batch and tensor_parallel",
+            "give every layer a row for every micro_batch and degree",
         )
 
 
@@ -454,11 +451,17 @@ def _check_backwards(costs: Sequence[StageCosts], rows: Sequence[_Row], path: Pa
 
 
 def _rows_of(profile: Profile) -> Iterable[dict[str, str | float | int | None]]:
-    """Yield the rows of the table, every column in each."""
+    """Yield the rows of the table, every column in each; of context and experts only where there are any."""
+    left_out = set() if profile.has_experts else {"expert_mib"}
+    for name in ("context_parallel", "expert_parallel"):
+        if all(getattr(table, name) == 1 for table in profile.tables):
+            left_out.add(name)
     for table in profile.tables:
         for layer, cost in zip(profile.layers, table.costs, strict=True):
             row: dict[str, str | float | int | None] = {"layer": layer.name}
             for column in WRITTEN:
+                if column in left_out:
+                    continue
                 name, factor = COLUMNS[column]
                 value = getattr(cost, name)
                 # Bytes are divided by a power of two, which is exact; times have digits that only the
@@ -466,8 +469,7 @@ def _rows_of(profile: Profile) -> Iterable[dict[str, str | float | int | None]]:
                 is_exact = name.endswith("_bytes")
                 row[column] = None if value is None else _written(value / factor, is_exact=is_exact)
             row["tie"] = layer.tie
-            row["micro_batch"] = table.micro_batch
-            row["tensor_parallel"] = table.tensor_parallel
+            row |= {name: value for name, value in table.degrees._asdict().items() if name not in left_out}
             yield row
 
 

@@ -4,11 +4,14 @@
     write_table(rows, "profile.csv", model="my model")
 
 Hooks keep what each layer is given in one run of `step`; then every layer runs alone, forward and backward,
-and is timed by CUDA events, or by a clock on the CPU. Saved bytes are those of the distinct storages that
-autograd packs, parameters left out. The input half of a backward is measured as the gradient of the layer's
-inputs alone; the weight half is what the joint backward takes beyond that. What is left out: work between the
-layers, such as a loss that is in none of them (`coverage` says how much), and overlap of one layer with the
-next. In a distributed job, call it on every rank alike: collectives of tensor parallelism are then included.
+and is timed by CUDA events, or by a clock on the CPU. Layers take turns in every round, so that a machine
+that is busy for a while is so for all of them. Saved bytes are those of the distinct storages that autograd
+packs, parameters left out. The input half of a backward is measured as the gradient of the layer's inputs
+alone; the weight half is what the joint backward of the same round takes beyond that. Layers that are alike
+and differ by more than their rounds do are warned about: the machine was busy, or one does other work. What
+is left out: work between the layers, such as a loss that is in none of them (`coverage` says how much), and
+overlap of one layer with the next. In a distributed job, call it on every rank alike: collectives of tensor
+parallelism are then included.
 Checked in tests/tessel/profiles/test_torch_hooks.py.
 """
 
@@ -20,6 +23,7 @@ import os
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +34,9 @@ import torch
 from torch import Tensor, nn
 
 MIB = 2**20
+
+WARM_UPS = 2
+"""Rounds that are not timed."""
 
 COLUMNS = (
     "layer",
@@ -76,6 +83,9 @@ def measure_layers(
         micro_batch: samples that `step` runs.
         tensor_parallel: devices over which each layer is split.
 
+    Warns:
+        UserWarning: layers that are alike took times that differ beyond their spread.
+
     Raises:
         ValueError: a layer is not run by `step`, or its result has no gradient.
     """
@@ -83,10 +93,14 @@ def measure_layers(
         raise ValueError(f"repeats is {repeats}; time each layer at least once")
     calls = _calls(layers, step)
     ties = _ties(layers)
+    runs = {name: _Run(name, layer, calls[name]) for name, layer in layers.items()}
+    times = _timed(runs, repeats)
+    for warning in _unlike(runs, times):
+        warnings.warn(warning, stacklevel=2)
     rows = []
-    for name, layer in layers.items():
+    for name, run in runs.items():
         row: Row = {"layer": name}
-        row |= _measured(name, layer, calls[name], repeats)
+        row |= _figures(run, times[name])
         row |= {"tie": ties.get(name, ""), "micro_batch": micro_batch, "tensor_parallel": tensor_parallel}
         rows.append(row)
     return rows
@@ -189,46 +203,113 @@ def _ties(layers: Mapping[str, nn.Module]) -> dict[str, str]:
     return {name: tie for name, (_, tie) in ties.items()}
 
 
-def _measured(name: str, layer: nn.Module, call: _Call, repeats: int) -> Row:
-    """Return the figures of one layer.
+@dataclass(slots=True)
+class _Times:
+    """Milliseconds of a layer, one a round; `backward` and `backward_input` of a round belong together."""
 
-    Raises:
-        ValueError: its result has no gradient.
-    """
-    parameters = [each for each in layer.parameters() if each.requires_grad]
-    device = next((each.device for each in _tensors((call, *layer.parameters()))), torch.device("cpu"))
-    saved = _SavedBytes({each.untyped_storage().data_ptr() for each in layer.parameters()})
-    run = _Run(layer, call, device)
-    with saved.counted():
-        outputs = run.forward()
-    if not any(each.requires_grad for each in outputs):
-        raise ValueError(f"the result of the layer {name!r} has no gradient; train it, or leave it out")
-    boundary = sum(_num_bytes(each) for each in outputs)
-    del outputs
-    forward_ms = _median_ms(run.forward, device, repeats)
-    backward_ms = run.median_backward_ms((*run.inputs, *parameters), repeats)
-    input_ms = run.median_backward_ms(run.inputs, repeats) if run.inputs else 0.0
-    weight_ms = max(0.0, backward_ms - input_ms) if parameters else 0.0
+    forward: list[float]
+    backward: list[float]
+    backward_input: list[float]
+
+    @property
+    def backward_weight(self) -> list[float]:
+        """What each joint backward took beyond its input half."""
+        return [joint - half for joint, half in zip(self.backward, self.backward_input, strict=True)]
+
+
+def _timed(runs: Mapping[str, _Run], repeats: int) -> dict[str, _Times]:
+    """Return the times of each layer, the layers taking turns in each round."""
+    times = {name: _Times([], [], []) for name in runs}
+    for number in range(repeats + WARM_UPS):
+        for name, run in runs.items():
+            found = run.round_ms()
+            if number >= WARM_UPS:
+                for kept, taken in zip(
+                    (times[name].forward, times[name].backward, times[name].backward_input),
+                    found,
+                    strict=True,
+                ):
+                    kept.append(taken)
+    return times
+
+
+def _unlike(runs: Mapping[str, _Run], times: Mapping[str, _Times]) -> Iterator[str]:
+    """Yield a sentence for each set of layers that are alike and took other times."""
+    alike: dict[object, list[str]] = {}
+    for name, run in runs.items():
+        alike.setdefault(run.kind, []).append(name)
+    for names in alike.values():
+        for figure in ("forward", "backward"):
+            taken = {name: getattr(times[name], figure) for name in names}
+            low = min(names, key=lambda name: statistics.median(taken[name]))
+            high = max(names, key=lambda name: statistics.median(taken[name]))
+            apart = statistics.median(taken[high]) - statistics.median(taken[low])
+            noise = max(_spread(taken[low]) + _spread(taken[high]), 0.1 * statistics.median(taken[low]))
+            if apart > noise:
+                yield (
+                    f"layers {low!r} and {high!r} are alike, and a {figure} took "
+                    f"{statistics.median(taken[low]):.3g} and {statistics.median(taken[high]):.3g} ms, more "
+                    "apart than their rounds; measure again on an idle machine, or find out what differs"
+                )
+                break
+
+
+def _spread(times: Sequence[float]) -> float:
+    """Return half the width of the middle half of some times."""
+    if len(times) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(times, n=4)
+    return (high - low) / 2
+
+
+def _figures(run: _Run, times: _Times) -> Row:
+    """Return the figures of one layer's row."""
+    backward_ms = statistics.median(times.backward)
+    weight_ms = max(0.0, statistics.median(times.backward_weight)) if run.parameters else 0.0
     return {
-        "forward_ms": _rounded(forward_ms),
+        "forward_ms": _rounded(statistics.median(times.forward)),
         "backward_ms": _rounded(backward_ms),
-        "backward_input_ms": _rounded(backward_ms if not parameters else input_ms),
+        "backward_input_ms": _rounded(
+            statistics.median(times.backward_input) if run.parameters else backward_ms
+        ),
         "backward_weight_ms": _rounded(weight_ms),
-        "weights_mib": _mib(sum(_num_bytes(each) for each in set(layer.parameters()))),
-        "saved_mib": _mib(saved.total),
-        "peak_mib": _mib(run.peak_bytes(parameters, saved.total)),
-        "boundary_mib": _mib(boundary),
+        "weights_mib": _mib(run.weight_bytes),
+        "saved_mib": _mib(run.saved_bytes),
+        "peak_mib": _mib(run.peak_bytes()),
+        "boundary_mib": _mib(run.boundary_bytes),
     }
 
 
 class _Run:
-    """Runs one layer alone, on what it was given."""
+    """Runs one layer alone, on what it was given.
 
-    def __init__(self, layer: nn.Module, call: _Call, device: torch.device) -> None:
+    Raises:
+        ValueError: its result has no gradient.
+    """
+
+    def __init__(self, name: str, layer: nn.Module, call: _Call) -> None:
         self._layer = layer
         self._call = call
-        self._device = device
+        self._device = next(
+            (each.device for each in _tensors((call, *layer.parameters()))), torch.device("cpu")
+        )
         self.inputs = tuple(each for each in _tensors(call) if each.requires_grad)
+        self.parameters = [each for each in layer.parameters() if each.requires_grad]
+        self.weight_bytes = sum(_num_bytes(each) for each in set(layer.parameters()))
+        saved = _SavedBytes({each.untyped_storage().data_ptr() for each in layer.parameters()})
+        with saved.counted():
+            outputs = self.forward()
+        if not any(each.requires_grad for each in outputs):
+            raise ValueError(f"the result of the layer {name!r} has no gradient; train it, or leave it out")
+        self.saved_bytes = saved.total
+        self.boundary_bytes = sum(_num_bytes(each) for each in outputs)
+
+    @property
+    def kind(self) -> object:
+        """What layers that are alike have in common: class, saved bytes, and shapes of weights and inputs."""
+        shapes = [(tuple(each.shape), each.dtype) for each in self._layer.parameters()]
+        given = [(tuple(each.shape), each.dtype, each.requires_grad) for each in _tensors(self._call)]
+        return type(self._layer), self.saved_bytes, tuple(shapes), tuple(given)
 
     def forward(self) -> tuple[Tensor, ...]:
         """Return the tensors of the result."""
@@ -244,27 +325,28 @@ class _Run:
         ones = [torch.ones_like(each) for each in with_gradient]
         torch.autograd.grad(with_gradient, tuple(wanted), ones, allow_unused=True)
 
-    def median_backward_ms(self, wanted: Sequence[Tensor], repeats: int) -> float:
-        """Return milliseconds until the gradients of `wanted` are there; 0 where none are."""
-        if not wanted:
-            return 0.0
-        times = []
-        for _ in range(repeats + 2):
-            outputs = self.forward()
-            times.append(_time_ms(lambda given=outputs: self.backward(given, wanted), self._device))  # type: ignore[misc]  # mypy types no defaults of lambdas
-            del outputs
-        return statistics.median(times[2:])
+    def round_ms(self) -> tuple[float, float, float]:
+        """Return milliseconds of a forward, of the joint backward, and of that to the inputs; 0 of none."""
+        kept: list[tuple[Tensor, ...]] = []
+        forward_ms = _time_ms(lambda: kept.append(self.forward()), self._device)
+        joint_ms = self._backward_ms(kept.pop(), (*self.inputs, *self.parameters))
+        if not self.inputs or not self.parameters:
+            return forward_ms, joint_ms, joint_ms if self.inputs else 0.0
+        return forward_ms, joint_ms, self._backward_ms(self.forward(), self.inputs)
 
-    def peak_bytes(self, parameters: Sequence[Tensor], saved_bytes: int) -> int:
+    def _backward_ms(self, outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+        return _time_ms(lambda: self.backward(outputs, wanted), self._device) if wanted else 0.0
+
+    def peak_bytes(self) -> int:
         """Return bytes held only while it runs, beyond saved activations and gradients; 0 where unknown."""
         if self._device.type != "cuda":
             return 0
         torch.cuda.synchronize(self._device)
         before = torch.cuda.memory_allocated(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
-        self.backward(self.forward(), (*self.inputs, *parameters))
+        self.backward(self.forward(), (*self.inputs, *self.parameters))
         held = torch.cuda.max_memory_allocated(self._device) - before
-        return max(0, held - saved_bytes - sum(_num_bytes(each) for each in parameters))
+        return max(0, held - self.saved_bytes - sum(_num_bytes(each) for each in self.parameters))
 
 
 class _SavedBytes:
@@ -296,8 +378,8 @@ class _SavedBytes:
 
 
 def _median_ms(run: Callable[[], object], device: torch.device, repeats: int) -> float:
-    times = [_time_ms(run, device) for _ in range(repeats + 2)]
-    return statistics.median(times[2:])
+    times = [_time_ms(run, device) for _ in range(repeats + WARM_UPS)]
+    return statistics.median(times[WARM_UPS:])
 
 
 def _time_ms(run: Callable[[], object], device: torch.device) -> float:

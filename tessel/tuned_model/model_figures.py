@@ -22,13 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tessel.planning.cluster import OPTIMIZERS, Link
+from tessel.planning.costs.held_bytes import HeldBytes, static_bytes
 from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import (
     Collective,
-    HeldBytes,
     StageFigures,
     halves_replace_joint,
-    static_bytes,
 )
 from tessel.profiles.profile import StageCosts
 from tessel.profiles.stage_cost import costs_of_stages

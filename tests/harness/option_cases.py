@@ -171,7 +171,7 @@ CHEAP: dict[str, Case] = {
         },
     ),
     "check": Case(
-        bases=("{folder}/orders.csv", "Et|tL --devices 2 --micro-batches 4", "{folder}/schedule.json"),
+        bases=("{folder}/pairs.csv", "Et|tL --devices 2 --micro-batches 4", "{folder}/schedule.json"),
         samples={
             "--devices": "1",
             "--micro-batches": "6",
@@ -182,6 +182,9 @@ CHEAP: dict[str, Case] = {
             "--micro-batch": "2",
             "--data-parallel": "2",
             "--tensor-parallel": "2",
+            "--context-parallel": "2",
+            "--expert-parallel": "2",
+            "--overlap-factor": "0.6",
             "--link": "3GB/s",
             "--hop-us": "3",
             "--optimizer": "sgd",
@@ -196,12 +199,14 @@ CHEAP: dict[str, Case] = {
                 "--micro-batch",
                 "--data-parallel",
                 "--tensor-parallel",
+                "--context-parallel",
                 "--link",
                 "--hop-us",
                 "--optimizer",
             ),
             "--profile {folder}/profile.csv",
-        ),
+        )
+        | {"--expert-parallel": "--profile {folder}/profile.csv --data-parallel 2"},
         spies={"tessel.checking.assessment.assess": ASSESSMENT},
     ),
     "export": Case(

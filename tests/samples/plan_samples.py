@@ -72,6 +72,36 @@ def random_profile(
     return Profile(name="random", layers=layers, tables=tuple(tables), shards=divided)
 
 
+def with_experts(profile: Profile, degrees: tuple[tuple[int, int], ...]) -> Profile:
+    """Return the profile whose inner layers have experts, at degrees of context and expert parallelism."""
+    tables = tuple(_with_experts(table, each) for table in profile.tables for each in ((1, 1), *degrees))
+    return msgspec.structs.replace(profile, tables=tables)
+
+
+def _with_experts(table: CostTable, degrees: tuple[int, int]) -> CostTable:
+    """Return the table of layers of which half of the weights are experts, of unequal shares."""
+    context, expert = degrees
+    costs = []
+    for index, cost in enumerate(table.costs):
+        routed = cost.weight_bytes * (1 + index % 3) // 4 if 0 < index < len(table.costs) - 1 else 0
+        costs.append(
+            msgspec.structs.replace(
+                cost.with_times_scaled(1 / context + (0.1 if context * expert > 1 else 0.0)),
+                weight_bytes=cost.weight_bytes - routed + routed // expert,
+                expert_bytes=routed // expert,
+                saved_bytes=cost.saved_bytes // context,
+                boundary_bytes=cost.boundary_bytes // context,
+            )
+        )
+    return CostTable(
+        micro_batch=table.micro_batch,
+        tensor_parallel=table.tensor_parallel,
+        context_parallel=context,
+        expert_parallel=expert,
+        costs=tuple(costs),
+    )
+
+
 def branched(profile: Profile, branches: Branches) -> Profile:
     """Return the profile whose layers are two branches, the second of which relays what the first makes."""
 

@@ -19,11 +19,13 @@ def draw_schedule(placement: Placement, micro_batches: int, rng: np.random.Gener
         for _ in range(micro_batches)
     ]
     pending = {
-        (block.name, m): set(run.graph.predecessors(block.name))
-        for m, run in enumerate(runs)
-        for block in run.blocks
+        (block.name, m): set(run.waits_for[block.name]) for m, run in enumerate(runs) for block in run.blocks
     }
     free = [0] * placement.devices
+    lag_of = {
+        pair: max(edge.lag for edge in placement.edges if (edge.source, edge.target) == pair)
+        for pair in {(edge.source, edge.target) for edge in placement.edges}
+    }
     ends: dict[tuple[str, int], int] = {}
     starts: dict[tuple[int, int], int] = {}
     while pending:
@@ -31,7 +33,7 @@ def draw_schedule(placement: Placement, micro_batches: int, rng: np.random.Gener
         name, m = ready[int(rng.integers(len(ready)))]
         block = placement.block(name)
         waits = pending.pop((name, m))
-        lags = [ends[wait, m] + placement.graph.edges[wait, name]["lag"] for wait in waits]
+        lags = [ends[wait, m] + lag_of[wait, name] for wait in waits]
         start = max([*lags, *(free[device] for device in block.devices)])
         starts[placement.index_by_name[name], m] = start
         ends[name, m] = start + block.span

@@ -1,4 +1,5 @@
-"""Schedules, plans, pictures and records without TVM, XGBoost and torch: in a process that refuses them."""
+"""Schedules, plans, pictures and records without TVM, XGBoost and torch, and all but records without a
+database's library: in a process that refuses them."""
 
 from __future__ import annotations
 
@@ -56,6 +57,8 @@ export {folder}/plan.json --to markdown --out {folder}/plan.md
 check examples/checking/orders.csv --profile examples/checking/profile.csv --work 0.01
 check Et*5|t*6|t*6|t*5L --devices 4 --micro-batches 8 --profile examples/checking/profile.csv --work 0.01
 run {folder}/schedule.json --csv {folder}/orders.csv
+"""
+RECORD_COMMANDS = """
 records import {folder}/records.jsonl --records {folder}/records.db
 records list --records {folder}/records.db
 records show 1 --records {folder}/records.db
@@ -84,9 +87,10 @@ def test_schedules_plans_pictures_and_records_need_none_of_them(tmp_path: Path) 
         for record in kernel_physics.many_records(2):
             store.append(record.workload, record.measurement)
         save_records(store, tmp_path / "records.jsonl")
-    done = run_without(COMMANDS.format(folder=tmp_path), tmp_path)
-    states = [line for line in done.stdout.splitlines() if line.startswith("exit status ")]
-    assert states == ["exit status 0"] * len(COMMANDS.strip().splitlines()), done.stdout + done.stderr
+    for commands, left_out in ((COMMANDS, f"{LEFT_OUT},sqlalchemy"), (RECORD_COMMANDS, LEFT_OUT)):
+        done = run_without(commands.format(folder=tmp_path), tmp_path, left_out)
+        states = [line for line in done.stdout.splitlines() if line.startswith("exit status ")]
+        assert states == ["exit status 0"] * len(commands.strip().splitlines()), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import typer
 
 from scripts.commands.check.options import CheckCommandOptions
 from scripts.commands.check.report import assessment_document, print_assessment
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import job_options
 from scripts.terminal import console
 from tessel.jobs.checking import check_with
@@ -23,6 +23,7 @@ EXIT_BAD = 1
 """Of what deadlocks or does not fit."""
 
 
+@common_options("profile devices micro_batches cuts memory link hop_us optimizer work time_limit save json")
 @takes_options
 def check(
     file: Annotated[

@@ -80,6 +80,22 @@ class CheckCommandOptions:
         int,
         typer.Option(help="Tensor-parallel degree, of those in the profile.", rich_help_panel=_PRICING),
     ] = 1
+    context_parallel: Annotated[
+        int,
+        typer.Option(help="Context-parallel degree, of those in the profile.", rich_help_panel=_PRICING),
+    ] = 1
+    expert_parallel: Annotated[
+        int,
+        typer.Option(help="Expert-parallel degree, of those in the profile.", rich_help_panel=_PRICING),
+    ] = 1
+    overlap_factor: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of their sum that a forward and a backward of an OVERLAP_F_B cell take, such as 0.6; "
+            "one after the other if left out.",
+            rich_help_panel=_PRICING,
+        ),
+    ] = None
     link: Annotated[str, link_option(_PRICING)] = DEFAULT_LINK
     hop_us: Annotated[float, hop_us_option(_PRICING)] = DEFAULT_HOP_US
     optimizer: Annotated[str, optimizer_option(_PRICING)] = DEFAULT_OPTIMIZER

@@ -8,10 +8,11 @@ from scripts.terminal import console
 from tessel.jobs.shown.formatting import format_bytes, format_us
 
 if TYPE_CHECKING:
-    from scripts.documents.checks import Checked, PrintedAdvice
+    from scripts.documents.checks import Checked, PrintedAdvice, PrintedOverlap
     from tessel.checking.advice import Advice
     from tessel.checking.assessment import Assessment
     from tessel.checking.case import Case, Simulated
+    from tessel.checking.overlap import Overlapped
 
 MAX_SHARES = 3
 """Devices of the critical path that are named."""
@@ -36,6 +37,8 @@ def print_assessment(assessment: Assessment) -> None:
         console.print_line(_memory_line(case, found))
         console.print_line(_length_line(assessment, found))
         console.print_line(_path_line(assessment))
+        if assessment.overlapped is not None:
+            console.print_line(_overlapped_line(case, assessment.overlapped))
     if assessment.best is not None and (found is None or assessment.deadlock):
         console.print_line(
             f"best order found on these stages: {_length(case, assessment.best.schedule.makespan)}, "
@@ -81,6 +84,19 @@ def assessment_document(assessment: Assessment) -> Checked:
         ),
         shares=tuple(PrintedShare(device=each.device, share=each.share) for each in assessment.shares),
         advice=tuple(_advice_document(case, each) for each in assessment.advice),
+        overlap=None if assessment.overlapped is None else _overlap_document(case, assessment.overlapped),
+    )
+
+
+def _overlap_document(case: Case, found: Overlapped) -> PrintedOverlap:
+    from scripts.documents.checks import PrintedOverlap
+
+    return PrintedOverlap(
+        factor=found.factor,
+        pairs=found.num_pairs,
+        pairs_apart=found.num_apart,
+        length_ms=None if case.step_us is None else found.length / 1000,
+        length_steps=round(found.length) if case.step_us is None else None,
     )
 
 
@@ -136,6 +152,18 @@ def _length_line(assessment: Assessment, found: Simulated) -> str:
     if assessment.lower_bound >= schedule.makespan:
         return f"{text}, and none exists" if best is not None else text
     return f"{text}; at most {schedule.makespan / max(1, assessment.lower_bound) - 1:.1%} above the bound"
+
+
+def _overlapped_line(case: Case, found: Overlapped) -> str:
+    """Say what the file's own order takes where pairs overlap; all other lines are without."""
+    kind = "pipeline" if case.step is None else "training step"
+    length = f"{found.length:g} steps" if case.step_us is None else format_us(found.length)
+    pairs = _count(found.num_pairs, "pair")
+    apart = f"; {found.num_apart} more wait for each other" if found.num_apart else ""
+    return (
+        f"with {pairs} of OVERLAP_F_B at {found.factor:g} of their sum: {kind} {length}{apart}; all other "
+        "figures are of blocks one after the other"
+    )
 
 
 def _path_line(assessment: Assessment) -> str:

@@ -15,7 +15,7 @@ from scripts.commands.language.machine import (
     check_torch,
     find_machine,
 )
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import (
     JsonOption,
     RecordsOption,
@@ -70,6 +70,7 @@ class TrainOptions:
     json: JsonOption = False
 
 
+@common_options("records out target threads epochs batch hold_out resume json")
 @takes_options
 def train(options: TrainOptions) -> None:
     """Train on what the draft model chooses for random kernels, and on the best trials of the records.

@@ -20,16 +20,17 @@ EXIT_DOES_NOT_FIT = 1
 
 
 @common_options(
-    "devices memory global_batch micro_batches placement link hop_us optimizer sharding",
-    "work time_limit save out json",
+    "devices gpu seq dtype memory global_batch micro_batches placement link hop_us optimizer sharding",
+    "work time_limit save save_table out json",
 )
 @takes_options
 def plan(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="PROFILE|MODEL|PLAN",
-            help="A table of layer timings, a profile of another tool, a plan, or a model to measure.",
+            metavar="PROFILE|CONFIG|MODEL|PLAN",
+            help="A table of layer timings, a profile of another tool, a plan, the config.json of a language "
+            "model with --gpu, or a model to measure.",
             autocompletion=completion.models,
         ),
     ],
@@ -41,6 +42,8 @@ def plan(
 
     `tessel plan profile.csv --devices 16 --memory 80GiB --global-batch 512`
 
+    `tessel plan config.json --gpu h100 --devices 64 --global-batch 128 --seq 8192`
+
     `tessel plan profile.csv --devices 8 --micro-batches 32 --save plan.json --out plan.svg`
     """
     options.check()
@@ -48,6 +51,8 @@ def plan(
     with interrupts.deferred():
         if options.save is not None:
             messages.note(f"plan written to {found.save(options.save)}")
+        if options.save_table is not None:
+            messages.note(f"table written to {found.save_table(options.save_table)}")
         if options.out is not None:
             messages.note(f"{found.draw(options.out)} written")
         if options.json:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from scripts.commands.plan.config_options import ConfigCommandOptions
 from scripts.options import completion
 from scripts.options.cluster_options import hop_us_option, link_option, optimizer_option
 from scripts.options.search_options import JsonOption, work_option
@@ -28,6 +29,7 @@ from tessel.jobs.inputs.plan_options import (
     DEFAULT_OPTIMIZER,
     DEFAULT_TIME_LIMIT_S,
     DEFAULT_WORK,
+    OFFLOADS,
     PLACEMENTS,
     RUNTIMES,
     SHARDINGS,
@@ -45,6 +47,9 @@ FORMATS = (
     "plan",
     "saved-plan",
     "stages",
+    "trace",
+    "nvtx",
+    "log",
 )
 """Of profiles, placements and frameworks, written down since loading them takes longer than a completion may;
 tests/scripts/commands/test_plan.py holds them against the real ones."""
@@ -54,8 +59,12 @@ def _check_runtime(text: str) -> str:
     return check_choice("--runtime", text, RUNTIMES)
 
 
-def _check_sharding(text: str) -> str:
-    return check_choice("--sharding", text, SHARDINGS)
+def _check_sharding(text: str | None) -> str | None:
+    return None if text is None else check_choice("--sharding", text, SHARDINGS)
+
+
+def _check_offload(text: str) -> str:
+    return check_choice("--offload", text, OFFLOADS)
 
 
 def _check_format(text: str | None) -> str | None:
@@ -63,13 +72,13 @@ def _check_format(text: str | None) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanCommandOptions(MeasuringOptions):
+class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     """What a plan is made for and from, and where it goes."""
 
     devices: Annotated[int, typer.Option(help="Devices in all.", show_default=False)]
     memory: Annotated[
         str | None,
-        typer.Option(help="Memory of one device, such as 80GiB; unlimited if left out."),
+        typer.Option(help="Memory of one device, such as 80GiB; the GPU's, or unlimited, if left out."),
     ] = None
     device_memory: Annotated[
         str | None,
@@ -79,7 +88,7 @@ class PlanCommandOptions(MeasuringOptions):
         str | None,
         typer.Option(help="Speed of each device, relative to the profiled one: 1,1,0.5,0.5."),
     ] = None
-    link: Annotated[str, link_option()] = DEFAULT_LINK
+    link: Annotated[str | None, link_option(default=f"{DEFAULT_LINK}, or the network of --gpu")] = None
     hop_us: Annotated[float, hop_us_option()] = DEFAULT_HOP_US
     collective_link: Annotated[
         str | None,
@@ -96,7 +105,9 @@ class PlanCommandOptions(MeasuringOptions):
         str | None,
         typer.Option(help="Bandwidth between devices of one node, such as 450GB/s."),
     ] = None
-    optimizer: Annotated[str, optimizer_option()] = DEFAULT_OPTIMIZER
+    optimizer: Annotated[
+        str | None, optimizer_option(default=f"{DEFAULT_OPTIMIZER}, or adam-mixed with --gpu")
+    ] = None
     runtime: Annotated[
         str,
         typer.Option(
@@ -106,14 +117,29 @@ class PlanCommandOptions(MeasuringOptions):
         ),
     ] = "overlapped"
     sharding: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="What replicas divide among them: `none`; `optimizer`, its state (ZeRO-1); `gradients`, "
-            "these too (ZeRO-2); `parameters`, these too (ZeRO-3, FSDP); `auto`, whichever is fastest.",
+            "these too (ZeRO-2); `parameters`, these too (ZeRO-3, FSDP); `auto`, whichever is fastest.  "
+            "[default: none, or optimizer with --gpu]",
+            show_default=False,
             autocompletion=completion.one_of(*SHARDINGS),
             callback=_check_sharding,
         ),
+    ] = None
+    offload: Annotated[
+        str,
+        typer.Option(
+            help="What lies in the hosts' memory: `none`; `optimizer`, its state, which each update fetches "
+            "and returns over --host-link; `auto`, whichever is faster.",
+            autocompletion=completion.one_of(*OFFLOADS),
+            callback=_check_offload,
+        ),
     ] = "none"
+    host_link: Annotated[
+        str | None,
+        typer.Option(help="Bandwidth between a device and its host one way, such as 50GB/s."),
+    ] = None
     global_batch: Annotated[int | None, typer.Option(help="Samples of a training step.")] = None
     micro_batches: Annotated[
         int | None,
@@ -135,6 +161,14 @@ class PlanCommandOptions(MeasuringOptions):
     tensor_parallel: Annotated[
         int | None,
         typer.Option(help="Tensor-parallel degree, of those in the profile; found if left out."),
+    ] = None
+    context_parallel: Annotated[
+        int | None,
+        typer.Option(help="Context-parallel degree, of those in the profile; found if left out."),
+    ] = None
+    expert_parallel: Annotated[
+        int | None,
+        typer.Option(help="Expert-parallel degree, of those in the profile; found if left out."),
     ] = None
     micro_batch: Annotated[
         int | None,
@@ -192,6 +226,13 @@ class PlanCommandOptions(MeasuringOptions):
         ),
     ] = None
     save: Annotated[Path | None, typer.Option(help="Write the plan to this file (.json).")] = None
+    save_table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the layers' costs to this file (.csv or .json), to edit, to fill in what a trace "
+            "does not show, and to plan from."
+        ),
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option(
@@ -208,6 +249,7 @@ class PlanCommandOptions(MeasuringOptions):
             UsageError: there is one.
         """
         check_folder("--save", self.save)
+        check_folder("--save-table", self.save_table, suffixes=(".csv", ".json"))
         check_folder("--out", self.out, suffixes=PICTURE_FORMATS)
         if self.save is not None and self.out is not None and self.save.absolute() == self.out.absolute():
             raise UsageError(f"--save and --out are both {self.save}; name two files")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from scripts.documents.plans import Planned, PrintedStep
     from tessel.jobs.plan import Plan
+    from tessel.planning.job import Job
     from tessel.planning.plan_result import PlannedStep
 
 
@@ -27,7 +28,7 @@ def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
         layers=tuple(layer.name for layer in profile.layers),
         devices=plan.planned.cluster.devices,
         global_batch=result.best.layout.global_batch,
-        best=_step_document(result.best, result.job.sharding, result.lower_bound_us),
+        best=_step_document(result.best, result.job, result.lower_bound_us),
         gap=result.gap,
         optimal=result.optimal,
         interval_ms=None if interval_us is None else (interval_us[0] / 1e3, interval_us[1] / 1e3),
@@ -40,12 +41,12 @@ def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
                 reason=baseline.reason,
                 plan=None
                 if baseline.planned is None
-                else _step_document(baseline.planned, result.job.sharding, baseline.planned.lower_bound_us),
+                else _step_document(baseline.planned, result.job, baseline.planned.lower_bound_us),
             )
             for baseline in result.baselines
         ),
         alternatives=tuple(
-            _step_document(each, result.job.sharding, each.lower_bound_us) for each in result.alternatives
+            _step_document(each, result.job, each.lower_bound_us) for each in result.alternatives
         ),
         explanation=result.explanation,
         changes=tuple(
@@ -64,7 +65,7 @@ def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
     )
 
 
-def _step_document(planned: PlannedStep, sharding: str, lower_bound_us: float) -> PrintedStep:
+def _step_document(planned: PlannedStep, job: Job, lower_bound_us: float) -> PrintedStep:
     from scripts.documents.plans import PrintedStep
 
     layout = planned.layout
@@ -72,6 +73,8 @@ def _step_document(planned: PlannedStep, sharding: str, lower_bound_us: float) -
         data_parallel=layout.data_parallel,
         pipeline=layout.pipeline,
         tensor_parallel=layout.tensor_parallel,
+        context_parallel=layout.context_parallel,
+        expert_parallel=layout.expert_parallel,
         chunks=layout.chunks,
         micro_batch=layout.micro_batch,
         micro_batches=layout.micro_batches,
@@ -80,7 +83,8 @@ def _step_document(planned: PlannedStep, sharding: str, lower_bound_us: float) -
         cuts=layout.cuts,
         recompute=layout.recompute or (False,) * len(layout.cuts),
         split_backward=layout.split_backward,
-        sharding=sharding,
+        sharding=job.sharding,
+        offload=job.offload,
         order=planned.order,
         step_ms=planned.estimate.step_us / 1e3,
         lower_bound_ms=lower_bound_us / 1e3,

@@ -16,7 +16,7 @@ from scripts.commands.run.report import (
     run_document,
     trace_of,
 )
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import job_options
 from scripts.terminal import console
 from tessel.jobs.plan import load_planned
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tessel.engine.run import RunReport
 
 
+@common_options("repeats stages step csv orders picture trace shape model timeout records json")
 @takes_options
 def run(
     plan: Annotated[

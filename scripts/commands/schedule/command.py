@@ -11,10 +11,9 @@ from scripts.commands.schedule.options import DEFAULT_MICRO_BATCHES, ScheduleOpt
 from scripts.commands.schedule.placement import find_placement
 from scripts.commands.schedule.results import save_schedule, show_repetend, show_schedule
 from scripts.options import completion
-from scripts.options.dataclass_options import takes_options
+from scripts.options.dataclass_options import common_options, takes_options
 from tessel.jobs import jit_fallback, search_thread
 from tessel.jobs.inputs.arguments import check_folder, parse_limits
-from tessel.jobs.inputs.limits import only_time
 from tessel.progress import interrupts
 
 if TYPE_CHECKING:
@@ -24,6 +23,10 @@ _PICTURES = (".svg", ".png", ".pdf")
 """What a frontier is saved as; one of whole schedules also as a page."""
 
 
+@common_options(
+    "devices micro_batches memory infer split_backward chunks lag period_only frontier",
+    "work time_limit save json",
+)
 @takes_options
 def schedule(
     shape: Annotated[
@@ -54,7 +57,7 @@ def schedule(
     options.check()
     placement = find_placement(shape, blocks)
     limits = None if options.memory is None else parse_limits(options.memory, placement.devices)
-    jit_fallback.compile_or_do_without(only_time(options.work, options.time_limit))
+    jit_fallback.compile_if_needed()
     options.check_looks()
     if options.frontier:
         if options.micro_batches is None:

@@ -22,23 +22,44 @@ _OF_LAYOUT = Rule(
 )
 _PRICES = Rule(needs=given("--profile"), why="nothing is priced without a profile", remedy="add --profile")
 CHECK: Mapping[str, tuple[Rule, ...]] = {
-    "--devices": (_OF_LAYOUT,),
+    "--devices": (
+        Rule(
+            needs=(Condition("a layout or a table of Megatron", _checks("layout", "table")),),
+            why="the file says it itself",
+        ),
+    ),
     "--micro-batches": (_OF_LAYOUT,),
     "--group-size": (_OF_LAYOUT,),
     "--profile": (
         Rule(
-            needs=(Condition("orders or a layout of Megatron", _checks("layout", "orders")),),
+            needs=(Condition("orders or a layout of Megatron", _checks("layout", "orders", "table")),),
             why="a schedule or a plan says itself how long its blocks take",
         ),
     ),
     "--cuts": (
         _PRICES,
-        Rule(needs=(Condition("a CSV of orders", _checks("orders")),), why="the file says it itself"),
+        Rule(
+            needs=(Condition("a CSV of orders", _checks("orders", "table")),), why="the file says it itself"
+        ),
     ),
     "--memory": (),
     "--micro-batch": (_PRICES,),
     "--data-parallel": (_PRICES,),
     "--tensor-parallel": (_PRICES,),
+    "--context-parallel": (_PRICES,),
+    "--expert-parallel": (
+        _PRICES,
+        Rule(
+            needs=given("--data-parallel", "--context-parallel"),
+            why="one replica of a part has all experts",
+            remedy="add --data-parallel",
+        ),
+    ),
+    "--overlap-factor": (
+        Rule(
+            needs=(Condition("a CSV of orders", _checks("orders")),), why="no other file says what overlaps"
+        ),
+    ),
     "--link": (_PRICES,),
     "--hop-us": (_PRICES,),
     "--optimizer": (_PRICES,),

@@ -10,7 +10,7 @@ PLAN_EXPORT: Mapping[str, tuple[Rule, ...]] = {
     **free("--to", "--out"),
     "--roles": (
         Rule(
-            needs=(valued("--to", "torchtitan", "megatron"),),
+            needs=(valued("--to", "torchtitan", "megatron", "primus"),),
             why="other frameworks are told no roles",
         ),
         Rule(excludes=given("--keep-names"), why="the rows' names stay what they are"),

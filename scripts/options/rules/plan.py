@@ -16,6 +16,20 @@ def _is_measured(line: CommandLine) -> bool:
 
 
 _OF_MEASURED = Condition("a model", _is_measured)
+
+
+def _is_config(line: CommandLine) -> bool:
+    """Whether a plan is made for a model that a config describes."""
+    from tessel.jobs.described_model import names_config
+
+    return names_config(str(line.values["model"]))
+
+
+_OF_CONFIG = Condition("a config.json", _is_config)
+_CONFIG_ALONE = Rule(needs=(_OF_CONFIG,), why="the source has times already", remedy="name a config.json")
+_READ_ALONE = Rule(
+    excludes=(_OF_CONFIG,), why="a config has one model, of all its layers", remedy="give a profile"
+)
 _MODEL_ALONE = Rule(needs=(_OF_MEASURED,), why="a profile is measured already", remedy="name a model")
 _PROFILE_ALONE = Rule(
     excludes=(_OF_MEASURED,), why="a model's layers are measured as they are", remedy="give a profile"
@@ -37,6 +51,18 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
             remedy="leave --device-memory out",
         ),
     ),
+    "--gpu": (_CONFIG_ALONE,),
+    "--seq": (_CONFIG_ALONE,),
+    "--dtype": (_CONFIG_ALONE,),
+    "--mfu": (_CONFIG_ALONE,),
+    "--efficiency": (
+        _CONFIG_ALONE,
+        Rule(excludes=given("--mfu"), why="that stands for all shares", remedy="leave --mfu out"),
+    ),
+    "--imbalance": (_CONFIG_ALONE,),
+    "--recompute": (_CONFIG_ALONE,),
+    "--overlap-tensor": (_CONFIG_ALONE,),
+    "--dispatch": (_CONFIG_ALONE,),
     "--device-memory": (),
     "--device-speed": (),
     "--link": (_HAS_HOPS,),
@@ -44,12 +70,12 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--collective-link": (_HAS_HOPS,),
     "--node-devices": (
         _HAS_HOPS,
-        Rule(needs=given("--node-link"), why="all links are alike", remedy="add --node-link"),
+        Rule(needs=given("--node-link", "--gpu"), why="all links are alike", remedy="add --node-link"),
     ),
     "--node-link": (
         _HAS_HOPS,
         Rule(
-            needs=given("--node-devices"),
+            needs=given("--node-devices", "--gpu"),
             why="it is not known which devices share a node",
             remedy="add --node-devices",
         ),
@@ -57,6 +83,10 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--optimizer": (),
     "--runtime": (),
     "--sharding": (Rule(excludes=(valued("--devices", 1),), why="one device has no replicas"),),
+    "--offload": (),
+    "--host-link": (
+        Rule(needs=given("--offload"), why="nothing goes to the hosts", remedy="add --offload optimizer"),
+    ),
     "--global-batch": (),
     "--micro-batches": (
         Rule(
@@ -69,6 +99,8 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--data-parallel": (),
     "--pipeline": (),
     "--tensor-parallel": (_PROFILE_ALONE,),
+    "--context-parallel": (_PROFILE_ALONE,),
+    "--expert-parallel": (_PROFILE_ALONE,),
     "--micro-batch": (
         Rule(
             excludes=(_OF_MEASURED,),
@@ -80,11 +112,12 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--by-hand": (),
     "--no-recompute": (),
     "--joint-backward": (),
-    "--format": (_PROFILE_ALONE,),
-    "--entry": (_PROFILE_ALONE,),
-    "--num-layers": (_PROFILE_ALONE,),
+    "--format": (_PROFILE_ALONE, _READ_ALONE),
+    "--entry": (_PROFILE_ALONE, _READ_ALONE),
+    "--num-layers": (_PROFILE_ALONE, _READ_ALONE),
     "--work": (),
     "--time-limit": (),
+    "--save-table": (),
     "--save": (),
     "--out": (),
     "--json": (),

@@ -20,8 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-import networkx as nx
-
 from tessel.placement import BlockKind, Placement
 
 
@@ -58,16 +56,16 @@ def read_flow(placement: Placement, *, is_split: bool = False) -> Flow:
         placement: the blocks.
         is_split: of each choice, an option without a joint backward runs if there is one.
     """
-    graph = placement.graph.subgraph(_running(placement, is_split=is_split))
+    running = _running(placement, is_split=is_split)
     index = placement.index_by_name
-    order = list(nx.lexicographical_topological_sort(graph, key=index.__getitem__))
+    order = _in_block_order(running)
     opening = _opening(placement, order)
     return Flow(
         placement=placement,
         blocks=tuple(index[name] for name in order),
         opening=frozenset(index[name] for name in opening),
-        closing={index[name]: _closing(placement, graph, order, opening, name) for name in opening},
-        depth={index[name]: depth for name, depth in _depths(graph, order, opening).items()},
+        closing={index[name]: _closing(placement, running, order, opening, name) for name in opening},
+        depth={index[name]: depth for name, depth in _depths(running, order, opening).items()},
     )
 
 
@@ -142,13 +140,34 @@ def run_greedily(
     return _Simulation(flow, micro_batches, in_flight or {}, groups).run()
 
 
-def _running(placement: Placement, *, is_split: bool) -> list[str]:
-    """Names of the blocks that run."""
-    dropped: set[str] = set()
-    for choice in placement.choices:
-        kept = min(choice.options, key=lambda option: _preference(placement, option, is_split=is_split))
-        dropped.update(name for option in choice.options if option is not kept for name in option)
-    return [block.name for block in placement.blocks if block.name not in dropped]
+def _running(placement: Placement, *, is_split: bool) -> Placement:
+    """Return the blocks that run, of each choice those of one option."""
+    return placement.chosen(
+        {
+            choice.name: min(
+                range(len(choice.options)),
+                key=lambda number, choice=choice: _preference(
+                    placement, choice.options[number], is_split=is_split
+                ),
+            )
+            for choice in placement.choices
+        }
+    )
+
+
+def _in_block_order(placement: Placement) -> list[str]:
+    """Return the topological order in which, of blocks that may come next, the first in `blocks` does."""
+    waiting = {name: len(sources) for name, sources in placement.waits_for.items()}
+    ready = [index for name, index in placement.index_by_name.items() if not waiting[name]]
+    order = []
+    while ready:
+        name = placement.blocks[heapq.heappop(ready)].name
+        order.append(name)
+        for follower in placement.followers[name]:
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                heapq.heappush(ready, placement.index_by_name[follower])
+    return order
 
 
 def _preference(placement: Placement, option: Sequence[str], *, is_split: bool) -> tuple[bool, int, int]:
@@ -164,18 +183,18 @@ def _opening(placement: Placement, order: Sequence[str]) -> list[str]:
 
 
 def _closing(
-    placement: Placement, graph: nx.DiGraph, order: Sequence[str], opening: Sequence[str], name: str
+    placement: Placement, running: Placement, order: Sequence[str], opening: Sequence[str], name: str
 ) -> tuple[int, ...]:
     """What ends a block's time in flight: its own backward, or what comes last on its devices."""
     devices = set(placement.block(name).devices)
     others = set(order) - set(opening)
     direct = [
         follower
-        for follower in graph.successors(name)
+        for follower in running.followers[name]
         if follower in others and devices & set(placement.block(follower).devices)
     ]
     if not direct:
-        below = nx.descendants(graph, name) & others
+        below = running.reachable(name, by=running.followers) & others
         direct = [
             later for later in order if later in below and devices & set(placement.block(later).devices)
         ]
@@ -183,11 +202,11 @@ def _closing(
     return tuple(placement.index_by_name[block] for block in direct)
 
 
-def _depths(graph: nx.DiGraph, order: Sequence[str], opening: Sequence[str]) -> dict[str, int]:
+def _depths(running: Placement, order: Sequence[str], opening: Sequence[str]) -> dict[str, int]:
     is_opening = set(opening)
     depth: dict[str, int] = {}
     for name in reversed(order):
-        below = max((depth[follower] for follower in graph.successors(name)), default=0)
+        below = max((depth[follower] for follower in running.followers[name]), default=0)
         depth[name] = below + (name in is_opening)
     return {name: depth[name] for name in opening}
 

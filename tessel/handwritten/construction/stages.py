@@ -18,8 +18,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-import networkx as nx
-
 from tessel.handwritten.construction.columns import kept
 from tessel.instruction import Instruction
 from tessel.placement import Block, BlockKind, Placement
@@ -176,7 +174,7 @@ def _parts_by_forward(placement: Placement) -> dict[int, dict[BlockKind, int]]:
     """For each forward block, its stage's other blocks by kind."""
     blocks = placement.blocks
     index = placement.index_by_name
-    order = [index[name] for name in nx.topological_sort(placement.graph)]
+    order = [index[name] for name in placement.topological_order]
     parts: dict[int, dict[BlockKind, int]] = {
         number: {} for number, block in enumerate(blocks) if block.kind is BlockKind.FORWARD
     }
@@ -208,12 +206,12 @@ def _parent(placement: Placement, number: int, kinds: tuple[BlockKind, ...], fre
     blocks = placement.blocks
     index = placement.index_by_name
     name = blocks[number].name
-    direct = [index[source] for source in placement.graph.predecessors(name)]
+    direct = [index[source] for source in placement.waits_for[name]]
     for kind in kinds:
         for parent in direct:
             if parent in free and blocks[parent].kind is kind and _same_devices(blocks, parent, number):
                 return parent
-    above = {index[source] for source in nx.ancestors(placement.graph, name)}
+    above = {index[source] for source in placement.reachable(name, by=placement.waits_for)}
     on_the_way = [parent for parent in free & above if _same_devices(blocks, parent, number)]
     for kind in kinds:
         fitting = [parent for parent in on_the_way if blocks[parent].kind is kind]
@@ -231,7 +229,7 @@ def _same_devices(blocks: tuple[Block, ...], one: int, other: int) -> bool:
 
 def _depth(placement: Placement, number: int) -> int:
     """Blocks that come before a block; more for a later one of a chain."""
-    return len(nx.ancestors(placement.graph, placement.blocks[number].name))
+    return len(placement.reachable(placement.blocks[number].name, by=placement.waits_for))
 
 
 def _topological_forwards(placement: Placement, parts: dict[int, dict[BlockKind, int]]) -> list[int]:

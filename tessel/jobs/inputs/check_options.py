@@ -10,9 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tessel.errors import UsageError
 from tessel.jobs.inputs.arguments import check_choice, check_counts, parse_bandwidth, parse_bytes, parse_cuts
 from tessel.jobs.inputs.limits import check_hop_us, make_budget
-from tessel.jobs.inputs.plan_options import DEFAULT_HOP_US, DEFAULT_LINK, DEFAULT_OPTIMIZER, OPTIMIZERS
+from tessel.jobs.inputs.plan_options import (
+    DEFAULT_HOP_US,
+    DEFAULT_LINK,
+    DEFAULT_OPTIMIZER,
+    DEGREES,
+    OPTIMIZERS,
+)
 
 if TYPE_CHECKING:
     from tessel.profiles.profile import Profile
@@ -26,7 +33,7 @@ class CheckOptions:
     """What a file does not say.
 
     Attributes:
-        devices: ranks of the pipeline, for a layout of Megatron.
+        devices: ranks of the pipeline, for a layout or a table of Megatron.
         micro_batches: of a step, likewise.
         group_size: Megatron's `microbatch_group_size_per_vp_stage`; `devices` if None.
         profile: a table of layer timings, or its path, that gives the stages' costs.
@@ -35,6 +42,10 @@ class CheckOptions:
         micro_batch: samples of a micro-batch, of the profile's sizes; the smallest if None.
         data_parallel: replicas of the pipeline.
         tensor_parallel: degree, of those in the profile.
+        context_parallel: devices over which sequences are split, likewise.
+        expert_parallel: devices over which routed experts are divided, likewise.
+        overlap_factor: share of their sum that a forward and a backward of an OVERLAP_F_B cell take; they are
+            priced one after the other if None.
         link: bandwidth between devices, such as `100GB/s`, or bytes a second.
         hop_us: microseconds of a message between devices.
         optimizer: whose state is kept in memory.
@@ -51,6 +62,9 @@ class CheckOptions:
     micro_batch: int | None = None
     data_parallel: int = 1
     tensor_parallel: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    overlap_factor: float | None = None
     link: str | float = DEFAULT_LINK
     hop_us: float = DEFAULT_HOP_US
     optimizer: str = DEFAULT_OPTIMIZER
@@ -63,8 +77,13 @@ class CheckOptions:
         Raises:
             UsageError: there is one.
         """
-        counts = ("devices", "micro_batches", "group_size", "micro_batch", "data_parallel", "tensor_parallel")
-        check_counts(self, counts)
+        counts = ("devices", "micro_batches", "group_size", "micro_batch", *DEGREES)
+        check_counts(self, [name for name in counts if name != "pipeline"])
+        if self.overlap_factor is not None and not 0 < self.overlap_factor <= 1:
+            raise UsageError(
+                f"--overlap-factor is {self.overlap_factor:g}, and a pair takes a share of its sum; give a "
+                "number above 0, at most 1"
+            )
         check_hop_us(self.hop_us)
         check_choice("--optimizer", self.optimizer, OPTIMIZERS)
         parse_bandwidth(self.link)

@@ -26,11 +26,6 @@ def make_budget(work: float | None, time_limit: str | float | None) -> SearchBud
     return SearchBudget(work_limit=DEFAULT_WORK if work is None else work)
 
 
-def only_time(work: float | None, time_limit: str | float | None) -> float | None:
-    """Return the seconds of a time limit where it is the only limit; None where work is limited."""
-    return None if work is not None or time_limit is None else parse_duration(str(time_limit))
-
-
 def check_hop_us(hop_us: float) -> None:
     """Refuse a latency that is none.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +20,7 @@ from tessel.jobs.inputs.arguments import (
     parse_bytes,
     parse_duration,
 )
+from tessel.jobs.inputs.config_options import ConfigOptions
 from tessel.jobs.inputs.limits import check_hop_us, make_budget
 from tuner.tuning.search.options import PriceName
 
@@ -34,10 +35,15 @@ if TYPE_CHECKING:
     from tessel.profiles.profile import Profile
     from tessel.search.budget import SearchBudget
 
+DEGREES = ("data_parallel", "pipeline", "tensor_parallel", "context_parallel", "expert_parallel")
 RUNTIMES = ("overlapped", "deepspeed")
 SHARDINGS = ("none", "optimizer", "gradients", "parameters", "auto")
 PLACEMENTS = ("auto", "vshape", "interleaved", "zbv", "xshape", "mshape", "kshape")
-OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adam-mixed")
+OFFLOADS = ("none", "optimizer", "auto")
+OPTIMIZERS = (
+    *("none", "sgd", "momentum", "adam", "adam-mixed", "adam-fp16", "adam-bf16-gradients"),
+    *("adam-bf16-moments", "adam-fp8-weights", "adam-8bit", "adam-fsdp"),
+)
 """As the planner's own tables, whose modules load more than a completion may; checked in
 tests/scripts/commands/test_plan.py."""
 
@@ -57,29 +63,36 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
+class PlanOptions(ConfigOptions):
     """What a plan is made for, and what it is made from.
 
     Attributes:
         devices: in all.
-        memory: of one device, such as `80GiB`, or bytes; unlimited if None.
+        memory: of one device, such as `80GiB`, or bytes; that of the GPU named, or unlimited, if None.
         device_memory: of each device where they differ.
         device_speed: of each device, relative to the profiled one.
-        link: bandwidth between devices in one direction, such as `100GB/s`, or bytes a second.
+        link: bandwidth between devices in one direction, such as `100GB/s`, or bytes a second; the network
+            of the GPU named, or `DEFAULT_LINK`, if None.
         hop_us: microseconds of a message between devices.
         collective_link: bandwidth of a device in an all-reduce of gradients; as `link` if None.
-        node_devices: devices of a node, connected by `node_link`.
+        node_devices: devices of a node, connected by `node_link`; both as of the GPU named if None.
         node_link: bandwidth between devices of one node.
-        optimizer: whose state is kept in memory: one of `OPTIMIZERS`.
+        optimizer: whose state is kept in memory: one of `OPTIMIZERS`; if None `DEFAULT_OPTIMIZER`, or
+            `adam-mixed` where a GPU is named.
         runtime: `overlapped`, transfers overlap computation; `deepspeed`, they block it.
         sharding: what replicas divide among them: `none`; `optimizer`, its state (ZeRO-1, a distributed
-            optimizer); `gradients` too (ZeRO-2); `parameters` too (ZeRO-3, FSDP); `auto`, the fastest.
+            optimizer); `gradients` too (ZeRO-2); `parameters` too (ZeRO-3, FSDP); `auto`, the fastest. If
+            None `none`, or `optimizer` where a GPU is named.
+        offload: what lies in the hosts' memory: `none`; `optimizer`, its state; `auto`, the faster.
+        host_link: bandwidth between a device and its host one way, such as `50GB/s`, or bytes a second.
         global_batch: samples of a training step.
         micro_batches: in place of that: micro-batches of a step over all replicas, of the smallest size.
         placement: which device runs which stage: one of `PLACEMENTS`, a placement, or its file.
         data_parallel: replicas; found if None. The same holds for
         pipeline: devices of a pipeline,
         tensor_parallel: the degree, of those in the profile,
+        context_parallel: devices over which sequences are split, likewise,
+        expert_parallel: devices over which routed experts are divided, likewise,
         micro_batch: samples of a micro-batch, of the profile's sizes, and
         chunks: stages a device.
         by_hand: a layout to compare with: layers of each stage (`0-5,6-11`), a layout of Megatron, a saved
@@ -109,20 +122,24 @@ class PlanOptions:
     memory: Size | None = None
     device_memory: str | Sequence[Size] | None = None
     device_speed: str | Sequence[float] | None = None
-    link: str | float = DEFAULT_LINK
+    link: str | float | None = None
     hop_us: float = DEFAULT_HOP_US
     collective_link: str | float | None = None
     node_devices: int | None = None
     node_link: str | float | None = None
-    optimizer: str = DEFAULT_OPTIMIZER
+    optimizer: str | None = None
     runtime: str = "overlapped"
-    sharding: str = "none"
+    sharding: str | None = None
+    offload: str = "none"
+    host_link: str | float | None = None
     global_batch: int | None = None
     micro_batches: int | None = None
     placement: str | os.PathLike[str] | Placement = "auto"
     data_parallel: int | None = None
     pipeline: int | None = None
     tensor_parallel: int | None = None
+    context_parallel: int | None = None
+    expert_parallel: int | None = None
     micro_batch: int | None = None
     chunks: int | None = None
     by_hand: str | os.PathLike[str] | PlanView | None = None
@@ -152,41 +169,67 @@ class PlanOptions:
         Raises:
             UsageError: there is one.
         """
-        counts = ("devices", "global_batch", "micro_batches", "data_parallel", "pipeline", "tensor_parallel")
-        check_counts(self, (*counts, "micro_batch", "chunks", "num_layers", "node_devices", "batch"))
-        for name in ("data_parallel", "pipeline", "tensor_parallel"):
+        counts = ("devices", "global_batch", "micro_batches", "micro_batch", "chunks", "num_layers")
+        check_counts(self, (*counts, *DEGREES, "node_devices", "batch"))
+        for name in DEGREES:
             value = getattr(self, name)
             if value is not None and self.devices % value:
                 option = f"--{name.replace('_', '-')}"
                 raise UsageError(
                     f"{option} {value} does not divide the {self.devices} devices; give one that does"
                 )
-        check_choice("--optimizer", self.optimizer, OPTIMIZERS)
+        self.check_config()
+        check_choice("--optimizer", self.chosen_optimizer, OPTIMIZERS)
         check_choice("--runtime", self.runtime, RUNTIMES)
-        check_choice("--sharding", self.sharding, SHARDINGS)
-        if self.runtime == "deepspeed" and self.sharding in SHARDINGS[2:4]:
+        check_choice("--sharding", self.chosen_sharding, SHARDINGS)
+        if self.runtime == "deepspeed" and self.chosen_sharding in SHARDINGS[2:4]:
             raise UsageError(
-                f"--sharding {self.sharding} with --runtime deepspeed: its pipelines divide no more than the "
-                "optimizer's state; give --sharding optimizer"
+                f"--sharding {self.chosen_sharding} with --runtime deepspeed: its pipelines divide no more "
+                "than the optimizer's state; give --sharding optimizer"
+            )
+        check_choice("--offload", self.offload, OFFLOADS)
+        if self.offload != "none" and self.host_link is None:
+            raise UsageError(
+                f"--offload {self.offload} has no price without a link to the hosts' memory; give "
+                "--host-link, such as 50GB/s"
             )
         check_hop_us(self.hop_us)
         self.cluster()
         self.budget()
 
+    @property
+    def chosen_optimizer(self) -> str:
+        """The optimizer given, or the usual one: of a GPU's data sheet, of weights in 16 bits."""
+        return self.optimizer or (DEFAULT_OPTIMIZER if self.gpu is None else "adam-mixed")
+
+    @property
+    def chosen_sharding(self) -> str:
+        """What is divided over replicas, as given, or as is usual: of a GPU's data sheet, the state."""
+        return self.sharding or ("none" if self.gpu is None else "optimizer")
+
     def cluster(self) -> Cluster:
         """Return the devices and links."""
         from tessel.planning.cluster import Cluster
 
-        hop = _link(self.link, self.hop_us)
+        sheet = self.sheet()
+        hop = _link(self.link or DEFAULT_LINK, self.hop_us)
+        memory = None if self.memory is None else parse_bytes(str(self.memory))
+        node_devices, node_link = self.node_devices, self.node_link
+        if sheet is not None:
+            hop = hop if self.link else _link(sheet.network_gb_s * 1e9, self.hop_us)
+            memory = memory or int(sheet.memory_gib * 2**30)
+            node_devices = node_devices or sheet.domain
+            node_link = node_link or sheet.fast_gb_s * sheet.fast_share * 1e9
         return Cluster(
             devices=self.devices,
             hop=hop,
             collective=hop if self.collective_link is None else _link(self.collective_link, self.hop_us),
-            memory_bytes=None if self.memory is None else parse_bytes(str(self.memory)),
+            memory_bytes=memory,
             device_memory_bytes=_each("--device-memory", self.device_memory, self.devices, parse_bytes),
             device_speed=_each("--device-speed", self.device_speed, self.devices, _speed),
-            devices_per_node=self.node_devices or 0,
-            intra_node=None if self.node_link is None else _link(self.node_link, self.hop_us),
+            devices_per_node=node_devices or 0,
+            intra_node=None if node_link is None else _link(node_link, self.hop_us),
+            host=None if self.host_link is None else _link(self.host_link, 0.0),
         )
 
     def budget(self) -> SearchBudget:
@@ -207,7 +250,7 @@ class PlanOptions:
         return count * min(profile.micro_batches)
 
     def job(self, profile: Profile) -> Job:
-        """Return what is asked for; where the sharding is open, without one."""
+        """Return what is asked for; where sharding or offload are open, without them."""
         from tessel.planning.cluster import OPTIMIZERS as OPTIMIZER_BY_NAME
         from tessel.planning.job import Job
         from tessel.planning.runtime import RUNTIMES as RUNTIME_BY_NAME
@@ -215,16 +258,27 @@ class PlanOptions:
         return Job(
             cluster=self.cluster(),
             global_batch=self.samples_of_step(profile),
-            optimizer=OPTIMIZER_BY_NAME[self.optimizer],
+            optimizer=OPTIMIZER_BY_NAME[self.chosen_optimizer],
             runtime=RUNTIME_BY_NAME[self.runtime],
-            sharding="none" if self.sharding == "auto" else self.sharding,
+            sharding="none" if self.chosen_sharding == "auto" else self.chosen_sharding,
+            offload="none" if self.offload == "auto" else self.offload,
         )
+
+    def open_jobs(self, profile: Profile) -> list[Job]:
+        """Return what is asked for, a job for each sharding and offload that are left open."""
+        job = self.job(profile)
+        offloads = OFFLOADS[:2] if self.offload == "auto" else (self.offload,)
+        return [
+            replace(job, sharding=sharding, offload=offload)
+            for sharding in self.shardings
+            for offload in offloads
+        ]
 
     @property
     def shardings(self) -> tuple[str, ...]:
         """What may be divided over replicas: one, or all that the framework has."""
-        if self.sharding != "auto":
-            return (self.sharding,)
+        if self.chosen_sharding != "auto":
+            return (self.chosen_sharding,)
         return SHARDINGS[:2] if self.runtime == "deepspeed" else SHARDINGS[:4]
 
     def choices(self, by_hand: Layout | None = None) -> Choices:
@@ -239,6 +293,8 @@ class PlanOptions:
             data_parallel=self.data_parallel,
             pipeline=self.pipeline,
             tensor_parallel=self.tensor_parallel,
+            context_parallel=self.context_parallel,
+            expert_parallel=self.expert_parallel,
             micro_batch=self.micro_batch,
             chunks=self.chunks,
             by_hand=by_hand,

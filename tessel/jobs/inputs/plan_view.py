@@ -67,6 +67,11 @@ class PlanView(Protocol):
         ...
 
     @property
+    def proof(self) -> str:
+        """How near the two are, in words."""
+        ...
+
+    @property
     def step_interval_us(self) -> tuple[float, float] | None:
         """What the step takes at both ends of its layers' intervals."""
         ...

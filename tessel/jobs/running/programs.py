@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tessel.jobs.running.options import RunOptions
     from tessel.jobs.running.subject import Subject
     from tessel.tuned_plan import TunedPlan
+    from tuner.programs.compiled_stages import ProgramSpec
+    from tuner.programs.torch_programs import TorchProgramSpec
 
 _SLEEP_STEP_S = 0.01
 _OF_PLAN = ("compiled", "torch")
@@ -172,57 +174,58 @@ def _stages_of_plan(
     from tuner.plan import ModelPlan
 
     tuned = ModelPlan(**{name: getattr(plan, name) for name in ModelPlan.__struct_fields__})
+    spec: TorchProgramSpec | ProgramSpec
     if stages == "torch":
-        from tuner.programs import torch_programs
+        from tuner.programs.torch_programs import TorchProgramSpec
 
-        of_torch = torch_programs.TorchProgramSpec(
-            plan=tuned, seed=seed, device=devices.kind, trust_model=trust_model
-        )
-        torch_programs.check_spec(of_torch)
-        return Programs(
-            StagePrograms(
-                "tuner.programs.torch_programs:provide_programs",
-                msgspec.json.encode(of_torch).decode(),
-                plan.replicas,
-                plan.stages_before,
-                _sums(plan),
-                returns_outputs=not plan.training,
-            ),
-            _expected(
-                lambda count: torch_programs.reference_step(of_torch, count),
-                "the uncut model under plain torch",
-                plan,
-                outputs=functools.partial(torch_programs.reference_outputs, of_torch),
-            ),
-            plan.step_us,
-        )
-    from tuner.programs import compiled_stages
+        provider = "tuner.programs.torch_programs:provide_programs"
+        spec = TorchProgramSpec(plan=tuned, seed=seed, device=devices.kind, trust_model=trust_model)
+        expected = _expected_of_torch(spec, plan)
+    elif devices.kind == plan.device_kind:
+        from tuner.programs.compiled_stages import ProgramSpec
 
-    if devices.kind != plan.device_kind:
+        provider = "tuner.programs.compiled_stages:provide_programs"
+        spec = ProgramSpec(plan=tuned, seed=seed, trust_model=trust_model)
+        expected = _expected_of_compiled(spec, plan)
+    else:
         raise UsageError(
             f"--device {devices.kind}: this plan was compiled for {plan.device_model}; leave --device out, "
             "or give --stages torch"
         )
-    spec = compiled_stages.ProgramSpec(plan=tuned, seed=seed, trust_model=trust_model)
+    programs = StagePrograms(
+        provider,
+        msgspec.json.encode(spec).decode(),
+        plan.replicas,
+        plan.stages_before,
+        _sums(plan),
+        returns_outputs=not plan.training,
+    )
+    return Programs(programs, expected, plan.step_us)
+
+
+def _expected_of_torch(spec: TorchProgramSpec, plan: TunedPlan) -> ExpectedResults:
+    from tuner.programs import torch_programs
+
+    torch_programs.check_spec(spec)
+    return _expected(
+        functools.partial(torch_programs.reference_step, spec),
+        "the uncut model under plain torch",
+        plan,
+        outputs=functools.partial(torch_programs.reference_outputs, spec),
+    )
+
+
+def _expected_of_compiled(spec: ProgramSpec, plan: TunedPlan) -> ExpectedResults:
+    from tuner.programs import compiled_stages
+
     compiled_stages.check_spec(spec)
-    return Programs(
-        StagePrograms(
-            "tuner.programs.compiled_stages:provide_programs",
-            msgspec.json.encode(spec).decode(),
-            plan.replicas,
-            plan.stages_before,
-            _sums(plan),
-            returns_outputs=not plan.training,
-        ),
-        _expected(
-            lambda count: compiled_stages.reference_step(spec, count),
-            _reference_name(plan.model),
-            plan,
-            types=lambda: compiled_stages.computed_types(spec),
-            exact=lambda count: compiled_stages.exact_gradients(spec, count),
-            outputs=functools.partial(compiled_stages.reference_outputs, spec),
-        ),
-        plan.step_us,
+    return _expected(
+        functools.partial(compiled_stages.reference_step, spec),
+        _reference_name(plan.model),
+        plan,
+        types=functools.partial(compiled_stages.computed_types, spec),
+        exact=functools.partial(compiled_stages.exact_gradients, spec),
+        outputs=functools.partial(compiled_stages.reference_outputs, spec),
     )
 
 

@@ -60,29 +60,35 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
         f"{profile.name}{on}: {len(profile.layers)} layers, {cluster.devices} devices, "
         f"{best.layout.global_batch} samples per step\n"
     )
-    proof = "proven optimal" if result.optimal else f"gap {format_gap(result.gap)}"
-    bound = f"at least {_ms(result.lower_bound_us)} ms, {proof}"
     layout = best.layout
     title = "best plan   " if estimate.fits else "nearest plan"
     out.line(
-        f"{title}  data-parallel {layout.data_parallel} × pipeline {layout.pipeline} × tensor-parallel "
-        f"{layout.tensor_parallel}, {layout.placement}"
-        + (f" with {layout.chunks} stages per device" if layout.chunks > 1 else "")
+        f"{title}  {layout.named_degrees}, {layout.placement_words}"
+        + (", one stage a device" if layout.placement == "vshape" else "")
     )
-    order = "in searched order" if best.order == "searched" else f"in the order of {best.order}"
+    order = "in an order of ours" if best.order == "searched" else f"in the order of {best.order}"
     out.line(f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, {order}")
-    out.line(f"step          {_ms(estimate.step_us)} ms ({bound})")
+    after_us = max(0.0, estimate.step_us - estimate.pipeline_us - estimate.update_us)
+    out.line(
+        f"step          {_ms(estimate.step_us)} ms = {_ms(estimate.pipeline_us)} pipeline + "
+        f"{_ms(estimate.update_us)} optimizer + {_ms(after_us)} synchronisation "
+        f"(of {_ms(estimate.synchronisation_us)}, the rest overlapped)"
+    )
+    proof = "proven optimal" if result.optimal else f"gap {format_gap(result.gap)}"
+    out.line(
+        f"proven        {proof}: of all layouts, cuts and orders allowed, none takes less than "
+        f"{_ms(result.lower_bound_us)} ms"
+    )
     if result.job.sharding != "none":
-        out.line(f"sharding      {result.job.sharding}, over {layout.data_parallel} replicas")
+        experts = f", experts over {layout.expert_replicas}" if profile.has_experts else ""
+        out.line(f"sharding      {result.job.sharding}, over {layout.weight_replicas} replicas{experts}")
+    if result.job.offload != "none":
+        out.line(f"offload       {result.job.offload} state, in the memory of the hosts")
     interval = plan.step_interval_us
     if interval is not None:
         out.line(
             f"predicted     {_ms(interval[0])} to {_ms(interval[1])} ms, as the layers' 90 % intervals allow"
         )
-    out.line(
-        f"of which      {_ms(estimate.pipeline_us)} ms pipeline, {_ms(estimate.synchronisation_us)} ms "
-        f"collectives (overlapped ones included), {_ms(estimate.update_us)} ms optimizer"
-    )
     limit = "" if cluster.memory_bytes is None else f" (limit {format_bytes(cluster.memory_bytes)})"
     state = "" if estimate.fits else ", DOES NOT FIT"
     out.line(f"peak memory   {format_bytes(max(estimate.memory_bytes))} on the fullest device{limit}{state}")
@@ -97,9 +103,9 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
         )
     counts = result.counts
     out.line(
-        f"\nsearched      {counts.families} families of layouts ({counts.families_not_fitting} do not fit, "
-        f"{counts.families_cut_off} pruned by bounds), {counts.layouts} layouts, {counts.orders} orders, in "
-        f"{result.search_seconds:.1f} s, stopped by {result.stopped_by}"
+        f"\nlooked at     {counts.families} kinds of layouts ({counts.families_not_fitting} do not fit, "
+        f"{counts.families_cut_off} ruled out by bounds), {counts.layouts} layouts, {counts.orders} orders, "
+        f"in {result.search_seconds:.1f} s, stopped by {result.stopped_by}"
     )
 
 
@@ -130,14 +136,15 @@ def _add_comparison(out: Sections, result: PlanResult) -> None:
 
 def _row(name: str, planned: PlannedStep, best_us: float, *, fits: bool) -> list[str]:
     layout = planned.layout
-    chunks = f" of {layout.chunks}" if layout.chunks > 1 else ""
     return [
         name,
         _ms(planned.estimate.step_us),
         f"{planned.estimate.step_us / best_us:.3f}",
         "yes" if fits else "no",
-        f"{layout.data_parallel} × {layout.pipeline} × {layout.tensor_parallel}",
-        f"{layout.placement}{chunks}",
+        f"{layout.data_parallel} × {layout.pipeline} × {layout.tensor_parallel}"
+        + (f", C {layout.context_parallel}" if layout.context_parallel > 1 else "")
+        + (f", E {layout.expert_parallel}" if layout.expert_parallel > 1 else ""),
+        layout.placement_words,
         f"{layout.micro_batches} of {layout.micro_batch}",
     ]
 

@@ -70,13 +70,17 @@ def write_picture(
         raise UsageError(
             f"{out} has the suffix {out.suffix or '(none)'}; end it with one of {', '.join(FORMATS)}"
         )
-    style, width = load_look(options.style), _inches(options)
+    is_picture = out.suffix in PICTURES  # what else there is needs no matplotlib
+    style = load_look(options.style) if is_picture or options.style is not None else None
+    width = _inches(options) if is_picture or options.width is not None else None
     compared = out.suffix in (".html", ".md") or options.compare or options.gains
     comparison = build_comparison(schedule, plan, options.names) if compared else None
     if options.gains:
         title = f"Gains over 1F1B: {title}"
     elif comparison is None and schedule.found_by:
         title = f"{title}, found by {schedule.found_by}"
+    if plan is not None:
+        title = f"{title}: {plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {plan.proof}"
     with messages.bar(f"drawing {len(schedule.starts)} blocks"):
         if comparison is not None and out.suffix not in PICTURES:
             save_document(out, _compared_document(comparison, plan, out, title=title))

@@ -29,7 +29,7 @@ function currentTheme() {
   const flat = fill.flat(), edges = flat.map((color) => edgeOf(color, idle, ink)), faint = flat.map((color) => mix(color, idle, 0.8));
   return theme = {
     ink: read("--ink"), paper: read("--paper"), over: read("--over"), held: read("--accent"), idle,
-    words: { ink: word(ink), paper: word(paper), idle: word(idle), over: word(rgb(read("--over"))), held: word(held), lane: word(mix(idle, paper, 0.5)) },
+    words: { ink: word(ink), paper: word(paper), idle: word(idle), over: word(rgb(read("--over"))), held: word(held), rest: word(mix(held, ink, 0.45)), lane: word(mix(idle, paper, 0.5)) },
     fill: Uint32Array.from(flat, word), edge: Uint32Array.from(edges, word),
     faint: Uint32Array.from(faint, word), faintEdge: Uint32Array.from(faint.map((color) => mix(color, ink, 0.15)), word),
     text: flat.map(readable), colors: flat, edges,

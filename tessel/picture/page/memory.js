@@ -1,8 +1,10 @@
 // ---- Memory -------------------------------------------------------------------------------------------------------
-// A lane a device: the area is what the first schedule holds, the line what the second does, the dashed line the
-// limit. What is above the limit has a colour of its own.
+// A lane a device, each with an axis from nothing to the most: the area is what the first schedule holds, its lower
+// part weights and what is held beside them throughout, the line what the second does, the dashed line the limit.
+// What is above the limit has a colour of its own.
 
 const LIMIT_IN_VIEW = 3; // a limit more often the peak than this would flatten every curve, and is written instead
+const AXIS_LANE = 26; // pixels from which a lane has room for both ends of its axis
 const STATICS = data.static_memory ?? new Array(data.devices).fill(0);
 const statics = () => STATICS;
 
@@ -15,10 +17,23 @@ function memoryScale() {
 function drawMemoryHeading(ink) {
   const { peak, limit, top } = memoryScale(), beside = other();
   const where = !limit ? "no limit" : limit <= top ? `limit ${formatMemory(limit)} (dashed)` : `limit ${formatMemory(limit)}, ${(limit / peak).toFixed(1)} times the peak`;
+  const rest = STATICS.some((bytes) => bytes) ? " · lower part: weights and optimizer state" : "";
   const curves = beside ? ` · area ${current().title}, line ${beside.title}` : "";
   context.fillStyle = ink; context.textAlign = "left"; context.textBaseline = "middle"; context.font = lettering("600 ");
-  const x = isNarrow() ? 0 : leftEdge() + 2, full = `Memory, peak ${formatMemory(peak)}, ${where}${curves}`, short = `Memory, ${where}`;
+  const x = isNarrow() ? 0 : leftEdge() + 2, full = `Memory, peak ${formatMemory(peak)}, ${where}${rest}${curves}`, short = `Memory, ${where}`;
   writeClear(context.measureText(full).width < canvas.clientWidth - x ? full : short, x, memoryTop() - HEADING / 2);
+}
+
+// The two ends of each lane's axis, written within it where there is room.
+function drawMemoryAxis(ink) {
+  const lane = laneHeight(), { top } = memoryScale(), x = leftEdge() + 3;
+  if (lane < AXIS_LANE) return;
+  context.fillStyle = ink; context.textAlign = "left"; context.textBaseline = "middle"; context.font = `10px ${FAMILY}`;
+  for (let device = 0; device < data.devices; device++) {
+    const begin = memoryTop() + device * lane;
+    writeClear(formatMemory(data.memory_in_bytes ? top : Math.floor(top)), x, begin + 6);
+    writeClear("0", x, begin + lane - 7);
+  }
 }
 
 let mostIn = [new Float64Array(0), new Float64Array(0)]; // of both schedules, by column of pixels
@@ -30,14 +45,14 @@ function rasterMemory(panes, ratio, { wide, scale, origin, colors: { words: colo
   const [first, second] = mostIn, isBeside = panes.length > 1;
   for (let device = 0; device < data.devices; device++) {
     const top = Math.round((memoryTop() + device * lane) * ratio), rest = rests[device], base = (top + tall - 1) * wide;
-    const factor = (tall - 1) / most, bound = limits ? (limits[device] + rest) * factor + 0.5 | 0 : Infinity;
+    const factor = (tall - 1) / most, ground = rest * factor + 0.5 | 0, bound = limits ? (limits[device] + rest) * factor + 0.5 | 0 : Infinity;
     panes.forEach((schedule, pane) => columnMaxima(schedule.memory[device], mostIn[pane], origin, 1 / scale));
     words.fill(colors.lane, top * wide, (top + tall) * wide);
     let value = NaN, height = 0, other = NaN, line = 0; // curves are level over many pixels
     for (let x = 0; x < wide; x++) {
       if (first[x] !== value) height = Math.max((value = first[x]) + rest, 0) * factor + 0.5 | 0;
       const isOver = limits !== null && value > limits[device];
-      if (height) for (let y = 0, at = base + x; y <= height; y++, at -= wide) words[at] = isOver && y > bound ? colors.over : colors.held;
+      if (height) for (let y = 0, at = base + x; y <= height; y++, at -= wide) words[at] = isOver && y > bound ? colors.over : y < ground ? colors.rest : colors.held;
       if (isBeside) {
         if (second[x] !== other) line = Math.max((other = second[x]) + rest, 0) * factor + 0.5 | 0;
         words[base + x - line * wide] = colors.ink;

@@ -1,7 +1,7 @@
 // ---- The timeline -------------------------------------------------------------------------------------------------
 // From above: for each schedule shown a heading and a row a device, the memory of each device, the time axis.
 
-const ROW_MAX = 34, AXIS = 26, HEADING = 22, LANE_MAX = 30, MAX_LABELS = 1500, LEAST_FONT = 7, FONT = 11;
+const ROW_MAX = 34, AXIS = 26, HEADING = 22, LANE_MAX = 44, MAX_LABELS = 1500, LEAST_FONT = 7, FONT = 11;
 const FAMILY = "system-ui, sans-serif";
 const isNarrow = () => canvas.clientWidth < 560;
 const isLarge = () => canvas.clientWidth > 1900; // where style.css makes letters larger, too
@@ -53,6 +53,7 @@ function draw() {
   panes.forEach((schedule, pane) => drawHeading(schedule, pane, ink)); // their letters are above every line
   context.restore();
   drawMemoryHeading(ink);
+  drawMemoryAxis(ink);
   drawAxes(panes, ink, width, bottom);
 }
 

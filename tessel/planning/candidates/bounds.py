@@ -31,19 +31,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tessel.planning.candidates.families import Family
+from tessel.planning.costs.held_bytes import job_shares
+from tessel.planning.costs.replicas import collective_link, replica_positions
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums
 from tessel.planning.costs.stage_figures import (
     StageFigures,
-    collective_link,
     figures_of_sums,
     position_speeds,
-    replica_positions,
+    update_sums,
 )
 from tessel.planning.cutting.cut import Section
 from tessel.planning.cutting.run_prices import RunPrices, layer_times
 from tessel.planning.job import Job
+from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
-from tessel.planning.sharding import SHARDINGS, Shares, shares_of
+from tessel.planning.sharding import SHARDINGS, Shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,8 +76,11 @@ class _Terms:
         times: running sums of each layer's work.
         gradients: running sums of each layer's least microseconds from its output's gradient to its input's.
         ends_with_gradient: whether the last block of a device is always a gradient that others wait for.
-        synchronisation: microseconds of an all-reduce as latency, and per byte of reduced weights.
+        synchronisation: microseconds of an all-reduce as latency, and per byte of reduced weights. The same
+            holds for
+        expert_synchronisation: that of routed experts.
         update_us: microseconds of the optimizer, of all layers and copies; 0 where devices differ.
+        updates: running sums of each layer's part of that.
     """
 
     sums: LayerSums
@@ -89,12 +94,30 @@ class _Terms:
     gradients: FloatArray
     ends_with_gradient: bool
     synchronisation: tuple[float, float]
+    expert_synchronisation: tuple[float, float]
     update_us: float
+    updates: FloatArray
 
     @property
     def is_waited_for(self) -> bool:
         """Whether others always run after a device's last block, as of joint backwards or forwards alone."""
         return self.ends_with_gradient or (not self.sums.has_backward and self.copies == 1)
+
+    def exchange_us(self, reduced: FloatArray, experts: FloatArray) -> FloatArray:
+        """Return the least time from the last gradients of weights to the end of their all-reduce.
+
+        Args:
+            reduced: bytes of weights, experts included.
+            experts: bytes of routed experts.
+        """
+        found = np.zeros_like(reduced)
+        for num_bytes, (latency, rate) in (
+            (reduced - experts, self.synchronisation),
+            (experts, self.expert_synchronisation),
+        ):
+            if rate:
+                found += np.where(num_bytes > 0, latency + rate * num_bytes, 0.0)
+        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -174,8 +197,12 @@ class FamilyBounds:
 def family_shares(family: Family, sums: LayerSums, job: Job) -> Shares:
     """Return what each replica of a family's layouts holds for each byte of weights."""
     copies = 2 if family.placement == "xshape" else 1
-    return shares_of(
-        job.sharding, job.optimizer if sums.has_backward else None, family.data_parallel * copies
+    replicas = family.data_parallel * family.context_parallel * copies
+    return job_shares(
+        job,
+        trains=sums.has_backward,
+        replicas=replicas,
+        expert_replicas=replicas // family.expert_parallel,
     )
 
 
@@ -188,11 +215,15 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
         least = np.minimum(np.diff(sums.backward), np.diff(sums.backward_input))
         gradients = np.concatenate(([0.0], np.cumsum(least)))
     speeds = position_speeds(layout, job.cluster)
+    measured, moved = update_sums(sums, layout, job)
     copies_apart = copies if job.sharding == "none" else 1  # else each updates its part
     return _Terms(
         sums=sums,
-        shares=shares_of(
-            job.sharding, job.optimizer if sums.has_backward else None, degrees.data_parallel * copies
+        shares=job_shares(
+            job,
+            trains=sums.has_backward,
+            replicas=copies * layout.weight_replicas,
+            expert_replicas=copies * layout.expert_replicas,
         ),
         micro_batches=degrees.micro_batches // copies,
         copies=copies,
@@ -202,7 +233,9 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
         times=layer_times(sums, splits=splits),
         gradients=gradients,
         ends_with_gradient=sums.has_backward and not splits,
-        synchronisation=_synchronisation(degrees, copies, sums, job),
+        synchronisation=_synchronisation(layout, copies, sums, job, experts=False),
+        expert_synchronisation=_synchronisation(layout, copies, sums, job, experts=True),
+        updates=measured / speeds.max() + moved,
         update_us=sum(figures.update_us) * copies_apart if len(set(speeds.tolist())) == 1 else 0.0,
     )
 
@@ -217,20 +250,23 @@ def _least_hop(sums: LayerSums, job: Job, tensor_parallel: int) -> float:
     return runtime.hop_overhead_us + min(link.transfer_us(num_bytes) for link in links)
 
 
-def _synchronisation(family: Family, copies: int, sums: LayerSums, job: Job) -> tuple[float, float]:
+def _synchronisation(
+    layout: Layout, copies: int, sums: LayerSums, job: Job, *, experts: bool
+) -> tuple[float, float]:
     """Return microseconds of latency and per byte of reduced weights of the fastest position's all-reduce."""
     cluster, ratio = job.cluster, job.optimizer.gradient_ratio
-    if not sums.has_backward or family.data_parallel * copies == 1 or not ratio:
+    replicas = layout.expert_replicas if experts else layout.weight_replicas
+    if not sums.has_backward or replicas * copies == 1 or not ratio:
         return 0.0, 0.0
     if SHARDINGS.index(job.sharding) >= 2:
         return 0.0, 0.0  # hidden behind backwards, as far as they are longer
-    layout = family.any_layout(sums.num_layers)
     large = 1e9
     found = []
-    are_alike = cluster.intra_node is None and (copies == 1 or family.pipeline % 2 == 0)
-    for position in range(1 if are_alike else family.pipeline):
-        positions = replica_positions(position, pipeline=family.pipeline, copies=copies)
-        link, devices = collective_link(layout, cluster, positions), family.data_parallel * len(positions)
+    are_alike = cluster.intra_node is None and (copies == 1 or layout.pipeline % 2 == 0)
+    for position in range(1 if are_alike else layout.pipeline):
+        positions = replica_positions(position, pipeline=layout.pipeline, copies=copies)
+        link = collective_link(layout, cluster, positions, experts=experts)
+        devices = replicas * len(positions)
         exchange = link.all_reduce_us if job.sharding == "none" else link.scatter_us
         one, two = (exchange(factor * large * ratio, devices) for factor in (1, 2))
         found.append((max(0.0, 2 * one - two), (two - one) / large))
@@ -254,9 +290,11 @@ def _why_nothing_fits(terms: _Terms, prices: RunPrices, options: PlanOptions) ->
         return f"layer {layer} alone needs {alone[layer] / gib:.2f} GiB of the {ample / gib:.2f} of a device"
     shared = sum(tensor.num_bytes * (len(tensor.layers) - 1) for tensor in terms.sums.tied)
     trained_shared = sum(tensor.trained_bytes * (len(tensor.layers) - 1) for tensor in terms.sums.tied)
-    needed = terms.copies * float(
-        terms.shares.weights * (terms.sums.weights[-1] - shared)
-        + terms.shares.trained * (terms.sums.trained[-1] - trained_shared)
+    needed = terms.copies * terms.shares.held(
+        float(terms.sums.weights[-1]) - shared,
+        float(terms.sums.trained[-1]) - trained_shared,
+        float(terms.sums.expert_weights[-1]),
+        float(terms.sums.expert_trained[-1]),
     )
     if needed > sum(terms.limits):
         return (
@@ -296,9 +334,7 @@ def _hops_before(chain: Sequence[int]) -> FloatArray:
 
 def _last_synchronisation(terms: _Terms) -> float:
     """Return the least time from a stage's last weight gradient to the end of its all-reduce."""
-    latency, rate = terms.synchronisation
-    fewest = float(np.diff(terms.sums.reduced).min())
-    return latency + rate * fewest if rate and fewest else 0.0
+    return float(terms.exchange_us(np.diff(terms.sums.reduced), np.diff(terms.sums.expert_reduced)).min())
 
 
 def _sharing(family: Family, terms: _Terms, *, any_order: bool = False) -> float:
@@ -428,12 +464,12 @@ def _stage_bound(
         (sums.forward[-1] - sums.forward + terms.gradients[-1] - terms.gradients) / fastest
         + 2 * (num_stages - 1 - stage) * terms.hop_us
     )[None, :]
-    latency, rate = terms.synchronisation
-    reduced = sums.reduced[None, :] - sums.reduced[:, None]
-    own_end = np.where(reduced > 0, latency + rate * reduced, 0.0) if rate else 0.0
-    if len(set(terms.speeds.tolist())) == 1 and terms.update_us:
-        shares = sums.update if sums.update[-1] else sums.trained
-        own_end = own_end + terms.update_us * (shares[None, :] - shares[:, None]) / shares[-1]
+    own_end = terms.exchange_us(
+        *(each[None, :] - each[:, None] for each in (sums.reduced, sums.expert_reduced))
+    )
+    if terms.update_us:
+        updates = terms.updates
+        own_end = own_end + terms.update_us * (updates[None, :] - updates[:, None]) / updates[-1]
     first = _last_synchronisation(terms)
 
     def bound(extra: FloatArray | float, static: FloatArray, held: FloatArray) -> FloatArray:

@@ -52,6 +52,8 @@ class Family:
     branch_devices: int = 0
     device_order: tuple[int, ...] = ()
     branches: Branches | None = None
+    context_parallel: int = 1
+    expert_parallel: int = 1
 
     def layout(self, bounds: Sequence[int], recompute: Sequence[bool] = ()) -> Layout:
         """Return the layout whose stages begin at these layers.
@@ -64,6 +66,8 @@ class Family:
             data_parallel=self.data_parallel,
             pipeline=self.pipeline,
             tensor_parallel=self.tensor_parallel,
+            context_parallel=self.context_parallel,
+            expert_parallel=self.expert_parallel,
             micro_batch=self.micro_batch,
             micro_batches=self.micro_batches,
             placement=self.placement,
@@ -113,7 +117,19 @@ class Family:
     @property
     def table_key(self) -> TableKey:
         """Which figures of the profile it runs with."""
-        return TableKey(self.micro_batch, self.tensor_parallel, self.shards, self.joined)
+        return TableKey(
+            self.micro_batch,
+            self.tensor_parallel,
+            self.shards,
+            self.joined,
+            self.context_parallel,
+            self.expert_parallel,
+        )
+
+    @property
+    def width(self) -> int:
+        """Devices at each position of the pipeline, over all replicas."""
+        return self.data_parallel * self.context_parallel * self.tensor_parallel
 
     @property
     def shards(self) -> int:
@@ -182,26 +198,25 @@ def families(
     """Yield every family that options, devices, profile and batch allow.
 
     Args:
-        profile: micro-batch sizes and tensor-parallel degrees are those that it has.
+        profile: micro-batch sizes and degrees of parallelism within a layer are those that it has.
         cluster: how many devices there are; each layout uses all of them.
         global_batch: samples of a training step.
         options: what may be chosen from.
     """
-    tables = sorted({(table.micro_batch, table.tensor_parallel) for table in profile.tables})
-    for micro_batch, tensor_parallel in tables:
-        if options.micro_batch not in (None, micro_batch):
+    for degrees in sorted({table.degrees for table in profile.tables}):
+        inner = degrees.tensor_parallel * degrees.context_parallel
+        if not options.allows(degrees) or cluster.devices % inner:
             continue
-        if options.tensor_parallel not in (None, tensor_parallel) or cluster.devices % tensor_parallel:
-            continue
-        positions = cluster.devices // tensor_parallel
+        positions = cluster.devices // inner
         for pipeline in (degree for degree in range(1, positions + 1) if positions % degree == 0):
             data_parallel = positions // pipeline
-            samples = data_parallel * micro_batch
+            samples = data_parallel * degrees.micro_batch
             if (
                 options.pipeline not in (None, pipeline)
                 or options.data_parallel not in (None, data_parallel)
                 or pipeline > len(profile.layers)
                 or global_batch % samples
+                or data_parallel * degrees.context_parallel % degrees.expert_parallel
             ):
                 continue
             for shape in _shapes(pipeline, profile, options):
@@ -210,8 +225,7 @@ def families(
                 family = Family(
                     data_parallel=data_parallel,
                     pipeline=pipeline,
-                    tensor_parallel=tensor_parallel,
-                    micro_batch=micro_batch,
+                    **degrees._asdict(),
                     micro_batches=global_batch // samples,
                     placement=shape.placement,
                     num_stages=shape.num_stages,
@@ -223,7 +237,7 @@ def families(
                 if not _is_measured(profile, family.table_key):
                     continue
                 for split_backward in _splits(profile, family.table_key, options):
-                    for device_order in _device_orders(cluster, data_parallel * tensor_parallel):
+                    for device_order in _device_orders(cluster, family.width):
                         yield replace(family, split_backward=split_backward, device_order=device_order)
 
 
@@ -237,11 +251,14 @@ def explain_none(profile: Profile, cluster: Cluster, *, global_batch: int, optio
             f"first and last layer of {profile.name} were not measured divided over devices, as mshape runs "
             "them; measure them, or use another placement"
         )
-    tables = ", ".join(f"{table.micro_batch} × {table.tensor_parallel}" for table in profile.tables)
+    tables = ", ".join(str(table.degrees) for table in profile.tables)
+    has_experts = any(table.expert_parallel > 1 for table in profile.tables)
+    experts = "; expert-parallel degrees divide data × context parallelism" if has_experts else ""
     return (
         f"no degrees use {cluster.devices} devices for a global batch of {global_batch} with the profile's "
         f"micro-batch sizes × tensor-parallel degrees ({tables}), its {len(profile.layers)} layers and the "
         "options given; choose a global batch that is a multiple of devices × micro-batch size, or fix less"
+        f"{experts}"
     )
 
 
@@ -306,9 +323,9 @@ def _is_measured(profile: Profile, key: TableKey) -> bool:
     """Whether what is divided was measured so: ends of a model whose other layers are whole, or joints."""
     if key.shards:
         known = {(table.micro_batch, table.shards) for table in profile.shards}
-        return key.tensor_parallel == 1 and (key.micro_batch, key.shards) in known
-    degrees = {(table.micro_batch, table.tensor_parallel) for table in profile.tables}
-    return not key.joined or (key.micro_batch, key.joined) in degrees
+        return key.degrees[1:] == (1, 1, 1) and (key.micro_batch, key.shards) in known
+    degrees = {table.degrees for table in profile.tables}
+    return not key.joined or key.degrees._replace(tensor_parallel=key.joined) in degrees
 
 
 def _device_orders(cluster: Cluster, width: int) -> tuple[tuple[int, ...], ...]:
@@ -357,8 +374,7 @@ def swapped_orders(family: Family, cluster: Cluster) -> Iterator[tuple[int, ...]
     """Yield the orders of devices in which two positions of a family have changed places, if that matters."""
     if not family.device_order:
         return
-    width = family.data_parallel * family.tensor_parallel
-    groups = _groups(family.device_order, width)
+    groups = _groups(family.device_order, family.width)
     kinds = [sorted(_kind(cluster, device) for device in group) for group in groups]
     for one, other in combinations(range(len(groups)), 2):
         if kinds[one] != kinds[other]:

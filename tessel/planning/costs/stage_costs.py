@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tessel.profiles.profile import Profile, StageCosts
+from tessel.profiles.profile import Degrees, Profile, StageCosts
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -41,6 +41,10 @@ class LayerSums:
         weights: bytes of weights, tied tensors counted in each layer.
         trained: of these, bytes that have gradients and optimizer state.
         reduced: of those, bytes whose gradients are summed over replicas.
+        expert_weights: of `weights`, bytes of routed experts; the same holds for
+        expert_trained: of `trained`,
+        expert_reduced: of `reduced`, and
+        expert_update: of `update`, microseconds.
         saved: bytes kept from forward to backward; of inference, to the end of the step.
         kept: the same under recomputation: every layer's input.
         saved_for_weight: bytes kept from the input half of a split backward to its weight half.
@@ -64,6 +68,10 @@ class LayerSums:
     weights: FloatArray
     trained: FloatArray
     reduced: FloatArray
+    expert_weights: FloatArray
+    expert_trained: FloatArray
+    expert_reduced: FloatArray
+    expert_update: FloatArray
     saved: FloatArray
     kept: FloatArray
     saved_for_weight: FloatArray
@@ -120,12 +128,21 @@ class TableKey(NamedTuple):
             one device; 0 for none.
         joined: devices over which the layers that join two branches are divided instead, where these run side
             by side; 0 where they do not.
+        context_parallel: devices over which the sequence of each sample is split.
+        expert_parallel: devices over which the routed experts are divided.
     """
 
     micro_batch: int
     tensor_parallel: int = 1
     shards: int = 0
     joined: int = 0
+    context_parallel: int = 1
+    expert_parallel: int = 1
+
+    @property
+    def degrees(self) -> Degrees:
+        """Which table its layers stand in, but for those that are divided otherwise."""
+        return Degrees(self.micro_batch, self.tensor_parallel, self.context_parallel, self.expert_parallel)
 
 
 def costs_of(profile: Profile, key: TableKey) -> tuple[StageCosts, ...]:
@@ -135,12 +152,10 @@ def costs_of(profile: Profile, key: TableKey) -> tuple[StageCosts, ...]:
         ScheduleError: the profile has no such table.
     """
     if key.joined:
-        return profile.costs_of_branches(
-            micro_batch=key.micro_batch, tensor_parallel=key.tensor_parallel, joined=key.joined
-        )
+        return profile.costs_of_branches(key.degrees, joined=key.joined)
     if key.shards:
         return profile.costs_with_shards(micro_batch=key.micro_batch, shards=key.shards)
-    return profile.costs(micro_batch=key.micro_batch, tensor_parallel=key.tensor_parallel)
+    return profile.costs(**key.degrees._asdict())
 
 
 def layer_sums(profile: Profile, key: TableKey) -> LayerSums:
@@ -169,6 +184,10 @@ def layer_sums(profile: Profile, key: TableKey) -> LayerSums:
         weights=_sums([cost.weight_bytes for cost in costs]),
         trained=_sums([cost.updated_bytes for cost in costs]),
         reduced=_sums([cost.summed_bytes for cost in costs]),
+        expert_weights=_sums([cost.expert_bytes for cost in costs]),
+        expert_trained=_sums([cost.expert_ratio * cost.updated_bytes for cost in costs]),
+        expert_reduced=_sums([cost.expert_ratio * cost.summed_bytes for cost in costs]),
+        expert_update=_sums([cost.expert_ratio * (cost.update_us or 0.0) for cost in costs]),
         saved=_sums([cost.saved_bytes for cost in costs]),
         kept=_sums(kept),
         saved_for_weight=_sums(halved),

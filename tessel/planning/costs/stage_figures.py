@@ -6,11 +6,6 @@ blocks at both ends, so that a micro-batch keeps a device busy that much longer.
 replicas by a ring. The optimizer takes what was measured, or else moves weights, gradients and state through
 memory once. `figures_of_sums` is O(stages): a plan tries many thousand layouts.
 
-A device holds weights, gradients and optimizer state of those that are trained, the flat copy of gradients
-that a runtime makes for the all-reduce, the runtime's own bytes, and the largest need of a layer while it
-runs. Every term is at its most at once, though the copy and a layer's need come one after the other: an
-allocator keeps what it was given.
-
 Left out: contention between hops, and between collectives and compute; the global norm of gradients; loading
 of data. Checked in tests/tessel/planning/costs/test_training_step.py against a recomputation that shares no
 code.
@@ -21,8 +16,6 @@ sends 2 (n - 1) / n of the bytes in 2 (n - 1) messages.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,11 +26,19 @@ import numpy.typing as npt
 
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import Cluster, Link, Optimizer
+from tessel.planning.costs.held_bytes import HeldBytes, job_shares, layers_divided, static_bytes
+from tessel.planning.costs.replicas import (
+    collective_link,
+    copies_of,
+    is_one_node,
+    replicas_of,
+    rings_of,
+)
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums, TableKey, largest, layer_sums
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
-from tessel.planning.runtime import OVERLAPPED, Runtime
-from tessel.planning.sharding import SHARDINGS, Shares, shares_of
+from tessel.planning.runtime import Runtime
+from tessel.planning.sharding import SHARDINGS, Shares
 from tessel.profiles.profile import Profile
 
 
@@ -212,8 +213,8 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
     weight_us = np.maximum(run.of_sums(sums.backward_weight) / speed, hidden.scatter_us)
     is_dominated = splits and halves_replace_joint(backward_us, input_us, weight_us, run.recomputes)
     trained = sums.has_backward
-    held = _held(sums, layout, run)
-    shares = shares_of(job.sharding, optimizer if trained else None, replicas_of(layout))
+    shares = layout_shares(layout, job, trains=trained)
+    held = _held(sums, layout, run, shares)
     return StageFigures(
         groups=run.groups,
         forward_us=forward_us,
@@ -281,7 +282,21 @@ class _Run:
 
 def table_key(layout: Layout) -> TableKey:
     """Return which figures of a profile a layout runs with."""
-    return TableKey(layout.micro_batch, layout.tensor_parallel, layout.shards, layout.joined)
+    return TableKey(
+        layout.micro_batch,
+        layout.tensor_parallel,
+        layout.shards,
+        layout.joined,
+        layout.context_parallel,
+        layout.expert_parallel,
+    )
+
+
+def layout_shares(layout: Layout, job: Job, *, trains: bool) -> Shares:
+    """Return what a replica holds of a layout's weights, gradients and state."""
+    return job_shares(
+        job, trains=trains, replicas=replicas_of(layout), expert_replicas=replicas_of(layout, experts=True)
+    )
 
 
 def position_speeds(layout: Layout, cluster: Cluster) -> FloatArray:
@@ -308,18 +323,12 @@ def _memory(layout: Layout, cluster: Cluster) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def _is_one_node(devices: Sequence[int], cluster: Cluster) -> bool:
-    if not cluster.devices_per_node or cluster.intra_node is None:
-        return False
-    return len({device // cluster.devices_per_node for device in devices}) == 1
-
-
 def hop_link(layout: Layout, cluster: Cluster, source: int, target: int) -> Link:
     """Return the link between two positions of the pipeline: the slower one if any replica leaves a node."""
     if cluster.intra_node is None:
         return cluster.hop
     pairs = zip(layout.devices_at(source), layout.devices_at(target), strict=True)
-    return cluster.intra_node if all(_is_one_node(pair, cluster) for pair in pairs) else cluster.hop
+    return cluster.intra_node if all(is_one_node(pair, cluster) for pair in pairs) else cluster.hop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -379,52 +388,16 @@ def _hop_ends(
     return send_us, runtime.hop_overhead_us + transfer_us + gathered_us
 
 
-class HeldBytes(NamedTuple):
-    """What a device holds beside activations.
-
-    Attributes:
-        weights: bytes of all weights.
-        trained: of these, bytes that have gradients and optimizer state.
-        running: the largest need of a block while it runs.
-        layer_weights: of its largest layer.
-        layer_trained: trained bytes of the layer that has most.
-    """
-
-    weights: float
-    trained: float
-    running: float
-    layer_weights: float = 0.0
-    layer_trained: float = 0.0
-
-
-def static_bytes(
-    held: HeldBytes, optimizer: Optimizer | None, runtime: Runtime = OVERLAPPED, shares: Shares | None = None
-) -> int:
-    """Return what a device holds throughout a step, and its largest need while one block runs.
-
-    Args:
-        held: bytes of its weights.
-        optimizer: what trained weights have beside them; None where nothing is trained.
-        runtime: what the framework adds.
-        shares: what a replica holds of each; all if None.
-    """
-    shares = shares or shares_of("none", optimizer, 1)
-    found = runtime.context_bytes + shares.weights * held.weights + runtime.peak_factor * held.running
-    found += shares.gathered * held.layer_weights + shares.gradient * held.layer_trained
-    if optimizer is not None:
-        found += shares.trained * held.trained
-        found += min(held.trained * optimizer.gradient_ratio, runtime.bucket_bytes)
-    return math.ceil(found)
-
-
-def _held(sums: LayerSums, layout: Layout, run: _Run) -> list[HeldBytes]:
+def _held(sums: LayerSums, layout: Layout, run: _Run, shares: Shares) -> list[HeldBytes]:
     """Return what each device holds beside activations; a tied tensor counts once on each."""
-    weights, trained = run.of_sums(sums.weights), run.of_sums(sums.trained)
+    weights, trained, experts, expert_trained = (
+        run.of_sums(each) for each in (sums.weights, sums.trained, sums.expert_weights, sums.expert_trained)
+    )
     recomputes = layout.recompute or (False,) * len(layout.cuts)
     peak = np.where(recomputes, largest(sums.recomputed_peak, layout.cuts), largest(sums.peak, layout.cuts))
     peak = np.tile(peak, len(run.chains))
     most, most_trained = (
-        np.tile(largest(np.diff(each), layout.cuts), len(run.chains)) for each in (sums.weights, sums.trained)
+        np.tile(largest(each, layout.cuts), len(run.chains)) for each in layers_divided(sums, shares)
     )
     found = []
     for device in range(layout.pipeline):
@@ -437,51 +410,11 @@ def _held(sums: LayerSums, layout: Layout, run: _Run) -> list[HeldBytes]:
                 running=max(float(peak[stage]) for stage in here),
                 layer_weights=max(float(most[stage]) for stage in here),
                 layer_trained=max(float(most_trained[stage]) for stage in here),
+                experts=sum(float(experts[stage]) for stage in here),
+                expert_trained=sum(float(expert_trained[stage]) for stage in here),
             )
         )
     return found
-
-
-def collective_link(layout: Layout, cluster: Cluster, positions: Sequence[int]) -> Link:
-    """Return the link over which the devices at some positions of the pipeline sum their gradients.
-
-    A group with several members in each node has a ring through each of them, so that their links to other
-    nodes carry the sum together; it is no faster than the link within a node.
-    """
-    if cluster.intra_node is None or not cluster.devices_per_node:
-        return cluster.collective
-    every = [device for position in positions for device in layout.devices_at(position)]
-    if _is_one_node(every, cluster):
-        return cluster.intra_node
-    # A gradient is summed over the devices with the same part of each layer.
-    nodes = Counter(device // cluster.devices_per_node for device in every[:: layout.tensor_parallel])
-    bytes_per_s = min(cluster.collective.bytes_per_s * min(nodes.values()), cluster.intra_node.bytes_per_s)
-    return Link(bytes_per_s=bytes_per_s, latency_us=cluster.collective.latency_us)
-
-
-def copies_of(layout: Layout) -> int:
-    """Return how often one pipeline holds the model: twice in an `xshape`."""
-    return 2 if layout.placement == "xshape" else 1
-
-
-def replicas_of(layout: Layout) -> int:
-    """Return how many devices hold the same part of the model."""
-    return layout.data_parallel * copies_of(layout)
-
-
-def replica_positions(position: int, *, pipeline: int, copies: int) -> tuple[int, ...]:
-    """Return the positions of a pipeline that hold the same layers, a given one of them.
-
-    With two copies in opposite directions those are two, but for the middle one of an odd number.
-    """
-    return (position,) if copies == 1 else tuple(sorted({position, pipeline - 1 - position}))
-
-
-def _ring(layout: Layout, cluster: Cluster, stage: int) -> tuple[Link, int]:
-    """Return the link over which the replicas of a stage exchange, and on how many devices they are."""
-    position = layout.device_of(stage)
-    positions = replica_positions(position, pipeline=layout.pipeline, copies=copies_of(layout))
-    return collective_link(layout, cluster, positions), layout.data_parallel * len(positions)
 
 
 def _synchronisations(sums: LayerSums, layout: Layout, job: Job) -> tuple[Collective, ...]:
@@ -495,10 +428,12 @@ def _synchronisations(sums: LayerSums, layout: Layout, job: Job) -> tuple[Collec
     found = []
     num_stages = len(layout.cuts)
     for stage, (first, last) in enumerate(layout.cuts):
-        num_bytes = float(sums.reduced[last + 1] - sums.reduced[first]) * job.optimizer.gradient_ratio
-        link, devices = _ring(layout, job.cluster, stage)
-        exchange = link.all_reduce_us if job.sharding == "none" else link.scatter_us
-        us = exchange(num_bytes, devices)
+        num_bytes, expert_bytes = (
+            float(each[last + 1] - each[first]) * job.optimizer.gradient_ratio
+            for each in (sums.reduced, sums.expert_reduced)
+        )
+        us = rings_of(layout, job.cluster, stage).scatter_us(num_bytes, expert_bytes)
+        us *= 2 if job.sharding == "none" else 1
         if us:
             found.append(Collective((stage, stage + num_stages)[: copies_of(layout)], us))
     return tuple(found)
@@ -516,26 +451,35 @@ def _hidden_collectives(sums: LayerSums, layout: Layout, job: Job, run: _Run) ->
     level = SHARDINGS.index(job.sharding)
     if replicas_of(layout) == 1 or level < 2:
         return _Hidden(0.0, 0.0)
-    rings = [_ring(layout, job.cluster, stage) for stage in range(len(layout.cuts))] * copies_of(layout)
+    optimizer = job.optimizer
+    gathered = _exchanged(sums.weights, sums.expert_weights, optimizer.exchanged_ratio, layout, job, run)
+    reduced = _exchanged(sums.reduced, sums.expert_reduced, optimizer.gradient_ratio, layout, job, run)
+    return _Hidden(gathered if level == 3 else 0.0, reduced if sums.has_backward else 0.0)
 
-    def exchanged(num_bytes: FloatArray) -> FloatArray:
-        sizes = zip(rings, map(float, num_bytes), strict=True)
-        return np.array([link.scatter_us(size, devices) for (link, devices), size in sizes])
 
-    gradients = run.of_sums(sums.reduced) * job.optimizer.gradient_ratio
-    return _Hidden(
-        exchanged(run.of_sums(sums.weights)) if level == 3 else 0.0,
-        exchanged(gradients) if sums.has_backward else 0.0,
-    )
+def _exchanged(
+    sums: FloatArray, expert_sums: FloatArray, ratio: float, layout: Layout, job: Job, run: _Run
+) -> FloatArray:
+    """Return microseconds by stage of a reduce-scatter or an all-gather over its replicas.
+
+    Args:
+        sums: running sums of the bytes of weights.
+        expert_sums: the same of routed experts alone.
+        ratio: bytes exchanged for each of them.
+        layout: who holds which stage.
+        job: over which links.
+        run: the stages.
+    """
+    rings = [rings_of(layout, job.cluster, stage) for stage in range(len(layout.cuts))] * copies_of(layout)
+    sizes = [(run.of_sums(each) * ratio).tolist() for each in (sums, expert_sums)]
+    return np.array([each.scatter_us(*own) for each, *own in zip(rings, *sizes, strict=True)])
 
 
 def _gathers(sums: LayerSums, layout: Layout, job: Job, run: _Run) -> tuple[float, ...]:
     """Return microseconds by device of gathering the weights that replicas have updated a part of each."""
     if job.sharding not in ("optimizer", "gradients") or not job.optimizer.updates:
         return (0.0,) * layout.pipeline
-    rings = [_ring(layout, job.cluster, stage) for stage in range(len(layout.cuts))] * copies_of(layout)
-    sizes = zip(rings, map(float, run.of_sums(sums.trained)), strict=True)
-    us = np.array([link.scatter_us(size, devices) for (link, devices), size in sizes])
+    us = _exchanged(sums.trained, sums.expert_trained, job.optimizer.exchanged_ratio, layout, job, run)
     return tuple(sum_by_device(run.groups, us, layout.pipeline).tolist())
 
 
@@ -563,19 +507,34 @@ def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimize
 
 
 def _updates(sums: LayerSums, layout: Layout, job: Job, run: _Run, speed: FloatArray) -> tuple[float, ...]:
-    """Return microseconds of the optimizer by device: as measured, or from its traffic.
-
-    The traffic is that of one fused step, which reads weights, gradients and state and writes weights and
-    state; of the part that a replica has where they divide it.
-    """
-    optimizer, runtime = job.optimizer, job.runtime
-    us = run.of_sums(sums.update) / speed
-    if not optimizer.updates:
-        us = 0.0 * us
-    elif not sums.has_update:
-        moved = 2 + optimizer.gradient_ratio + 2 * optimizer.state_ratio
-        us = run.of_sums(sums.trained) * moved / runtime.update_bytes_per_s * 1e6
-    if job.sharding != "none":
-        us = us / replicas_of(layout)
+    """Return microseconds of the optimizer by device."""
+    measured, moved = (run.of_sums(each) for each in update_sums(sums, layout, job))
     num_devices = 1 + max(max(group) for group in run.groups)
-    return tuple(sum_by_device(run.groups, us, num_devices).tolist())
+    return tuple(sum_by_device(run.groups, measured / speed + moved, num_devices).tolist())
+
+
+def update_sums(sums: LayerSums, layout: Layout, job: Job) -> tuple[FloatArray, FloatArray]:
+    """Return running sums of the optimizer's microseconds over layers: as measured, and by traffic.
+
+    Without a measurement the traffic is that of one fused step, which reads weights, gradients and state and
+    writes weights and state; of the part that a replica has where they divide it. State that lies in the
+    memory of hosts comes from there and goes back besides. Only what was measured depends on the device.
+    """
+    optimizer, nothing = job.optimizer, 0.0 * sums.update
+    if not optimizer.updates:
+        return nothing, nothing
+    replicas, expert_replicas = (
+        1 if job.sharding == "none" else replicas_of(layout, experts=experts) for experts in (False, True)
+    )
+
+    def own(every: FloatArray, experts: FloatArray) -> FloatArray:
+        return (every - experts) / replicas + experts / expert_replicas
+
+    trained = own(sums.trained, sums.expert_trained)
+    moved = nothing
+    if not sums.has_update:
+        ratio = 2 + optimizer.gradient_ratio + 2 * optimizer.state_ratio
+        moved = trained * ratio / job.runtime.update_bytes_per_s * 1e6
+    if job.offloads and job.cluster.host is not None:
+        moved = moved + trained * 2 * optimizer.state_ratio / job.cluster.host.bytes_per_s * 1e6
+    return own(sums.update, sums.expert_update), moved

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tessel.planning.costs.held_bytes import layers_divided
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums
 from tessel.planning.sharding import Shares
 
@@ -76,11 +77,15 @@ def run_prices(sums: LayerSums, *, splits: bool, shares: Shares) -> RunPrices:
     time = layer_times(sums, splits=splits)
     is_run = np.tri(sums.num_layers + 1, dtype=bool).T & ~np.eye(sums.num_layers + 1, dtype=bool)
     twice, trained_twice = _held_twice(sums)
-    static = shares.weights * (_differences(sums.weights) - twice)
-    static += shares.trained * (_differences(sums.trained) - trained_twice)
+    static = shares.held(
+        _differences(sums.weights) - twice,
+        _differences(sums.trained) - trained_twice,
+        _differences(sums.expert_weights),
+        _differences(sums.expert_trained),
+    )
     if shares.gathered or shares.gradient:
-        static += shares.gathered * _maxima(np.diff(sums.weights))
-        static += shares.gradient * _maxima(np.diff(sums.trained))
+        divided, trained_divided = layers_divided(sums, shares)
+        static += shares.gathered * _maxima(divided) + shares.gradient * _maxima(trained_divided)
     return RunPrices(
         time=np.where(is_run, _differences(time), np.inf),
         recompute=_differences(sums.recompute),

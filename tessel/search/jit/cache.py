@@ -3,8 +3,8 @@
 Compiling `tessel.search` and `tessel.planning` takes 40 to 120 s of processor time, once per machine and
 version.
 `python -m tessel.search.jit.cache` has it done, unless it is, and leaves a stamp beside the machine code.
-Without the stamp of this version the `tessel` command has it done in the background and until then searches
-uncompiled, with the same answers but later. Nothing here imports numba.
+Without the stamp of this version a plan or a schedule has it done in the background and until then searches
+uncompiled, with the same answers but later (`compile_beside`, `is_waiting`). Nothing here imports numba.
 Checked in tests/tessel/search/jit/test_cache.py.
 """
 
@@ -32,6 +32,12 @@ LONGEST_COMPILING_S = 300
 
 BACKGROUND = "background"
 """Tells `tessel.compile_all` that it runs there."""
+
+POLL_S = 0.1
+"""Seconds between two looks whether the background has ended."""
+
+_next_look_s: list[float] = []
+"""When to look again, on the monotonic clock; empty where nothing is waited for."""
 
 _COMPILE_ALL = (sys.executable, "-m", "tessel.compile_all")
 
@@ -86,6 +92,26 @@ def end_claim() -> None:
     claim = _claim()
     if claim is not None:
         claim.unlink(missing_ok=True)
+
+
+def compile_beside() -> None:
+    """Have everything compiled in the background, and calls of this process run uncompiled till then."""
+    compile_in_background()
+    _next_look_s[:] = [0.0]
+
+
+def is_waiting() -> bool:
+    """Return whether calls are to run uncompiled, because a process compiles in the background.
+
+    Where that one ended without having compiled everything, each function is compiled at its first call.
+    """
+    found = _next_look_s[:]  # another thread may empty it meanwhile
+    if not found:
+        return False
+    now_s = time.monotonic()
+    if now_s >= found[0]:
+        _next_look_s[:] = found = [now_s + POLL_S] if is_compiling() else []
+    return bool(found)
 
 
 def compile_in_background() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scripts.commands.plan.config_options import ConfigCommandOptions
 from scripts.commands.plan.options import PlanCommandOptions
 from scripts.options.tuning_options import MeasuringOptions
 from tessel.profiles.table import COLUMNS, WRITTEN
@@ -105,12 +106,16 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "optimizer": (RUN, (), ("--optimizer", "sgd")),
     "runtime": (RUN, (), ("--runtime", "deepspeed")),
     "sharding": (RUN, ("--sharding", "optimizer"), ("--sharding", "parameters")),
+    "offload": ((*RUN, "--host-link", "50GB/s", "--offload", "none"), (), ("--offload", "optimizer")),
+    "host_link": ((*RUN, "--offload", "optimizer"), ("--host-link", "50GB/s"), ("--host-link", "5GB/s")),
     "global_batch": (RUN, ("--global-batch", "8"), ("--global-batch", "16")),
     "micro_batches": (RUN, ("--micro-batches", "8"), ("--micro-batches", "16")),
     "placement": (FREE, ("--placement", "vshape"), ("--placement", "zbv")),
     "data_parallel": (FREE, ("--data-parallel", "1"), ("--data-parallel", "2")),
     "pipeline": (FREE, ("--pipeline", "2"), ("--pipeline", "4")),
     "tensor_parallel": (FREE, ("--tensor-parallel", "1"), ("--tensor-parallel", "2")),
+    "context_parallel": (FREE, ("--context-parallel", "1"), ("--context-parallel", "2")),
+    "expert_parallel": (FREE, ("--expert-parallel", "1"), ("--expert-parallel", "2")),
     "micro_batch": (RUN, (), ("--micro-batch", "3")),
     "chunks": (("--devices", "2", "--work", "0.05"), ("--chunks", "1"), ("--chunks", "2")),
     "by_hand": (RUN, (), ("--by-hand", "0-0,1-3")),
@@ -122,7 +127,9 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
 NOT_OF_THE_PLAN = {
     "format_name", "entry",  # how a file is read that says the same
     "work", "time_limit", "jobs",  # how long is searched
-    "save", "out", "json",  # where it goes
+    "save", "save_table", "out", "json",  # where it goes
+    # of a config, looked at in tests/tessel/jobs/test_described_model.py
+    *(field.name for field in dataclasses.fields(ConfigCommandOptions)),
     "batch", "shape", "value", "price", "cost_model",  # of a model that is measured or predicted
     *(field.name for field in dataclasses.fields(MeasuringOptions)),
 }  # fmt: skip

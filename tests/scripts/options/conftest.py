@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -50,15 +51,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "placement.json").write_text(console.json_text(placement, "utf-8"))
     orders = f"run {folder}/schedule.json --csv {folder}/orders.csv --quiet"
     assert main(orders.split()) == 0
+    (folder / "pairs.csv").write_text("0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n")
     rows = [
-        f"{name},{size},{degree},1,2,1,1,10,10,1"
-        for size in (1, 2)
-        for degree in (1, 2)
+        f"{name},{','.join(map(str, degrees))},1,2,1,1,10,10,1"
+        for degrees in itertools.product((1, 2), repeat=4)
         for name in ("embed", "block0", "block1", "head")
     ]
-    columns = "layer,micro_batch,tensor_parallel,forward_ms,backward_ms,backward_input_ms,backward_weight_ms"
+    degrees = "micro_batch,tensor_parallel,context_parallel,expert_parallel"
+    columns = "forward_ms,backward_ms,backward_input_ms,backward_weight_ms"
     (folder / "profile.csv").write_text(
-        "\n".join([f"{columns},weights_mib,saved_mib,boundary_mib", *rows, ""])
+        "\n".join([f"layer,{degrees},{columns},weights_mib,saved_mib,boundary_mib", *rows, ""])
     )
     shape = "--devices 2 --pipeline 2 --placement vshape --joint-backward --micro-batches 4"
     planned = f"plan {folder}/profile.csv {shape}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -66,21 +67,34 @@ def test_common_options_stand_first_and_all_others_in_a_panel_of_their_own() -> 
         common_options("jobs speed")(command)
 
 
-@pytest.mark.parametrize("words", [("tune",), ("plan",), ("partition",), ("stages",), ("records", "collect")])
-def test_a_command_with_many_options_shows_about_a_dozen_first(words: tuple[str, ...]) -> None:
-    (command,) = [each for path, each in leaves(typer.main.get_command(app)) if path == words]
-    shown = [each for each in command.params if each.name != "help" and each.param_type_name == "option"]
-    common = [each for each in shown if each.rich_help_panel != ADVANCED]
-    assert shown[: len(common)] == common
-    assert len(common) <= 14 < len(shown)
-
-
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, child in getattr(command, "commands", {}).items():
         if hasattr(child, "commands"):
             yield from leaves(child, (*path, name))
         else:
             yield (*path, name), child
+
+
+COMMANDS = dict(leaves(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_shows_about_a_dozen_options_and_all_where_it_is_asked_for(
+    words: tuple[str, ...], tessel: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERMINAL_WIDTH", "100")
+    options = [each for each in COMMANDS[words].params if each.param_type_name == "option"]
+    advanced = [each for each in options if each.rich_help_panel == ADVANCED]
+    assert len(options) - len(advanced) <= 14
+    some, everything = tessel(*words, "--help").stdout, tessel(*words, "--help-all").stdout
+    for each in options:
+        name = next(iter(each.opts))
+        assert re.search(rf"^│ [* ]*{name}\b", everything, re.MULTILINE), name
+        assert bool(re.search(rf"^│ [* ]{{1,3}}{name}(?![\w-])", some, re.MULTILINE)) == (
+            each not in advanced
+        ), name
+    assert (f"{len(advanced)} more options: tessel {' '.join(words)} --help-all" in some) == bool(advanced)
 
 
 def test_every_renamed_option_is_one_of_some_command_and_the_old_name_of_none() -> None:

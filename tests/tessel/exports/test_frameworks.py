@@ -37,6 +37,15 @@ ORDERS = {
         (0, 0, 1, 0, 1),
         "0F1,1F1,0F0,1F0,3F1,3F0,3B1,3B0,1B1,0B1,1B0,0B0\n2F1,2F0,4F1,4B1,4F0,4B0,2B1,2B0\n",
     ),
+    "ranks that cross, tied-0-3": (
+        (1, 0, 1, 0),
+        "1F0,1F1,3F0,3B0,1B0,3F1,3B1,1B1\n0F0,0F1,2F0,2F1,2B0,0B0,2B1,0B1\n",
+    ),
+    "a V with halves, tied-0-3": (
+        (0, 1, 1, 0),
+        "0F0,0F1,3F0,3I0,3W0,3F1,3I1,0I0,0W0,3W1,0I1,0W1\n1F0,2F0,1F1,2F1,2I0,1I0,2W0,2I1,1I1,1W0,2W1,1W1\n",
+    ),
+    "a chain, tied-0-1": ((0, 1), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"),
 }
 
 
@@ -50,6 +59,7 @@ def recipe_of(devices: tuple[int, ...], order: str) -> Recipe:
         placement="custom",
         stage_devices=devices,
         cuts=tuple((stage, stage) for stage in range(len(devices))),
+        split_backward="I" in order,
     )
     made = saved_plan(layout=layout, order="gpipe", model=profile(blocks=len(devices) - 2))
     return recipe_of_schedule(schedule_of_actions(made.schedule.placement, actions_from_csv(order)))
@@ -62,8 +72,9 @@ def assert_exact(found: Trained) -> None:
 
 
 def test_torch_runs_any_order_on_any_map_of_stages(tmp_path: Path) -> None:
-    for number, (devices, order) in enumerate(ORDERS.values()):
-        (tmp_path / f"{number}.csv").write_text(orders_csv(recipe_of(devices, order)))
+    for number, (name, (devices, order)) in enumerate(ORDERS.items()):
+        tied = "".join(name.partition("tied")[1:])
+        (tmp_path / f"{number}{tied}.csv").write_text(orders_csv(recipe_of(devices, order)))
     assert_exact(train("torch_job", tmp_path, 2))
 
 

@@ -165,3 +165,20 @@ def test_recipes_name_the_user_s_devices_where_the_plan_orders_them() -> None:
             assert "3,1,0,2" in write(recipe), name
     assert "CUDA_VISIBLE_DEVICES=3,1,0,2" in note
     assert "| 3, 1 |" in recipe_markdown(recipe)
+
+
+def test_weights_of_several_stages_are_told() -> None:
+    plan = saved_plan()
+    layers = [
+        msgspec.structs.replace(layer, tie="wte" if place in (0, len(plan.profile.layers) - 1) else "")
+        for place, layer in enumerate(plan.profile.layers)
+    ]
+    tied = msgspec.structs.replace(plan, profile=msgspec.structs.replace(plan.profile, layers=tuple(layers)))
+    recipe = recipe_of_saved_plan(tied)
+    assert recipe.tied == ((0, 1),)
+    assert recipe.tie_notes() == [
+        "Stages 0, 1 hold one weight: sum its gradients over ranks 0, 1 before each update."
+    ]
+    (note,) = replace(recipe, device_of_stage=(0, 0)).tie_notes()
+    assert "give their modules on rank 0 one parameter" in note
+    assert recipe_of_saved_plan(plan).tie_notes() == []

@@ -111,7 +111,7 @@ def imported(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in ("torchtitan", "torchtitan.distributed"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, checkpointing.__name__, checkpointing)
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"__file__": "/plans/titan.py"}
     exec(text, values)  # noqa: S102 (as a job imports it)
     return values
 

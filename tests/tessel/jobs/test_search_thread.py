@@ -38,7 +38,7 @@ def best_rule(placement: Placement, micro_batches: int, memory: int) -> int:
 
 def load_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all machine code be loaded anew, each function for longer than the limits."""
-    call: Callable[..., Any] = compiled._Interruptible.__call__
+    call: Callable[..., Any] = compiled._Compiled.__call__
     loaded = set()
 
     def load_and_call(self: Any, *arguments: object, **more: object) -> object:
@@ -48,7 +48,7 @@ def load_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
                 time.sleep(0.03)
         return call(self, *arguments, **more)
 
-    monkeypatch.setattr(compiled._Interruptible, "__call__", load_and_call)
+    monkeypatch.setattr(compiled._Compiled, "__call__", load_and_call)
 
 
 def build_rules_slowly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,7 @@ def copied(case: Case, tmp_path: Path) -> Path:
 
 
 def test_every_format_has_a_case() -> None:
-    elsewhere = {"csv", "json", "plan", "stages", "saved-plan"}
+    elsewhere = {"csv", "json", "plan", "stages", "saved-plan", "trace", "nvtx", "log"}
     assert CASES.keys() == FORMATS.keys() - elsewhere
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessel.errors import DocumentError
+from tessel.errors import DocumentError, ScheduleError
 from tessel.profiles import CostTable, Layer, Profile, StageCosts, load_profile, save_table
+from tessel.profiles.profile import Degrees
 
 HEADER = (
     "layer,forward_ms,backward_ms,backward_input_ms,backward_weight_ms,weights_mib,saved_mib,boundary_mib"
@@ -98,6 +100,29 @@ def test_json_holds_the_same(tmp_path: Path) -> None:
     assert "schema_version 2" in refusal(
         tmp_path, json.dumps({"layers": rows, "schema_version": 2}), "table.json"
     )
+
+
+def test_rows_repeat_for_context_and_experts(tmp_path: Path) -> None:
+    header = "layer,forward_ms,backward_ms,weights_mib,expert_mib,saved_mib,boundary_mib,context_parallel"
+    degrees = ((1, 1), (2, 1), (2, 2), (2, 4))
+    rows = [f"a,1,2,{40 // e + 10},{40 // e},1,1,{c},{e}" for c, e in degrees]
+    profile = load(tmp_path, "\n".join([f"{header},expert_parallel", *rows]))
+    assert [tuple(each.degrees) for each in profile.tables] == [(1, 1, c, e) for c, e in degrees]
+    (cost,) = profile.costs(micro_batch=1, context_parallel=2, expert_parallel=4)
+    assert (cost.weight_bytes, cost.expert_bytes) == (20 << 20, 10 << 20)
+    assert cost.expert_ratio == 0.5
+    save_table(profile, tmp_path / "again.csv")
+    assert load_profile(tmp_path / "again.csv").tables == profile.tables
+    with pytest.raises(ScheduleError, match=r"context-parallel degree 4; it has 1 × 1, 1 × 1 × context 2"):
+        profile.costs(micro_batch=1, context_parallel=4)
+    assert "more than the 10485760 of weight_bytes" in refusal(tmp_path, f"{header}\na,1,2,10,11,1,1,1")
+    assert "context-parallel degree 2 is given twice" in _refused(profile)
+
+
+def _refused(profile: Profile) -> str:
+    with pytest.raises(ScheduleError) as caught:
+        msgspec.structs.replace(profile, tables=profile.tables[1:2] * 2)
+    return str(caught.value)
 
 
 def test_rows_repeat_for_micro_batches_and_degrees(tmp_path: Path) -> None:
@@ -247,24 +272,25 @@ def profiles(draw: st.DrawFn) -> Profile:
     labels = draw(st.lists(names, min_size=1, max_size=4, unique=True))
     shares = {"forward_us": times, "backward_us": times, "weight_bytes": sizes, "saved_bytes": sizes}
     optional = {"recompute_us": times, "update_us": times, "saved_for_weight_bytes": sizes}
+    degree = st.integers(1, 4)
     keys = draw(
-        st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=2, unique=True)
+        st.lists(
+            st.builds(Degrees, st.integers(1, 9), degree, degree, degree), min_size=1, max_size=2, unique=True
+        )
     )
 
     def cost() -> StageCosts:
         figures = {key: draw(strategy) for key, strategy in shares.items()}
         figures["backward_us"] = figures["forward_us"] * draw(st.sampled_from([0.5, 2.0]))
         figures |= {key: draw(st.none() | strategy) for key, strategy in optional.items()}
+        figures["expert_bytes"] = draw(st.sampled_from([0, figures["weight_bytes"] // 2]))
         return StageCosts(peak_bytes=draw(sizes), boundary_bytes=draw(sizes), **figures)
 
     return Profile(
         name="model",
         device=draw(st.sampled_from(["", "X100"])),
         layers=tuple(Layer(label, draw(st.sampled_from(["", "tie"]))) for label in labels),
-        tables=tuple(
-            CostTable(micro_batch=size, tensor_parallel=degree, costs=tuple(cost() for _ in labels))
-            for size, degree in keys
-        ),
+        tables=tuple(CostTable(**key._asdict(), costs=tuple(cost() for _ in labels)) for key in keys),
     )
 
 
@@ -278,7 +304,7 @@ def test_written_tables_are_read_as_they_were(
     found = load_profile(path)
     assert (found.name, found.device, found.layers) == (profile.name, profile.device, profile.layers)
     for table, expected in zip(found.tables, profile.tables, strict=True):
-        assert (table.micro_batch, table.tensor_parallel) == (expected.micro_batch, expected.tensor_parallel)
+        assert table.degrees == expected.degrees
         for cost, wanted in zip(table.costs, expected.costs, strict=True):
             for name in StageCosts.__struct_fields__:
                 value, other = getattr(cost, name), getattr(wanted, name)

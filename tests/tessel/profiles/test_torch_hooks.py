@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tessel.profiles import Profile, load_profile  # noqa: E402 (torch is asked for first)
-from tessel.profiles.torch_hooks import coverage, measure_layers, write_table  # noqa: E402
+from tessel.profiles.torch_hooks import Row, coverage, measure_layers, write_table  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -114,3 +117,95 @@ def test_several_sizes_stand_in_one_table(net: Net, tokens: torch.Tensor, tmp_pa
         rows += measure_layers(layers, lambda size=size: net(tokens[:size]), repeats=7, micro_batch=size)
     write_table(rows, tmp_path / "profile.csv")
     assert load_profile(tmp_path / "profile.csv").micro_batches == (1, 2)
+
+
+class Clock:
+    """A clock that layers advance, on a machine whose load changes from round to round."""
+
+    def __init__(self, load: Iterator[float]) -> None:
+        self.now = 0.0
+        self._load = load
+        self.factor = 1.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def next_round(self) -> None:
+        self.factor = next(self._load)
+
+
+class Costed(torch.nn.Module):
+    """A layer whose forward, input half and weight half take so many milliseconds of a clock."""
+
+    def __init__(
+        self, clock: Clock, costs: tuple[float, float, float], *, begins_round: bool = False
+    ) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+        self.clock, self.costs, self.begins_round = clock, costs, begins_round
+        self.forwards = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.forwards += 1
+        if self.begins_round and self.forwards % 2:  # a round has two forwards
+            self.clock.next_round()
+        self.advance(self.costs[0])
+        x, weight = (
+            _Costed.apply(each, self, cost)
+            for each, cost in zip((x, self.weight), self.costs[1:], strict=True)
+        )
+        found: torch.Tensor = x * weight
+        return found
+
+    def advance(self, milliseconds: float) -> None:
+        self.clock.now += milliseconds / 1e3 * self.clock.factor
+
+
+class _Costed(torch.autograd.Function):
+    """Hands a tensor on, whose gradient takes time, if it is wanted."""
+
+    @staticmethod
+    def forward(ctx, tensor, layer, cost):  # type: ignore[no-untyped-def]
+        ctx.layer, ctx.cost = layer, cost
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        ctx.layer.advance(ctx.cost)
+        return gradient, None, None
+
+
+def costed_rows(
+    monkeypatch: pytest.MonkeyPatch, *costs: tuple[float, float, float], load: Iterator[float]
+) -> list[Row]:
+    clock = Clock(load)
+    monkeypatch.setattr("tessel.profiles.torch_hooks.time", clock)
+    layers = [Costed(clock, each, begins_round=not place) for place, each in enumerate(costs)]
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), *layers)
+    named = {f"block{place}": layer for place, layer in enumerate(layers)}
+    return measure_layers(named, lambda: model(torch.ones(2, 4)), repeats=6)
+
+
+def busy() -> Iterator[float]:
+    """Rounds of which every second one is slower than the one before, by far."""
+    return itertools.chain.from_iterable((1.0, factor) for factor in (3.0, 5.0, 7.0, 9.0, 11.0, 13.0))
+
+
+def test_halves_of_a_busy_machine_are_those_of_equal_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are alike, so are their figures: no load falls on one of them alone."""
+    costs = (2.0, 3.0, 4.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = costed_rows(monkeypatch, costs, costs, costs, load=busy())
+    halves = [(row["backward_ms"], row["backward_input_ms"], row["backward_weight_ms"]) for row in rows]
+    assert len(set(halves)) == 1
+    joint, first, second = map(float, halves[0])
+    assert first + second == pytest.approx(joint, rel=1e-3)
+    assert second / first == pytest.approx(4 / 3, rel=1e-3)
+
+
+def test_layers_that_are_alike_and_differ_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(UserWarning, match="'block0' and 'block1' are alike, and a backward took 7 and 14 ms"):
+        costed_rows(monkeypatch, (2.0, 3.0, 4.0), (2.0, 6.0, 8.0), load=itertools.repeat(1.0))
+    with pytest.warns(UserWarning, match="'block0' and 'block1' are alike, and a forward took 2 and 9 ms"):
+        costed_rows(monkeypatch, (2.0, 3.0, 4.0), (9.0, 3.0, 4.0), load=itertools.repeat(1.0))

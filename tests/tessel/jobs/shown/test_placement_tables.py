@@ -47,7 +47,7 @@ def test_the_taken_placement_and_reasons_are_shown(capsys: pytest.CaptureFixture
 
 def test_layouts_are_whole_on_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), width=80)
-    monkeypatch.setattr(console, "stdout", lambda: terminal)
+    monkeypatch.setattr(console, "stdout", lambda **_: terminal)
 
     def printed() -> list[str]:
         assert isinstance(terminal.file, io.StringIO)

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from tessel.planning.candidates.bounds import FamilyBounds
+from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds, family_shares
 from tessel.planning.candidates.candidate import has_headroom
-from tessel.planning.candidates.families import families
+from tessel.planning.candidates.families import Family, families
 from tessel.planning.candidates.pool import Pool
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
@@ -19,7 +19,7 @@ from tessel.planning.runtime import OVERLAPPED, Runtime
 from tessel.planning.sharding import SHARDINGS
 from tessel.profiles.profile import Branches
 from tessel.search import SearchBudget
-from tests.samples.plan_samples import MIB, branched, random_profile, small_cluster
+from tests.samples.plan_samples import MIB, branched, random_profile, small_cluster, with_experts
 
 LINK, SLOW = Link(bytes_per_s=1e9, latency_us=1.0), Link(bytes_per_s=1e6, latency_us=5.0)
 
@@ -39,7 +39,11 @@ def cluster_of(seed: int, devices: int) -> Cluster:
     return small_cluster(devices, memory_bytes=limit)
 
 
-@pytest.mark.parametrize("seed", range(16))
+EXPERTS = ((1, 2), (2, 1), (2, 2))
+"""Degrees of context and expert parallelism beside none."""
+
+
+@pytest.mark.parametrize("seed", [*range(16), 20, 21, 22, 23, 24, 26])
 def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
     rng = np.random.default_rng(seed)
     profile = random_profile(
@@ -48,11 +52,15 @@ def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
         is_split=seed % 2 == 0,
         is_tied=seed % 5 == 0,
         has_update=seed % 3 > 0,
-        tensor=(2, 4) if seed % 4 == 3 else (2,) if seed % 4 == 0 else (),
+        tensor=(2, 4) if seed % 4 == 3 else (2,) if seed % 4 == 0 and seed < 20 else (),
     )
+    if seed >= 20:
+        profile = with_experts(profile, EXPERTS)
     profile = branched(profile, Branches(2, 3) if seed % 8 == 3 else Branches(1, 3))
     # Of three devices the middle one has both copies of a pipeline in opposite directions.
-    cluster = cluster_of(seed, 3 if seed >= 12 else 4 if seed % 2 else 2)
+    cluster = cluster_of(seed, 3 if 12 <= seed < 20 else 4 if seed % 2 or seed >= 22 else 2)
+    host = Link(bytes_per_s=1e10) if seed % 3 == 2 and seed >= 20 else None
+    cluster = msgspec.structs.replace(cluster, host=host)
     options = PlanOptions()
     job = Job(
         cluster=cluster,
@@ -60,6 +68,7 @@ def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
         optimizer=OPTIMIZERS["adam" if seed % 2 else "sgd"],
         runtime=BLOCKING if seed % 6 == 5 else OVERLAPPED,
         sharding=SHARDINGS[seed % 4 if seed >= 12 else seed // 2 % 4],
+        offload="none" if host is None else "optimizer",
     )
     problem = Problem(profile, job, options)
     pool = Pool(problem, SearchBudget(work_limit=None, time_limit_s=None))
@@ -118,3 +127,32 @@ def test_copies_share_a_long_update_and_a_long_exchange(
             candidate = pool.search(pool.price(family, cut), pool.budget.part(1e-3), seed=0)
             assert bound <= candidate.step_us < np.inf
     assert found
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_what_experts_hold_fits_as_a_whole_and_layer_by_layer(sharding: str) -> None:
+    """On one stage a plan fits into exactly what it holds; nothing fits into less than its weights."""
+    profile = with_experts(random_profile(np.random.default_rng(7), 4, is_tied=True), EXPERTS)
+    options = PlanOptions(pipeline=1, recompute=False)
+
+    def bound_of(family: Family, memory_bytes: int | None) -> tuple[FamilyBound, Problem]:
+        cluster = small_cluster(4, memory_bytes=memory_bytes)
+        job = Job(cluster=cluster, global_batch=4, optimizer=OPTIMIZERS["adam-mixed"], sharding=sharding)
+        problem = Problem(profile, job, options)
+        bounds = FamilyBounds(job, options)
+        return bounds.quick(family, problem.sums(family), problem.prices(family)), problem
+
+    found = list(families(profile, small_cluster(4), global_batch=4, options=options))
+    assert {family.expert_parallel for family in found} == {1, 2}
+    for family in found:
+        _, problem = bound_of(family, None)
+        figures = problem.figures(family, family.any_layout(4))
+        (held,) = figures.static_bytes
+        prices = problem.prices(family)
+        assert prices.static[0, 4] == pytest.approx(held, abs=1)
+        needed = held + int(prices.saved[0, 4])
+        assert bound_of(family, needed)[0].reason == ""
+        gathered = family_shares(family, problem.sums(family), problem.job)
+        least = held - int(problem.sums(family).peak.max())
+        if not gathered.gathered and not gathered.gradient:
+            assert "weights, gradients and optimizer state need" in bound_of(family, least - 2)[0].reason

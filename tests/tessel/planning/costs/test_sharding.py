@@ -167,8 +167,8 @@ def test_sharded_state_fits_where_whole_state_does_not(tmp_path: Path) -> None:
     assert "sharding" in str(divided.explain())
     chain = tessel.plan(rows(), **{**asked, "placement": "vshape", "pipeline": 2}, sharding="optimizer")
     assert chain.export("torch")
-    with pytest.raises(tessel.ScheduleError, match="exports to megatron do not write that yet"):
-        chain.export("megatron")
+    options = chain.export("torchtitan", version="0.3.0", roles="Et*6L")["titan.py"]
+    assert "'data_parallel_shard_degree': 4" in options
     loaded = tessel.load_plan(divided.save(tmp_path / "plan.json"))
     assert loaded.planned is not None
     assert dataclasses.asdict(loaded.planned.job)["sharding"] == "optimizer"

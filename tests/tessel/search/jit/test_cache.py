@@ -72,19 +72,27 @@ def test_asking_does_not_import_numba() -> None:
 
 
 @pytest.mark.parametrize("command", [("schedule", "zbv"), ("plan", "examples/profiles/eight_layers.csv")])
-def test_nothing_compiled_is_imported_before_a_search_is_known_to_be_cold(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    """With a limit on time, what is cold runs uncompiled; that is decided before numba is imported."""
-    (tmp_path / "compiling").touch()
+def test_a_cold_search_begins_uncompiled_and_says_so(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "compiling").touch()  # another process at work, so that none begins here
     ran = python(
         *("-m", "scripts", *command, "--devices", "2", "--time-limit", "1s", "--json"),
         *(("--micro-batches", "2") if command[0] == "schedule" else ("--global-batch", "4")),
         folder=tmp_path,
     )
     assert ran.returncode == 0, ran.stderr
-    assert "being compiled" in ran.stderr
+    assert "begins at once with hand-written rules" in ran.stderr
     assert not list(tmp_path.rglob("*.nbi"))
+
+
+def test_waiting_ends_with_the_process_that_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit_cache, "POLL_S", 0.0)
+    assert not jit_cache.is_waiting()
+    (tmp_path / "compiling").touch()
+    jit_cache.compile_beside()
+    assert jit_cache.is_waiting()
+    jit_cache.end_claim()
+    assert not jit_cache.is_waiting()
 
 
 @pytest.mark.slow
@@ -94,7 +102,7 @@ def test_a_cold_search_ends_in_time_and_everything_is_compiled_ahead(tmp_path: P
     options = ("--micro-batches", "8", "--split-backward", "--time-limit", "2s", "--json")
     cold = python("-m", "scripts", "schedule", "zbv", "--devices", "4", *options, folder=tmp_path)
     assert cold.returncode == 0, cold.stderr
-    assert "being compiled" in cold.stderr
+    assert "begins at once with hand-written rules" in cold.stderr
     found = re.search(r'"search_seconds": ([\d.]+)', cold.stdout)
     assert found is not None
     assert float(found[1]) < 2.5 * 2

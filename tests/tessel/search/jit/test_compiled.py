@@ -8,9 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tessel.search.jit import cache
+from tessel.search.jit import cache, compiled
 from tessel.search.jit.cache import LONGEST_COMPILING_S
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -72,3 +73,32 @@ def test_a_claim_to_compile_is_believed_for_minutes_whatever_the_clock_does(
     os.utime(claim, (time.time() - age_s,) * 2)
     monkeypatch.setattr(cache, "_claim", lambda: claim)
     assert cache.is_compiling() == expected
+
+
+@compiled.compiled_leaf
+def _one_more(values: np.ndarray, place: int) -> int:
+    values[place] += 1
+    return int(values[place])
+
+
+@compiled.compiled
+def _count_up(arrays: tuple[np.ndarray, np.ndarray], rounds: int) -> int:
+    """Change arrays on the way, by itself and through a leaf."""
+    values, total = arrays
+    for number in range(rounds):
+        total[0] += _one_more(values, number % len(values))
+    return int(total[0])
+
+
+@pytest.mark.parametrize("num_looks", [0, 1, 5, 1000])
+def test_a_call_that_the_compiler_overtakes_gives_what_it_gives_compiled(
+    num_looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine code is there after so many looks: before the call, within it, or never."""
+    looks = iter([True] * num_looks)
+    monkeypatch.setattr(compiled, "is_waiting", lambda: next(looks, False))
+    monkeypatch.setattr(_count_up, "_is_ready", False)
+    arrays = (np.zeros(3, dtype=np.int64), np.zeros(1, dtype=np.int64))
+    assert _count_up(arrays, 10) == 22
+    assert [array.tolist() for array in arrays] == [[4, 3, 3], [22]]
+    assert _count_up._is_ready == (num_looks < 11)  # type: ignore[attr-defined]

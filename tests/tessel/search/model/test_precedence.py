@@ -38,11 +38,13 @@ def placements_with_choices(draw: st.DrawFn) -> Placement:
 
 def longest_path(placement: Placement, source: str, target: str) -> int | None:
     """Longest way from start to start, by trying every path."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(placement.index_by_name)
+    graph.add_edges_from((edge.source, edge.target, {"lag": edge.lag}) for edge in placement.edges)
     return max(
         (
-            sum(placement.block(a).span + placement.graph.edges[a, b]["lag"] for a, b in pairwise(path))
-            for path in [[source]] * (source == target)
-            + list(nx.all_simple_paths(placement.graph, source, target))
+            sum(placement.block(a).span + graph.edges[a, b]["lag"] for a, b in pairwise(path))
+            for path in [[source]] * (source == target) + list(nx.all_simple_paths(graph, source, target))
         ),
         default=None,
     )

@@ -1,5 +1,10 @@
 """The entry of the `tessel` command: Ctrl-C is handled before anything else is imported."""
 
+from __future__ import annotations
+
+import importlib
+import sys
+
 try:
     from tessel.progress import interrupts
 
@@ -11,12 +16,17 @@ except KeyboardInterrupt:
     os.write(2, b"tessel: interrupted\n")
     os._exit(130)
 
+EXIT_FAILED = 1
+
 
 def run() -> None:
     """Run the command with the process's arguments and exit with its status."""
-    from scripts import main
-
     try:
-        main.run()
+        # By name: Ctrl-C is to be handled first, and the commands stand above this package.
+        problem = importlib.import_module("tessel.own_packages").hidden_package()
+        if problem is not None:
+            sys.stderr.write(f"tessel: {problem}\n")
+            sys.exit(EXIT_FAILED)
+        importlib.import_module("scripts.main").run()
     except KeyboardInterrupt:  # in the moment in which a command ends
         interrupts.leave()

@@ -1,0 +1,187 @@
+"""A published layout as a plan simulates it, from a config and a GPU: cut evenly, in Megatron's order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from tessel.architectures.architecture import Architecture
+from tessel.architectures.families import load_architecture
+from tessel.architectures.gpu_sheets import GpuSheet
+from tessel.architectures.kernels import KernelPrice
+from tessel.architectures.layer_costs import profile_of_architecture
+from tessel.architectures.roofline import Roofline
+from tessel.architectures.shape import Recipe, Shape
+from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
+from tessel.planning.costs.training_step import build_step, estimate_step
+from tessel.planning.job import Job
+from tessel.planning.layout import Layout
+from tessel.planning.orders.timed_order import schedule_in_order
+from tessel.profiles.profile import Profile
+
+CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
+
+UPDATE_RATIO = 24.0
+"""Bytes that a step of Adam on 16-bit weights moves for each byte of them, as `tessel plan` counts them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRun:
+    """What somebody ran.
+
+    Attributes:
+        model: of `examples/configs`.
+        devices: in all.
+        tensor_parallel: devices of a layer. The same holds for
+        pipeline: stages' devices,
+        context_parallel: of a sequence,
+        expert_parallel: of experts.
+        chunks: stages a device.
+        micro_batch: sequences of a micro-batch.
+        global_batch: sequences of a step.
+        blocks: layers of the model, where it was cut short; None for all.
+        dense_blocks: of these, layers without experts; None for as many as the config says.
+        recipe: how it was trained.
+        has_predictors: whether layers that predict further tokens are trained.
+        sharding: what replicas divide.
+    """
+
+    model: str
+    devices: int
+    recipe: Recipe
+    tensor_parallel: int = 1
+    pipeline: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    chunks: int = 1
+    micro_batch: int = 1
+    global_batch: int = 1
+    blocks: int | None = None
+    dense_blocks: int | None = None
+    has_predictors: bool = True
+    sharding: str = "optimizer"
+
+    @property
+    def data_parallel(self) -> int:
+        """Replicas."""
+        return self.devices // (self.tensor_parallel * self.pipeline * self.context_parallel)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a replica in a step."""
+        return self.global_batch // (self.data_parallel * self.micro_batch)
+
+    @property
+    def architecture(self) -> Architecture:
+        """The model, cut short as it was run."""
+        model = _load(self.model)
+        blocks = model.blocks
+        if self.blocks is not None:
+            first = self.dense_blocks or 0
+            if self.dense_blocks is None:
+                blocks = blocks[: self.blocks]
+            else:
+                blocks = (*blocks[:first], *blocks[len(blocks) - self.blocks + first :])
+        return replace(model, blocks=blocks, predictors=model.predictors if self.has_predictors else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What a plan predicts.
+
+    Attributes:
+        step_us: microseconds of a step.
+        memory_bytes: by position of the pipeline.
+    """
+
+    step_us: float
+    memory_bytes: tuple[int, ...]
+
+
+@lru_cache(maxsize=32)
+def _load(name: str) -> Architecture:
+    return load_architecture(CONFIGS / f"{name}.json")
+
+
+def simulate(run: PublishedRun, sheet: GpuSheet, price: KernelPrice | None = None) -> Simulated:
+    """Return the step and the memory of a layout in 1F1B, interleaved where it has chunks.
+
+    Args:
+        run: as published.
+        sheet: of its GPU.
+        price: of kernels; a roofline if None.
+    """
+    shape = Shape(
+        recipe=run.recipe,
+        micro_batch=run.micro_batch,
+        tensor_parallel=run.tensor_parallel,
+        context_parallel=run.context_parallel,
+        expert_parallel=run.expert_parallel,
+    )
+    profile = profile_of_architecture(
+        run.architecture,
+        [shape],
+        price or Roofline(sheet=sheet, dtype=run.recipe.dtype, dispatch=run.recipe.dispatch),
+        device=sheet.name,
+        update_ratio=UPDATE_RATIO,
+    )
+    layout = layout_of(run, profile)
+    job = Job(
+        cluster=cluster_of(run.devices, sheet), optimizer=OPTIMIZERS["adam-mixed"], sharding=run.sharding
+    )
+    step = build_step(profile, layout, job)
+    rule = "1f1b" if run.chunks == 1 else "interleaved"
+    found = estimate_step(step, schedule_in_order(rule, step))
+    return Simulated(found.step_us, tuple(found.memory_bytes))
+
+
+def cluster_of(devices: int, sheet: GpuSheet) -> Cluster:
+    """Return so many of a GPU, without a limit of memory: a published run did fit."""
+    network = Link(bytes_per_s=sheet.network_gb_s * 0.85e9, latency_us=10.0)
+    fast = Link(bytes_per_s=sheet.fast_gb_s * sheet.fast_share * 1e9, latency_us=10.0)
+    return Cluster(
+        devices=devices, hop=network, collective=network, devices_per_node=sheet.domain, intra_node=fast
+    )
+
+
+def layout_of(run: PublishedRun, profile: Profile) -> Layout:
+    """Return the layout of a run, its layers cut evenly."""
+    return Layout(
+        data_parallel=run.data_parallel,
+        pipeline=run.pipeline,
+        tensor_parallel=run.tensor_parallel,
+        context_parallel=run.context_parallel,
+        expert_parallel=run.expert_parallel,
+        micro_batch=run.micro_batch,
+        micro_batches=run.micro_batches,
+        placement="vshape" if run.chunks == 1 else "interleaved",
+        cuts=even_cuts([layer.name for layer in profile.layers], run.pipeline * run.chunks),
+    )
+
+
+def even_cuts(names: Sequence[str], stages: int) -> tuple[tuple[int, int], ...]:
+    """Return as many layers for each stage; where they do not divide, embedding and head count as one each.
+
+    The first stage has the embedding too, the last the norm, further predictors and the head.
+    """
+    blocks = [index for index, name in enumerate(names) if name.startswith("layers.")]
+    count = len(blocks)
+    if count % stages == 0:
+        sizes = [count // stages] * stages
+    else:
+        each, rest = divmod(count + 2, stages)
+        # Stages in the middle are the first to have one more.
+        sizes = [each] * stages
+        for index in sorted(range(stages), key=lambda stage: abs(stage - (stages - 1) / 2))[:rest]:
+            sizes[index] += 1
+        sizes[0] -= 1
+        sizes[-1] -= 1
+    cuts, first = [], blocks[0]
+    for size in sizes:
+        cuts.append((first, first + size - 1))
+        first += size
+    cuts[0] = (0, cuts[0][1])
+    cuts[-1] = (cuts[-1][0], len(names) - 1)
+    return tuple(cuts)

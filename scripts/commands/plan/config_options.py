@@ -1,0 +1,82 @@
+"""Options of `tessel plan` that go with a model's `config.json`: the GPU, and how the model is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from scripts.options import completion
+from tessel.jobs.inputs.arguments import check_choice
+from tessel.jobs.inputs.config_options import DEFAULT_SEQ, DISPATCHES, DTYPES, GPUS
+
+
+def _check_dtype(text: str) -> str:
+    return check_choice("--dtype", text, DTYPES)
+
+
+def _check_dispatch(text: str) -> str:
+    return check_choice("--dispatch", text, DISPATCHES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigCommandOptions:
+    """What a config does not say."""
+
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="GPU whose data sheet prices a config.json, and gives memory and links that are not given: "
+            f"{', '.join(GPUS)}.",
+            autocompletion=completion.one_of(*GPUS),
+        ),
+    ] = None
+    seq: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Tokens of a sequence.  [default: {DEFAULT_SEQ}, or the most that the model takes]",
+            show_default=False,
+        ),
+    ] = None
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="Data type of products: bf16 or fp8.",
+            autocompletion=completion.one_of(*DTYPES),
+            callback=_check_dtype,
+        ),
+    ] = "bf16"
+    mfu: Annotated[
+        float | None,
+        typer.Option(help="Share of the peak at which layers run, in place of a roofline: 0.4."),
+    ] = None
+    efficiency: Annotated[
+        float | None,
+        typer.Option(help="Share of the peak that products reach, in place of the data sheet's."),
+    ] = None
+    imbalance: Annotated[
+        float, typer.Option(help="Rows of the fullest device's experts over the mean; 1 is balanced.")
+    ] = 1.0
+    recompute: Annotated[
+        str | None,
+        typer.Option(
+            help="Parts of layers that run their forward again, by Megatron's names: core_attn, layernorm, "
+            "mla_up_proj, mlp, moe, moe_act, shared_experts.  [default: none]",
+            show_default=False,
+        ),
+    ] = None
+    overlap_tensor: Annotated[
+        bool,
+        typer.Option(
+            "--overlap-tensor", help="Exchanges of tensor parallelism run beside the products next to them."
+        ),
+    ] = False
+    dispatch: Annotated[
+        str,
+        typer.Option(
+            help="How tokens go to experts: `deepep`, once to each node; `nccl`, once for each expert.",
+            autocompletion=completion.one_of(*DISPATCHES),
+            callback=_check_dispatch,
+        ),
+    ] = "deepep"

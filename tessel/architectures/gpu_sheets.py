@@ -1,0 +1,156 @@
+"""Data sheets of GPUs for training: peaks by data type, memory, links, and what share of them kernels reach.
+
+Peaks are dense and the vendor's; memory is what the driver reports. Shares of the peak are medians of kernels
+that others measured, none of them from the runs of benchmarks/reports/published_runs_2026-11.md; where a
+device was not among them (`measured`), they are the nearest one's.
+
+Source of shares: ai-dynamo/aiconfigurator (Apache-2.0), products with at least 4096 rows, columns and inputs,
+and causal attention over at least 4096 tokens with heads of 128 elements; NCCL of 256 Mi elements over one
+node. The H200's in fp8 is the H100's, which has the same units. Of Blackwell's data-center devices the share
+in fp8 is stated, since the kernels measured are slower in fp8 than in bf16.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+import msgspec
+
+from tessel.errors import UsageError
+
+SUSTAINED = 0.92
+"""Of what kernels reach alone, in training: from the steps of MLPerf's GPT-3 175B on 256 and 512 H100."""
+
+BLACKWELL_SUSTAINED = 0.71
+"""The same of Blackwell: products in SimuMax's system file of a B200 (Apache-2.0) reach 0.49 of the peak, and
+those measured alone 0.69."""
+
+
+class GpuSheet(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU and its usual node can do.
+
+    Attributes:
+        name: as `--gpu` takes it.
+        tflops: dense peak of products in bf16, 10¹² operations a second.
+        fp8_tflops: the same in fp8; 0 where it has none.
+        hbm_gb_s: of its memory, 10⁹ bytes a second.
+        memory_gib: as the driver reports it.
+        domain: devices joined by fast links.
+        fast_gb_s: of those links, in one direction, a device.
+        network_gb_s: of the network between domains, in one direction, a device.
+        product_share: of the peak that large products in bf16 reach.
+        fp8_share: the same in fp8.
+        attention_share: that the forward of attention reaches, of the peak in bf16.
+        fast_share: of fast links that collectives reach.
+        sustained: of those shares, what is left in training, where power limits clocks.
+        measured: whether these shares are of kernels on this device.
+    """
+
+    name: str
+    tflops: float
+    fp8_tflops: float
+    hbm_gb_s: float
+    memory_gib: float
+    domain: int
+    fast_gb_s: float
+    network_gb_s: float
+    product_share: float
+    fp8_share: float
+    attention_share: float
+    fast_share: float
+    sustained: float
+    measured: bool
+
+
+def _sheet(
+    name: str,
+    peaks: tuple[float, float],
+    memory: tuple[float, float],
+    links: tuple[int, float, float],
+    shares: tuple[float, float, float, float],
+    *,
+    sustained: float = SUSTAINED,
+    measured: bool = True,
+) -> GpuSheet:
+    product_share, fp8_share, attention_share, fast_share = shares
+    return GpuSheet(
+        name=name,
+        tflops=peaks[0],
+        fp8_tflops=peaks[1],
+        hbm_gb_s=memory[0],
+        memory_gib=memory[1],
+        domain=links[0],
+        fast_gb_s=links[1],
+        network_gb_s=links[2],
+        product_share=product_share,
+        fp8_share=fp8_share,
+        attention_share=attention_share,
+        fast_share=fast_share,
+        sustained=sustained,
+        measured=measured,
+    )
+
+
+# A rack of 72 joined devices is used as 64, so that degrees that are powers of two stay within it.
+GPU_SHEETS = {
+    sheet.name: sheet
+    for sheet in (
+        _sheet("a100", (312, 0), (2039, 79.2), (8, 300, 25), (0.91, 0.0, 0.55, 0.70)),
+        _sheet("h100", (989, 1979), (3352, 79.6), (8, 450, 50), (0.78, 0.58, 0.63, 0.75)),
+        _sheet("h200", (989, 1979), (4800, 140.4), (8, 450, 50), (0.75, 0.58, 0.62, 0.75)),
+        _sheet(
+            "b200",
+            (2250, 4500),
+            (8000, 179.0),
+            (8, 900, 50),
+            (0.69, 0.62, 0.61, 0.68),
+            sustained=BLACKWELL_SUSTAINED,
+        ),
+        _sheet(
+            "gb200",
+            (2450, 4900),
+            (8000, 185.0),
+            (64, 900, 50),
+            (0.69, 0.62, 0.61, 0.63),
+            sustained=BLACKWELL_SUSTAINED,
+        ),
+        _sheet(
+            "b300",
+            (2250, 4500),
+            (8000, 268.6),
+            (8, 900, 100),
+            (0.69, 0.62, 0.61, 0.68),
+            sustained=BLACKWELL_SUSTAINED,
+            measured=False,
+        ),
+        _sheet(
+            "gb300",
+            (2450, 4900),
+            (8000, 277.0),
+            (64, 900, 100),
+            (0.69, 0.62, 0.61, 0.63),
+            sustained=BLACKWELL_SUSTAINED,
+            measured=False,
+        ),
+        _sheet("l40s", (362, 733), (864, 45.0), (8, 32, 25), (0.62, 0.50, 0.50, 0.50)),
+        _sheet("rtx pro 6000", (503, 1007), (1792, 95.6), (8, 64, 50), (0.80, 0.72, 0.55, 0.36)),
+        _sheet("mi300x", (1307, 2615), (5300, 191.7), (8, 448, 50), (0.55, 0.45, 0.40, 0.70), measured=False),
+    )
+}
+"""By name. Source of peaks, memory and links: data sheets of NVIDIA and AMD."""
+
+
+def find_sheet(name: str) -> GpuSheet:
+    """Return the sheet of a GPU, however its name is separated.
+
+    Raises:
+        UsageError: none has that name; says which there are.
+    """
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    for known, sheet in GPU_SHEETS.items():
+        if known.replace(" ", "") == plain:
+            return sheet
+    near = difflib.get_close_matches(name.lower(), GPU_SHEETS, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}? There are" if near else "choose one of"
+    raise UsageError(f"--gpu {name[:60]!r} is not known; {hint} {', '.join(GPU_SHEETS)}")

@@ -1,0 +1,88 @@
+"""Published layouts are simulated as they were kept: a change of the model of a step shows row by row.
+
+Each has the degrees, sizes and GPU that its source gives (Megatron-Bridge's performance summaries,
+Apache-2.0; MLPerf Training v4.1 and v5.0, Apache-2.0; SimuMax's B200 runs, Apache-2.0), and at most 16
+micro-batches.
+
+PYTHONPATH=. python tests/benchmarks/test_published.py    writes the figures anew
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from benchmarks.published.layouts import PublishedRun, even_cuts, simulate
+from tessel.architectures.gpu_sheets import find_sheet
+from tessel.architectures.shape import Recipe
+
+GOLDEN = Path(__file__).parents[1] / "samples" / "published_layouts.csv"
+
+GIB = 2**30
+
+
+def rows() -> list[dict[str, str]]:
+    with GOLDEN.open() as file:
+        return list(csv.DictReader(file))
+
+
+def simulated(row: dict[str, str]) -> tuple[str, str]:
+    """Return the milliseconds of the step and the GiB of the fullest device."""
+    number = {name: int(value) for name, value in row.items() if name in _NUMBERS and value}
+    recipe = Recipe(tokens=number.pop("tokens"), dtype=row["dtype"])  # type: ignore[arg-type]  # of the file
+    run = PublishedRun(model=row["model"], recipe=recipe, sharding=row["sharding"], **number)
+    found = simulate(run, find_sheet(row["gpu"]))
+    return f"{found.step_us / 1e3:.1f}", f"{max(found.memory_bytes) / GIB:.2f}"
+
+
+_NUMBERS = (
+    "devices",
+    "tensor_parallel",
+    "pipeline",
+    "context_parallel",
+    "expert_parallel",
+    "chunks",
+    "micro_batch",
+    "global_batch",
+    "tokens",
+    "blocks",
+)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row['model']}-{row['gpu']}-{row['source']}")
+def test_a_published_layout_is_simulated_as_it_was_kept(row: dict[str, str]) -> None:
+    assert simulated(row) == (row["step_ms"], row["memory_gib"])
+
+
+def test_there_are_thirty_of_nine_models_and_seven_gpus() -> None:
+    kept = rows()
+    assert len(kept) == 30
+    assert len({row["model"] for row in kept}) >= 9
+    assert len({row["gpu"] for row in kept}) >= 6
+
+
+def test_layers_are_cut_evenly_with_embedding_and_head_as_one_each() -> None:
+    names = ["embed", *(f"layers.{index}" for index in range(126)), "norm", "lm_head"]
+    cuts = even_cuts(names, 64)
+    assert cuts[0] == (0, 1)
+    assert cuts[-1] == (126, 128)
+    assert {last - first + 1 for first, last in cuts[1:-1]} == {2}
+    assert [first for first, _ in cuts[1:]] == [last + 1 for _, last in cuts[:-1]]
+    assert even_cuts(names[:9], 4) == ((0, 2), (3, 4), (5, 6), (7, 8))
+
+
+def write() -> None:
+    """Write the figures of every row anew."""
+    kept = rows()
+    for row in kept:
+        row["step_ms"], row["memory_gib"] = simulated(row)
+    with GOLDEN.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(kept[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(kept)
+
+
+if __name__ == "__main__":
+    write()
