@@ -19,7 +19,7 @@ $(BIN)/python -m tessel.search.jit.cache >/dev/null 2>&1 & \
 $(BIN)/python -m tessel.search.jit.cache
 endef
 
-.PHONY: install tune test test-slow coverage lint mutate bench frameworks frameworks-newest gpu-report docs schemas clean
+.PHONY: install tune test test-slow coverage lint mutate bench frameworks frameworks-newest gpu-report gpu-day docs schemas clean
 
 install: $(VENV)/.installed
 	@echo 'installed; now: . $(VENV)/bin/activate'
@@ -73,6 +73,11 @@ bench: $(VENV)/.installed-bench
 gpu-report:
 	if [ -n "$(WHEELS)" ]; then $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(OUT)/gpu-site $(WHEELS)/*.whl; fi
 	PYTHONPATH=$(OUT)/gpu-site:. $(GPU_PYTHON) -m benchmarks.gpu_report --target cuda --sizes full --out $(OUT)/gpu-report
+
+# The next four minutes of whole jobs on a GPU, for whoever has one for a short time; call it again to go on.
+gpu-day:
+	if [ -n "$(WHEELS)" ]; then $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(OUT)/gpu-site $(WHEELS)/*.whl; fi
+	PYTHONPATH=$(OUT)/gpu-site:. $(GPU_PYTHON) -m benchmarks.gpu_day --out $(OUT)/gpu-day
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -106,7 +106,7 @@ if not TYPE_CHECKING:  # or a type checker would take any misspelt name for one 
             return importlib.import_module("tessel.shapes")
         if name not in _MODULE_BY_NAME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        problem = importlib.import_module("tessel.own_packages").hidden_package()
+        problem = importlib.import_module("tessel.entry.own_packages").hidden_package()
         if problem is not None:
             raise ImportError(problem)
         return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)

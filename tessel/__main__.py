@@ -1,6 +1,6 @@
 """`python -m tessel` is the `tessel` command."""
 
-from tessel.entry import run
+from tessel.entry.command import run
 
 if __name__ == "__main__":
     run()

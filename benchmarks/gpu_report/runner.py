@@ -33,6 +33,7 @@ def run_steps(
     *,
     command: Callable[[str], Sequence[str]],
     budget_s: float,
+    max_share: float = MAX_SHARE,
     say: Callable[[str], None] = print,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, dict[str, Any]]:
@@ -43,6 +44,7 @@ def run_steps(
         folder: keeps a file for each finished step under `steps/`.
         command: what runs a step; it prints the result as JSON on its last line.
         budget_s: seconds for all of them together.
+        max_share: of that, what one step may take.
         say: told of each step.
         clock: in seconds.
     """
@@ -61,7 +63,7 @@ def run_steps(
             say(f"{name}: {found[name]['failure']}")
             continue
         started = clock()
-        outcome = _run(command(name), min(left_s, budget_s * MAX_SHARE)) | {
+        outcome = _run(command(name), min(left_s, budget_s * max_share)) | {
             "seconds": round(clock() - started, 1)
         }
         found[name] = outcome

@@ -148,6 +148,27 @@ def checked_forest(content: bytes, *, num_features: int, xgboost_version: str) -
     return msgspec.json.encode(_document(document, num_features))
 
 
+def without_statistics(content: bytes) -> bytes:
+    """Return a document of XGBoost's own without gains and weights of nodes, which no prediction asks for."""
+    document = _decoder.decode(content)
+    learner = document.learner
+    model = learner.gradient_booster.model
+    trees = [
+        msgspec.structs.replace(
+            tree,
+            **{name: [0.0] * len(tree.parents) for name in ("base_weights", "loss_changes", "sum_hessian")},
+        )
+        for tree in model.trees
+    ]
+    booster = msgspec.structs.replace(
+        learner.gradient_booster, model=msgspec.structs.replace(model, trees=trees)
+    )
+    kept = msgspec.structs.replace(
+        document, learner=msgspec.structs.replace(learner, gradient_booster=booster)
+    )
+    return msgspec.json.encode(kept)
+
+
 def _check_tree(tree: _Tree, num_features: int) -> None:
     size = len(tree.left_children)
     parameters = tree.tree_param

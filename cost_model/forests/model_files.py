@@ -8,7 +8,9 @@ Checked through tests/cost_model/test_kernel_model.py and test_stage_model.py.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,8 +20,10 @@ import numpy as np
 
 from cost_model.errors import CostModelFileError
 from cost_model.forests.boosting import xgboost
-from cost_model.forests.forest_files import checked_forest
+from cost_model.forests.forest_files import checked_forest, without_statistics
 from records.output import write_output
+
+_PACKED = ".gz"
 
 TRAINING = "tessel cost-model train"
 """The command that makes most models."""
@@ -58,7 +62,12 @@ T = TypeVar("T", bound=ModelManifest)
 
 
 def save_model(
-    folder: Path, manifest_name: str, manifest: ModelManifest, boosters: Mapping[str, Any]
+    folder: Path,
+    manifest_name: str,
+    manifest: ModelManifest,
+    boosters: Mapping[str, Any],
+    *,
+    compressed: bool = False,
 ) -> None:
     """Write forests as `NAME.json`, and the manifest with their digests after them; files appear whole.
 
@@ -67,14 +76,19 @@ def save_model(
         manifest_name: name of the manifest's file.
         manifest: what is said of the model.
         boosters: forests by name.
+        compressed: whether to write `NAME.json.gz` instead, without what only training asks for.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / manifest_name).unlink(missing_ok=True)
     digests = {}
     for name, booster in boosters.items():
         content = bytes(booster.save_raw("json"))
+        if compressed:
+            content = without_statistics(content)
         digests[name] = _digest(content)
-        write_output(folder / f"{name}.json", content)
+        # No time in the file: equal models are equal files.
+        packed = gzip.compress(content, mtime=0) if compressed else content
+        write_output(folder / f"{name}.json{_PACKED * compressed}", packed)
     whole = msgspec.json.encode(msgspec.structs.replace(manifest, digests=digests), order="sorted")
     write_output(folder / manifest_name, msgspec.json.format(whole, indent=1))
 
@@ -148,6 +162,9 @@ def load_booster(
             features.
     """
     path = folder / f"{name}.json"
+    packed = folder / f"{name}.json{_PACKED}"
+    if not path.exists() and packed.exists():
+        path = packed
     booster = xgboost.Booster({"nthread": 1})
     try:
         content = _read(path, MAX_FOREST_BYTES)
@@ -194,8 +211,11 @@ def _read(path: Path, limit: int) -> bytes:
     """Return a file's content; what is no file, or larger than any model, is refused unread."""
     if path.exists() and not path.is_file():
         raise ValueError("it is no regular file")
-    with path.open("rb") as file:
-        content = file.read(limit + 1)
+    try:
+        with gzip.open(path) if path.suffix == _PACKED else path.open("rb") as file:
+            content = file.read(limit + 1)
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"it is no whole gzip file: {error}") from error
     if len(content) > limit:
         raise ValueError(f"it has more than {limit // 2**20} MiB, which no model needs")
     return content

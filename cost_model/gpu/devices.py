@@ -149,7 +149,9 @@ GPU_DEVICES = (
     _device("H100 NVL", "9.0", (132, 128, 1785), (3938, 50, 94), (835, 400)),
     _device("H200", "9.0", (132, 128, 1980), (4800, 50, 141), (989, 700)),
     _device("B200", "10.0", (148, 128, 1965), (8000, 126, 180), (2250, 1000)),
+    _device("GB200", "10.0", (152, 128, 2062), (8000, 126, 186), (2500, 1200)),
     _device("5090", "12.0", (170, 128, 2407), (1792, 96, 32), (210, 575)),
+    _device("RTX PRO 6000", "12.0", (188, 128, 2617), (1597, 128, 96), (504, 600)),
 )
 """Devices that a latency can be predicted for; of several variants the first is what a plain name stands for.
 
@@ -160,6 +162,9 @@ _FORMS = {"sxm2": "sxm", "sxm3": "sxm", "sxm4": "sxm", "sxm5": "sxm", "hbm3": "s
 """Words of drivers for the form that data sheets call SXM; H100s with HBM3 have it."""
 
 
+_FORM_WORDS = frozenset(("pcie", "sxm", "nvl"))
+
+
 def find_gpu(name: str) -> GpuDevice:
     """Return the device that a driver, TVM's tag or a person names so, such as `nvidia/nvidia-h100`.
 
@@ -168,8 +173,7 @@ def find_gpu(name: str) -> GpuDevice:
     """
     said = _words(name)
     for device in GPU_DEVICES:
-        model, *variant = device.name.lower().split()
-        if model in said and all(_agree(said, word) for word in variant):
+        if all(_agree(said, word) for word in device.name.lower().split()):
             return device
     names = [device.name for device in GPU_DEVICES]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.3) or names
@@ -179,10 +183,10 @@ def find_gpu(name: str) -> GpuDevice:
 
 
 def _agree(said: frozenset[str], word: str) -> bool:
-    """Whether a name says the variant's word, or nothing of its kind."""
+    """Whether a name says a word of a device; of form and memory, whether it says nothing else."""
     if word.endswith("gb"):
         return word in said or not any(other[:-2].isdigit() and other.endswith("gb") for other in said)
-    return word in said or not said & {"pcie", "sxm", "nvl"}
+    return word in said or (word in _FORM_WORDS and not said & _FORM_WORDS)
 
 
 def _words(name: str) -> frozenset[str]:

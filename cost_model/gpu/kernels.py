@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cost_model.errors import CostModelError
+from cost_model.gpu.typed.kernels import Product, TypedKernel
 from records import Operator, Tensor, Workload
 
 
@@ -33,6 +34,8 @@ class GpuKernel(NamedTuple):
         num_bytes: bytes that it reads and writes at least.
         flops: operations; an element of what is no product counts as one.
         is_costly: whether an element takes many instructions (powers, hyperbolic functions, error functions).
+        typed: the kernel as `cost_model.gpu.typed` prices it, for products and attention in 16 bits, which
+            run on tensor cores; None for what float32 kernels tell of.
     """
 
     family: Family
@@ -40,7 +43,10 @@ class GpuKernel(NamedTuple):
     num_bytes: int
     flops: int
     is_costly: bool = False
+    typed: TypedKernel | None = None
 
+
+HALVES = frozenset(("bfloat16", "float16"))
 
 COSTLY = frozenset(("power", "tanh", "nn.gelu", "nn.gelu_tanh", "erf", "exp", "log", "divide", "sigmoid"))
 """Operators of many instructions an element."""
@@ -96,13 +102,13 @@ def product_kernel(product: Operator, values: tuple[Tensor, ...], num_bytes: int
     out = product.outputs[0].shape
     rows, inner, columns = left[-2] if len(left) > 1 else 1, left[-1], out[-1]
     batch = math.prod(out) // max(1, rows * columns)
+    flops = 2 * batch * rows * inner * columns
+    dtype = values[product.inputs[0]].dtype
+    # Of batches in 16 bits none was measured: their blocks are those of one product of as many rows.
+    typed = Product(max(1, batch * rows), columns, inner, dtype) if dtype in HALVES else None
     if math.prod(right) == inner * columns:  # one matrix for the whole batch: its rows are one product's
-        return GpuKernel(
-            Family.LINEAR, (1, batch * rows, inner, columns), num_bytes, 2 * batch * rows * inner * columns
-        )
-    return GpuKernel(
-        Family.BATCHED_PRODUCT, (batch, rows, inner, columns), num_bytes, 2 * batch * rows * inner * columns
-    )
+        return GpuKernel(Family.LINEAR, (1, batch * rows, inner, columns), num_bytes, flops, False, typed)
+    return GpuKernel(Family.BATCHED_PRODUCT, (batch, rows, inner, columns), num_bytes, flops, False, typed)
 
 
 def refusal(operators: Sequence[Operator]) -> CostModelError:

@@ -17,7 +17,17 @@ from functools import cached_property
 
 from cost_model.gpu.devices import GpuDevice
 from cost_model.gpu.kernel_model import GpuKernelModel, GpuPrediction, GpuQuery
-from cost_model.gpu.kernels import COSTLY, ROW_OPERATORS, Family, GpuKernel, product_kernel, refusal
+from cost_model.gpu.kernels import (
+    COSTLY,
+    HALVES,
+    ROW_OPERATORS,
+    Family,
+    GpuKernel,
+    product_kernel,
+    refusal,
+)
+from cost_model.gpu.typed.kernels import Attention
+from cost_model.gpu.typed.model import TypedModel, shipped_model
 from records import Operator, Tensor, Workload
 
 _VIEWS = frozenset(
@@ -48,7 +58,11 @@ class ProgramPrediction(GpuPrediction, frozen=True):
 
 
 def predict_programs(
-    model: GpuKernelModel, workloads: Sequence[Workload], device: GpuDevice
+    model: GpuKernelModel,
+    workloads: Sequence[Workload],
+    device: GpuDevice,
+    *,
+    typed: TypedModel | None = None,
 ) -> tuple[ProgramPrediction, ...]:
     """Return the predicted latency of each program on the device.
 
@@ -59,17 +73,24 @@ def predict_programs(
         model: of kernels on GPUs.
         workloads: the programs, such as the functions of a stage.
         device: what they would run on.
+        typed: of products and attention in 16 bits; the one that comes with the project if None.
 
     Raises:
-        CostModelError: a kernel is of a family that was never measured; names its operators.
+        CostModelError: a kernel is of a family that was never measured; names its operators. Or one in 16
+            bits is asked for on a GPU of which none are known.
     """
     kernels = [kernels_of_program(workload) for workload in workloads]
     distinct = tuple(dict.fromkeys(kernel for found in kernels for kernel in found))
-    predictions = model.predict([GpuQuery(kernel, device) for kernel in distinct])
-    prediction_of = dict(zip(distinct, predictions, strict=True))
+    plain = [kernel for kernel in distinct if kernel.typed is None]
+    predictions = model.predict([GpuQuery(kernel, device) for kernel in plain])
+    prediction_of = dict(zip(plain, predictions, strict=True))
+    halves = {kernel: kernel.typed for kernel in distinct if kernel.typed is not None}
+    if halves:
+        found = (typed or shipped_model()).price([*halves.values()], device.name)
+        prediction_of |= dict(zip(halves, found, strict=True))
     return tuple(
-        _sum([(kernel.family, prediction_of[kernel]) for kernel in found], is_known=_is_known(model, device))
-        for found in kernels
+        _sum([(kernel.family, prediction_of[kernel]) for kernel in each], is_known=_is_known(model, device))
+        for each in kernels
     )
 
 
@@ -243,6 +264,8 @@ class _Program:
         keys, columns = key.shape[1], value.shape[3]
         size = query.num_bytes // max(1, query.num_elements)
         count = batch * heads
+        if query.dtype in HALVES:
+            return [self._fused_attention(attention)]
         scores = count * length * keys * size
         sides = (query.num_bytes + key.num_bytes + scores, value.num_bytes + scores)
         return [
@@ -262,6 +285,21 @@ class _Program:
                 2 * count * length * columns * keys,
             ),
         ]
+
+    def _fused_attention(self, attention: Operator) -> GpuKernel:
+        """Return attention in 16 bits, which libraries run as one kernel.
+
+        Only causal ones were measured: another is one whose context gives as many pairs of tokens.
+        """
+        query, key, value = (self.values[number] for number in attention.inputs[:3])
+        batch, length, heads, width = query.shape
+        keys, kv_heads = key.shape[1], key.shape[2]
+        is_causal = dict(attention.attributes).get("causal_mask", "None") not in ("None", "")
+        past = max(0, keys - length) if is_causal else max(0, keys - length // 2)
+        num_bytes = self._bytes(attention.inputs) + sum(tensor.num_bytes for tensor in attention.outputs)
+        kernel = Attention(batch, length, heads, kv_heads, (width + value.shape[3]) // 2, past)
+        extents = (batch * heads, length, width, keys)
+        return GpuKernel(Family.BATCHED_PRODUCT, extents, num_bytes, 4 * math.prod(extents), False, kernel)
 
 
 def _is_fusible(operator: Operator) -> bool:

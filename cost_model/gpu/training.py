@@ -33,10 +33,13 @@ from cost_model.gpu.kernel_model import (
     quantities_of,
     without_device,
 )
-from cost_model.gpu.kernels import Family, kernel_of
+from cost_model.gpu.kernels import HALVES, Family, kernel_of
 from records import Record, Status
 
 MIN_SAMPLES = 50
+
+_OTHER_TYPES = HALVES | {"float8_e4m3fn", "float8_e5m2", "uint4", "int4"}
+"""Kernels in these run on tensor cores, and tell nothing of those in float32."""
 
 _PARAMETERS = {
     **pseudo_huber(0.5),
@@ -218,6 +221,8 @@ def load_gpu_samples(found: Iterable[Record]) -> tuple[GpuSample, ...]:
         try:
             query = GpuQuery(kernel_of(record.workload), find_gpu(measurement.environment.device_model))
         except CostModelError:
+            continue
+        if any(tensor.dtype in _OTHER_TYPES for tensor in record.workload.values):
             continue
         samples.append(GpuSample(query, measurement.latency_us, record.record_id))
     return tuple(samples)

@@ -32,6 +32,7 @@ _PURPOSES = {
     "ortools": ("cpsat", "CP-SAT as a fallback of the schedule search"),
     "psycopg": ("postgres", "records in PostgreSQL"),
     "distributed": ("fleet", "measuring on several machines"),
+    "pyarrow": ("parquet", "importing tables of measured kernels"),
     "nvidia-cuda-nvrtc": ("cuda-compile", "compiling kernels for GPUs that are not here"),
 }
 """Of each optional distribution, the extra that brings it and what it is for."""

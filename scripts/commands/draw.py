@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,10 @@ from tessel.jobs.inputs.arguments import check_folder, parse_names
 from tessel.jobs.plan import load_planned
 from tessel.jobs.shown.pictures import FORMATS, PictureOptions, write_picture
 from tessel.progress import messages
+
+if TYPE_CHECKING:
+    from tessel.jobs.plan import Plan
+    from tessel.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,15 @@ class DrawOptions:
     schedules: SchedulesOption = None
     width: Annotated[str | None, width_option()] = None
     style: Annotated[Path | None, style_option()] = None
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Serve a page on this machine, until Ctrl-C, on which durations, memory and micro-batches "
+            "are changed and the search answers within a second.",
+        ),
+    ] = False
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --serve; 0 for a free one.")] = 0
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document on stdout: what was drawn, and where.")
     ] = False
@@ -63,6 +76,8 @@ def draw(
     `tessel draw schedule.json --out schedule.html`
 
     `tessel draw schedule.json --out schedule.pdf --width column`
+
+    `tessel draw schedule.json --serve`
     """
     out = options.out
     if out is not None and out.suffix not in FORMATS:
@@ -73,6 +88,9 @@ def draw(
     if out is not None and out.resolve() == file.resolve():
         raise typer.BadParameter(f"--out {out} is the file to draw, which would be lost; name another")
     schedule, plan = load_planned(file)
+    if options.serve:
+        _serve(schedule, plan, options.port)
+        return
     if out is not None:
         from tessel.picture.description import schedule_title
 
@@ -103,3 +121,19 @@ def draw(
         console.print_drawing(text_grid(schedule, width=console.stdout().width))
     else:
         messages.note(f"{out} written")
+
+
+def _serve(schedule: Schedule, plan: Plan | None, port: int) -> None:
+    from tessel.jobs import jit_fallback
+    from tessel.jobs.serving import serve_until_interrupt
+    from tessel.jobs.shown.live_page import LivePage
+    from tessel.picture.description import schedule_title
+
+    jit_fallback.compile_if_needed()
+    page = LivePage(schedule, plan, schedule_title(schedule) if plan is None else plan.title)
+    page.warm_up()
+    serve_until_interrupt(
+        page.answer,
+        port=port,
+        tell=lambda address: messages.note(f"open {address} in a browser; Ctrl-C ends it"),
+    )

@@ -8,6 +8,7 @@ from cost_model.evaluation import SplitFigures
 from cost_model.gpu.devices import GpuDevice
 from cost_model.gpu.kernel_model import GpuManifest
 from cost_model.gpu.kernels import Family
+from cost_model.gpu.typed.model import TypedManifest
 from cost_model.kernel_model import Manifest
 from cost_model.stage_model import StageFigures, StageManifest
 
@@ -75,6 +76,13 @@ class GpuTrained(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     manifest: GpuManifest
+
+
+class TypedTrained(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel cost-model train --aiconfigurator DIR` made."""
+
+    model: str
+    manifest: TypedManifest
 
 
 class GpuPredicted(msgspec.Struct, frozen=True, kw_only=True):

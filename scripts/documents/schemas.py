@@ -25,6 +25,7 @@ FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "record": ("records.files.exchange:_Line",),
         "cost-model": ("cost_model.kernel_model:Manifest",),
         "gpu-kernel-model": ("cost_model.gpu.kernel_model:GpuManifest",),
+        "typed-kernel-model": ("cost_model.gpu.typed.model:TypedManifest",),
         "stage-model": ("cost_model.stage_model:StageManifest",),
         "draft-model": ("cost_model.draft.draft_model:Manifest",),
         "language-model": ("cost_model.language.model_files:Manifest",),
@@ -62,7 +63,11 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "records merge": (f"{_OWN}.stored:Merged",),
         "records prune": ("records.database.pruning:PruneSummary",),
         "records collect": (f"{_OWN}.tuning:CollectionDone",),
-        "cost-model train": (f"{_OWN}.cost_models:Trained", f"{_OWN}.cost_models:GpuTrained"),
+        "cost-model train": (
+            f"{_OWN}.cost_models:Trained",
+            f"{_OWN}.cost_models:GpuTrained",
+            f"{_OWN}.cost_models:TypedTrained",
+        ),
         "cost-model evaluate": (f"{_OWN}.cost_models:Evaluated",),
         "cost-model predict": (
             f"{_OWN}.cost_models:Predicted",

@@ -66,7 +66,7 @@ class CheckedCommand(TyperCommand):
                 rules = option_rules.help_of(_path_of(ctx), _long_name(parameter.opts))
                 if rules and rules not in (parameter.help or ""):
                     parameter.help = f"{parameter.help or ''} {rules}".strip()
-            if _is_advanced(parameter):
+            if isinstance(parameter, TyperOption) and _is_advanced(parameter):
                 parameter.hidden = num_hidden > 0
         super().format_help(ctx, formatter)
 

@@ -41,15 +41,16 @@ def late_group(commands: tuple[Command, ...]) -> type[TyperGroup]:
 
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
-            self.commands = _Commands({each.name: each for each in commands}, dict(self.commands))
+            self._late = _Commands({each.name: each for each in commands}, dict(self.commands))
+            self.commands = self._late
             self._is_listing = False
 
         def list_commands(self, ctx: Any) -> list[str]:
             return list(self.commands)
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            if self._is_listing and cmd_name in self.commands:
-                return self.commands.listed(cmd_name)
+            if self._is_listing and cmd_name in self._late:
+                return self._late.listed(cmd_name)
             return super().get_command(ctx, cmd_name)
 
         def format_help(self, ctx: Any, formatter: Any) -> None:

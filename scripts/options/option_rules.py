@@ -23,7 +23,7 @@ from scripts.options.rules.language import (
 )
 from scripts.options.rules.measuring import THREADS
 from scripts.options.rules.plan import PLAN
-from scripts.options.rules.records import BEST, COLLECT, EXPORT
+from scripts.options.rules.records import BEST, COLLECT, EXPORT, IMPORT, TRAIN
 from scripts.options.rules.rule import CommandLine, Rule, either, free
 from scripts.options.rules.schedule import SCHEDULE
 from scripts.options.rules.tuning import COMPILE, PARTITION, STAGES, TUNE
@@ -60,11 +60,11 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "records verify": free("--records"),
     "records best": BEST,
     "records export": EXPORT,
-    "records import": free("--records", "--neusight"),
+    "records import": IMPORT,
     "records merge": free("--records", "--tolerance"),
     "records prune": free("--keep", "--apply", "--records"),
     "records collect": COLLECT,
-    "cost-model train": free("--records", "--out", "--seed", "--threads", "--gpu"),
+    "cost-model train": TRAIN,
     "cost-model evaluate": free("--records", "--networks", "--min-latency-us", "--seed", "--threads"),
     "cost-model predict": free("--model", "--records", "--gpu"),
     "language collect": LANGUAGE_COLLECT,

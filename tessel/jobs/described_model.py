@@ -18,6 +18,7 @@ from tessel.jobs.inputs.config_options import DEFAULT_SEQ
 if TYPE_CHECKING:
     from tessel.architectures.architecture import Architecture
     from tessel.architectures.gpu_sheets import GpuSheet
+    from tessel.architectures.kernels import KernelPrice
     from tessel.architectures.shape import Recipe, Shape
     from tessel.jobs.inputs.plan_options import PlanOptions
     from tessel.profiles.profile import Profile
@@ -73,13 +74,18 @@ def profile_of_config(source: str | os.PathLike[str], options: PlanOptions) -> P
         imbalance=options.imbalance,
         dispatch=options.dispatch,  # type: ignore[arg-type]
     )
-    price = Roofline(
+    roofline = Roofline(
         sheet=sheet,
         dtype=recipe.dtype,
         efficiency=options.efficiency,
         mfu=options.mfu,
         dispatch=recipe.dispatch,
     )
+    price: KernelPrice = roofline
+    if options.price == "model":
+        from tessel.architectures.learned import learned_price
+
+        price = learned_price(roofline)
     return profile_of_architecture(
         model,
         shapes_of(model, recipe, sheet, options),
@@ -104,7 +110,9 @@ def _update_ratio(options: PlanOptions) -> float:
 
 def describe_prediction(model: Architecture, recipe: Recipe, sheet: GpuSheet, options: PlanOptions) -> str:
     """Say what the predicted times assume, in a sentence."""
-    if options.mfu is not None:
+    if options.price == "model":
+        how = "kernels as measured on such GPUs"
+    elif options.mfu is not None:
         how = f"{options.mfu:.0%} of the peak"
     else:
         share = sheet.sustained * (sheet.fp8_share if recipe.dtype == "fp8" else sheet.product_share)

@@ -32,7 +32,12 @@ def simulated(row: dict[str, str]) -> tuple[str, str]:
     """Return the milliseconds of the step and the GiB of the fullest device."""
     number = {name: int(value) for name, value in row.items() if name in _NUMBERS and value}
     recipe = Recipe(tokens=number.pop("tokens"), dtype=row["dtype"])  # type: ignore[arg-type]  # of the file
-    run = PublishedRun(model=row["model"], recipe=recipe, sharding=row["sharding"], **number)
+    run = PublishedRun(
+        model=row["model"],
+        recipe=recipe,
+        sharding=row["sharding"],
+        **number,  # type: ignore[arg-type]  # names of whole numbers alone
+    )
     found = simulate(run, find_sheet(row["gpu"]))
     return f"{found.step_us / 1e3:.1f}", f"{max(found.memory_bytes) / GIB:.2f}"
 
@@ -71,6 +76,40 @@ def test_layers_are_cut_evenly_with_embedding_and_head_as_one_each() -> None:
     assert {last - first + 1 for first, last in cuts[1:-1]} == {2}
     assert [first for first, _ in cuts[1:]] == [last + 1 for _, last in cuts[:-1]]
     assert even_cuts(names[:9], 4) == ((0, 2), (3, 4), (5, 6), (7, 8))
+
+
+MEASURED_GIB = {
+    # model, layers, tensor, pipeline, context, expert parallel, tokens: SimuMax's 43 runs, Apache-2.0.
+    ("llama-3.1-70b", 12, 1, 2, 1, 1, 4096): 66.55,
+    ("llama-3.1-70b", 12, 8, 1, 1, 1, 4096): 28.29,
+    ("llama-3.1-70b", 12, 1, 1, 8, 1, 32768): 104.51,
+    ("llama-3.1-405b", 4, 4, 1, 1, 1, 4096): 52.89,
+    ("llama-3.1-405b", 4, 2, 1, 4, 1, 131072): 118.13,
+    ("deepseek-v2", 4, 1, 2, 1, 4, 4096): 44.70,
+    ("deepseek-v3", 4, 1, 1, 1, 8, 4096): 104.30,
+}
+
+
+@pytest.mark.parametrize("layout", MEASURED_GIB, ids=lambda layout: "-".join(map(str, layout)))
+def test_memory_that_others_measured_is_met_within_four_percent(
+    layout: tuple[str, int, int, int, int, int, int],
+) -> None:
+    model, blocks, tensor, pipeline, context, expert, tokens = layout
+    run = PublishedRun(
+        model=model,
+        devices=8,
+        recipe=Recipe(tokens=tokens, context_exchange="all_to_all"),
+        tensor_parallel=tensor,
+        pipeline=pipeline,
+        context_parallel=context,
+        expert_parallel=expert,
+        global_batch=4 * 8 // (tensor * pipeline * context),
+        blocks=blocks,
+        dense_blocks=1 if model.startswith("deepseek") else None,
+        has_predictors=False,
+    )
+    found = max(simulate(run, find_sheet("b200")).memory_bytes) / GIB
+    assert found == pytest.approx(MEASURED_GIB[layout], rel=0.04)
 
 
 def write() -> None:

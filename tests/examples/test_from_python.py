@@ -1,4 +1,4 @@
-"""The notebook runs from top to bottom, and each cell that ends in a value shows it as more than text."""
+"""Notebooks run from top to bottom, and each cell that ends in a value shows it as more than text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
-
-def cells() -> list[str]:
-    notebook = json.loads((ROOT / "examples" / "from_python.ipynb").read_text())
+def cells(name: str) -> list[str]:
+    notebook = json.loads((ROOT / "examples" / name).read_text())
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
@@ -29,11 +27,26 @@ def run(cell: str, names: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), "cell", "eval"), names)  # noqa: S307 - as above
 
 
+def test_the_tour_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    shown = [value for cell in cells("tour.ipynb") if (value := run(cell, names)) is not None]
+    assert sum(hasattr(value, "_repr_html_") for value in shown) >= 2
+    assert names["plan"].fits
+    assert names["plan"].lower_bound_ms <= names["plan"].step_ms <= names["tight"].step_ms
+    assert names["today"].advice
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"tour.json", "tour.csv", "tour.html"}
+
+
+@pytest.mark.tvm
+@pytest.mark.torch
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
     names: dict[str, Any] = {"__name__": "__main__"}
-    shown = [value for cell in cells() if (value := run(cell, names)) is not None]
+    shown = [value for cell in cells("from_python.ipynb") if (value := run(cell, names)) is not None]
     tables = [value for value in shown if hasattr(value, "_repr_html_")]
     assert len(tables) >= 3
     assert all("<table>" in value._repr_html_() for value in tables)

@@ -239,9 +239,12 @@ CHEAP: dict[str, Case] = {
             "--style": "{folder}/style.json",
             "--width": "column",
             "--schedules": "1f1b",
+            "--serve": "",
+            "--port": "8123",
             "--json": "",
         },
         context={
+            "--port": "--serve",
             "--compare": "--out {folder}/out/drawn.svg",
             "--critical-path": "--out {folder}/out/drawn.svg",
             "--gains": "--out {folder}/out/drawn.svg",
@@ -250,10 +253,11 @@ CHEAP: dict[str, Case] = {
             "--schedules": "--compare --out {folder}/out/drawn.svg",
         },
         spies={
-            "tessel.picture.files.schedule_figure": "figure",
-            "tessel.picture.files.comparison_figure": "figure",
-            "tessel.picture.files.gains_figure": "figure",
-            "tessel.picture.files.save_figure": "{file}",
+            "tessel.picture.schedule_figure": "figure",
+            "tessel.picture.comparison_figure": "figure",
+            "tessel.picture.gains_figure": "figure",
+            "tessel.picture.save_figure": "{file}",
+            "tessel.jobs.serving.serve_until_interrupt": None,
         },
     ),
     "records list": Case(
@@ -295,8 +299,17 @@ CHEAP: dict[str, Case] = {
     ),
     "records import": Case(
         bases=("{folder}/exported.jsonl --records {folder}/out/new.db",),
-        samples={"--records": "{folder}/out/another.db", "--neusight": "", "--json": ""},
-        spies={"records.files.neusight.read_neusight": ()},
+        samples={
+            "--records": "{folder}/out/another.db",
+            "--neusight": "",
+            "--aiconfigurator": "",
+            "--json": "",
+        },
+        spies={
+            "records.files.neusight.read_neusight": (),
+            "records.files.aiconfigurator.read_tables": (),
+            "records.files.aiconfigurator.read_aiconfigurator": (),
+        },
     ),
     "records merge": Case(
         bases=("{folder}/other.db --records {folder}/out/new.db",),
@@ -331,10 +344,12 @@ CHEAP: dict[str, Case] = {
             "--seed": "4",
             "--threads": "2",
             "--gpu": "",
+            "--aiconfigurator": "{folder}/tables",
             "--json": "",
         },
         spies={
             "scripts.commands.cost_model.train.train_gpu": None,
+            "scripts.commands.cost_model.train.train_typed": None,
             "scripts.commands.cost_model.train.load_kernel_samples": SimpleNamespace(samples=()),
             "cost_model.train_kernel_model": SimpleNamespace(save=lambda out: None, manifest=Manifest()),
             "scripts.commands.cost_model.train._train_stages": (None, "too few"),

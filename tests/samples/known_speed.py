@@ -7,21 +7,21 @@ from kernel_physics import probes
 
 from records import open_store
 from tuner.backends.environment import environment_of
-from tuner.targets.device_probe import BACKEND_BY_KIND, SETTINGS_BY_KIND
+from tuner.targets.device_probe import BACKENDS_BY_KIND, SETTINGS_BY_KIND
 from tuner.targets.resolution import resolve_target
 
 
-def keep_made_up_speed(url: str) -> None:
-    """Keep the three probes of one CPU thread, of a made-up speed."""
-    target = resolve_target("cpu", num_threads=1)
+def keep_made_up_speed(url: str, target_name: str = "cpu") -> None:
+    """Keep the three probes of one CPU thread, or of a GPU, of a made-up speed."""
+    target = resolve_target(target_name, num_threads=1)
     with open_store(url) as store:
         store.append_many(
             (
                 record.workload,
                 msgspec.structs.replace(
                     record.measurement,
-                    backend=BACKEND_BY_KIND["cpu"],
-                    settings=SETTINGS_BY_KIND["cpu"],
+                    backend=BACKENDS_BY_KIND[target.kind][0],
+                    settings=SETTINGS_BY_KIND[target.kind],
                     environment=environment_of(target),
                     target=target.text,
                 ),

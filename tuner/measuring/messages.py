@@ -196,10 +196,17 @@ class Ran(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """Why it could not be done, in one line."""
+    """Why it could not be done.
+
+    Attributes:
+        status: of the measurement.
+        message: one line.
+        has_lost_device: whether the process that says it can use its GPU no more, and is of no further use.
+    """
 
     status: Status
     message: str
+    has_lost_device: bool = False
 
 
 Request: TypeAlias = Start | Acquire | Build | Time | Race | Run | Compare

@@ -173,6 +173,8 @@ class WorkerProcess:
             self.close()
             raise
         if not deadline.is_over:
+            if isinstance(reply, Failed) and reply.has_lost_device:
+                self.close()
             return reply, results
         self.close()
         return Failed(Status.TIMEOUT, f"{what} did not end within {timeout_s:g} s, so it was killed"), ()

@@ -55,10 +55,21 @@ Measure: TypeAlias = Callable[[], list[tuple[Workload, Measurement]]]
 Probes: TypeAlias = dict[str, Callable[[], float]]
 """Of each probe by name, what takes one sample of it."""
 
-BACKEND_BY_KIND = {"cpu": "numpy", "cuda": "torch"}
+BACKENDS_BY_KIND = {"cpu": ("numpy",), "cuda": ("torch", "tvm")}
+"""What takes the probes, first choice first."""
 
 SETTINGS_BY_KIND = {"cpu": "clock=processor", "cuda": ""}
 """How a probe was timed; one by the clock on the wall of a CPU tells of the machine's other work too."""
+
+_MODULES = {
+    "numpy": "tuner.targets.device_probe",
+    "torch": "tuner.targets.device_probe",
+    "tvm": "tuner.measuring.kernel_probe",
+}
+"""Of what takes the probes, what runs in the probing process."""
+
+_OUT_OF_REACH = 3
+"""Exit status of a probing process whose library does not reach the device."""
 
 _MAX_ROUNDS = 4
 _AGREEMENT = 0.05
@@ -133,14 +144,17 @@ def settle_probes(
 def _num_takes(store: RecordStore, target: Target, environment: Environment) -> list[int]:
     """Return how often each probe was measured in this environment."""
     return [
-        len(
-            store.find(
-                workload.fingerprint,
-                backend=BACKEND_BY_KIND[target.kind],
-                settings=SETTINGS_BY_KIND[target.kind],
-                target=target.text,
-                environment=environment,
+        sum(
+            len(
+                store.find(
+                    workload.fingerprint,
+                    backend=backend,
+                    settings=SETTINGS_BY_KIND[target.kind],
+                    target=target.text,
+                    environment=environment,
+                )
             )
+            for backend in BACKENDS_BY_KIND[target.kind]
         )
         for workload in probe_workloads().values()
     ]
@@ -186,32 +200,18 @@ def measure_probes(*, target: Target, environment: Environment) -> list[tuple[Wo
     Raises:
         TunerError: that process failed or took longer than two minutes.
     """
-    threads = {variable: str(target.num_threads) for variable in _THREAD_VARIABLES}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "tuner.targets.device_probe", target.kind, str(os.getpid())],
-            env={**os.environ, **threads},
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            check=True,
-        )
-        samples = calmest(msgspec.json.decode(done.stdout, type=list[dict[str, list[float]]]))
-    except subprocess.CalledProcessError as error:
-        killed = error.returncode == -signal.SIGKILL
-        why = "it was killed, most likely because memory is short" if killed else f"status {error.returncode}"
-        raise TunerError(
-            f"the device probe of {target.name} failed ({why}); run `tessel doctor`, and try again"
-        ) from error
-    except (subprocess.SubprocessError, msgspec.MsgspecError) as error:
-        raise TunerError(
-            f"the device probe of {target.name} failed ({error}); run `tessel doctor`, and try again"
-        ) from error
+    for backend in BACKENDS_BY_KIND[target.kind]:
+        samples = _samples(target, backend)
+        if samples is not None:
+            break
+    else:
+        raise TunerError(f"nothing here reaches {target.name} to probe it; run `tessel doctor`")
     return [
         (
             workload,
             Measurement(
                 workload_fingerprint=workload.fingerprint,
-                backend=BACKEND_BY_KIND[target.kind],
+                backend=backend,
                 settings=SETTINGS_BY_KIND[target.kind],
                 target=target.text,
                 environment=environment,
@@ -222,6 +222,37 @@ def measure_probes(*, target: Target, environment: Environment) -> list[tuple[Wo
         )
         for name, workload in probe_workloads().items()
     ]
+
+
+def _samples(target: Target, backend: str) -> Mapping[str, Sequence[float]] | None:
+    """Return the samples that a probing process takes; None where its library does not reach the device."""
+    threads = {variable: str(target.num_threads) for variable in _THREAD_VARIABLES}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", _MODULES[backend], target.name, target.kind, str(os.getpid())],
+            env={**os.environ, **threads},
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode == _OUT_OF_REACH:
+            return None
+        if done.returncode:
+            raise TunerError(
+                f"the device probe of {target.name} failed ({_why(done)}); run `tessel doctor`, and try again"
+            )
+        return calmest(msgspec.json.decode(done.stdout, type=list[dict[str, list[float]]]))
+    except (subprocess.SubprocessError, msgspec.MsgspecError) as error:
+        raise TunerError(
+            f"the device probe of {target.name} failed ({error}); run `tessel doctor`, and try again"
+        ) from error
+
+
+def _why(done: subprocess.CompletedProcess[bytes]) -> str:
+    if done.returncode == -signal.SIGKILL:
+        return "it was killed, most likely because memory is short"
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return f"status {done.returncode}{': ' + lines[-1].strip()[:200] if lines else ''}"
 
 
 def calmest(rounds: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, Sequence[float]]:
@@ -286,7 +317,12 @@ def _probe_cpu() -> Probes:
 
 
 def _probe_cuda() -> Probes:
-    torch = importlib.import_module("torch")  # the extra `torch`, asked for by name where there is a GPU
+    try:
+        torch = importlib.import_module("torch")  # the extra `torch`, asked for by name where there is a GPU
+    except ImportError:
+        sys.exit(_OUT_OF_REACH)
+    if not torch.cuda.is_available():  # a build for CPUs, or for another driver
+        sys.exit(_OUT_OF_REACH)
     left, right = (torch.rand(PROBE_EXTENT, PROBE_EXTENT, device="cuda") for _ in range(2))
     source = torch.ones(PROBE_COPY_ELEMENTS, device="cuda")
     target, one, other = torch.empty_like(source), source[:1], torch.empty_like(source[:1])
@@ -305,6 +341,18 @@ def _probe_cuda() -> Probes:
     }
 
 
+def answer_with(probes_of: Callable[[], Probes], *, parent: int) -> None:
+    """Take samples of all probes, round by round until two agree, and print them as JSON.
+
+    Args:
+        probes_of: makes the probes.
+        parent: the process that asked; with it, this one ends.
+    """
+    # What asked may be killed meanwhile, and the next one is not to be disturbed by what it left behind.
+    end_with_parent(parent)
+    sys.stdout.buffer.write(msgspec.json.encode(_rounds(probes_of())))
+
+
 def _rounds(probes: Probes) -> list[dict[str, list[float]]]:
     """Return samples of all probes, round by round until two agree."""
     rounds: list[dict[str, list[float]]] = []
@@ -319,7 +367,4 @@ def _rounds(probes: Probes) -> list[dict[str, list[float]]]:
 
 
 if __name__ == "__main__":
-    # What asked may be killed meanwhile, and the next one is not to be disturbed by what it left behind.
-    end_with_parent(int(sys.argv[2]))
-    chosen = {"cpu": _probe_cpu, "cuda": _probe_cuda}[sys.argv[1]]
-    sys.stdout.buffer.write(msgspec.json.encode(_rounds(chosen())))
+    answer_with({"cpu": _probe_cpu, "cuda": _probe_cuda}[sys.argv[2]], parent=int(sys.argv[3]))

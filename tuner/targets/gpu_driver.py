@@ -7,7 +7,6 @@ tests/tuner/targets/test_gpu_driver.py.
 from __future__ import annotations
 
 import csv
-import functools
 import shutil
 import subprocess
 
@@ -33,9 +32,8 @@ class DriverGpu(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
 
 
-@functools.cache
 def driver_gpus() -> tuple[DriverGpu, ...]:
-    """Return the GPUs that the driver lists, in its order; none where there is no driver."""
+    """Return the GPUs that the driver lists, in its order; none without a driver or its answer."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return ()

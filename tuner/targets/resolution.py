@@ -32,6 +32,7 @@ from records.cores import num_usable_cores
 from tuner.errors import TunerError, UnknownNameError
 from tuner.targets.gpu_driver import driver_gpus
 from tuner.targets.gpu_targets import architecture, gpu_attributes, own_tags, sheet_of
+from tuner.targets.other_gpus import other_gpu
 from tuner.targets.remote import is_remote
 from tuner.targets.target import Target
 
@@ -262,6 +263,11 @@ def _attributes(text: str) -> dict[str, Any]:
         return _exported(text)
     if text in _own_tags():
         return gpu_attributes(_own_tags()[text])
+    if (found := other_gpu(text)) is not None:
+        raise UnknownNameError(
+            f"target {text!r} is {found}, and the TVM that is installed runs programs on processors and "
+            "NVIDIA's GPUs alone; use --target cpu or cuda, and see 'Other GPUs' in docs/gpu.md"
+        )
     near = difflib.get_close_matches(text, known_targets(), n=4, cutoff=0.5)
     hint = (
         f"did you mean {', '.join(near)}?"

@@ -55,6 +55,7 @@ _IMPORTED = {
     "deepspeed.pipe",
     "deepspeed.runtime.activation_checkpointing",
     "deepspeed.runtime.pipe",
+    "pathlib",
     "torch",
     "torchtitan.distributed.activation_checkpoint",
 }

@@ -1,4 +1,4 @@
-"""The model of GPU kernels, as `tessel cost-model train --gpu` and `predict --gpu DEVICE` use it."""
+"""The models of GPU kernels: `tessel cost-model train --gpu` or `--aiconfigurator`, `predict --gpu`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,27 @@ def train_gpu(records: str, out: Path, seed: int, threads: int | None, *, json: 
     console.print_line(
         f"trained on {manifest.num_samples} kernels ({', '.join(manifest.families)}) "
         f"of {', '.join(devices)}; written to {out}"
+    )
+
+
+def train_typed(folder: Path, out: Path, seed: int, threads: int | None, *, json: bool) -> None:
+    """Train on tables of kernels by data type, and save the model."""
+    from cost_model.gpu.typed.training import train_typed_model
+    from records.files.aiconfigurator import read_tables
+
+    tables = messages.track(read_tables(folder), "reading tables")
+    model = train_typed_model(tables, seed=seed, num_threads=threads)
+    model.save(out)
+    manifest = model.manifest
+    if json:
+        from scripts.documents.cost_models import TypedTrained
+
+        console.print_json(TypedTrained(model=str(out), manifest=manifest))
+        return
+    devices = sorted({name for kind in manifest.kinds.values() for name in kind.cells})
+    console.print_line(
+        f"trained on {manifest.num_samples} kernels ({', '.join(manifest.kinds)}) of {', '.join(devices)}; "
+        f"written to {out}"
     )
 
 

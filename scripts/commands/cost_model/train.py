@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts.commands.cost_model.gpu_kernels import train_gpu
+from scripts.commands.cost_model.gpu_kernels import train_gpu, train_typed
 from scripts.commands.cost_model.samples import (
     DEFAULT_MODEL,
     SeedOption,
@@ -32,6 +32,10 @@ def train(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Train on kernels measured on GPUs, to predict those of any GPU.")
     ] = False,
+    aiconfigurator: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Train on aiconfigurator's tables of kernels by data type."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Train on every usable record, and save the models of kernels and of stages with their manifests.
@@ -42,6 +46,9 @@ def train(
     from cost_model.stage_model import MANIFEST
 
     check_writable_folder(out)
+    if aiconfigurator is not None:
+        train_typed(aiconfigurator, out, seed, threads, json=json)
+        return
     if gpu:
         train_gpu(records, out, seed, threads, json=json)
         return

@@ -20,8 +20,8 @@ EXIT_DOES_NOT_FIT = 1
 
 
 @common_options(
-    "devices gpu seq dtype memory global_batch micro_batches placement link hop_us optimizer sharding",
-    "work time_limit save save_table out json",
+    "devices gpu seq memory global_batch micro_batches placement link optimizer sharding",
+    "time_limit save out json",
 )
 @takes_options
 def plan(
@@ -42,7 +42,7 @@ def plan(
 
     `tessel plan profile.csv --devices 16 --memory 80GiB --global-batch 512`
 
-    `tessel plan config.json --gpu h100 --devices 64 --global-batch 128 --seq 8192`
+    `tessel plan examples/configs/llama-3.1-70b.json --gpu h100 --devices 64 --global-batch 128 --seq 8192`
 
     `tessel plan profile.csv --devices 8 --micro-batches 32 --save plan.json --out plan.svg`
     """

@@ -72,6 +72,10 @@ def import_(
     neusight: Annotated[
         bool, typer.Option("--neusight", help="The folder is NeuSight's repository of GPU measurements.")
     ] = False,
+    aiconfigurator: Annotated[
+        bool,
+        typer.Option("--aiconfigurator", help="The folder holds aiconfigurator's tables of GPU kernels."),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Add the records of a file; it is validated completely first, and existing records are unchanged.
@@ -80,13 +84,18 @@ def import_(
     """
     from records import open_store
     from records.database.merging import import_items
+    from records.files.aiconfigurator import read_aiconfigurator, read_tables
     from records.files.exchange import read_records
     from records.files.metaschedule import read_database
     from records.files.neusight import read_neusight
 
-    read = read_neusight if neusight else read_database if path.is_dir() else read_records
     # A file with a bad line is refused before the first is kept.
-    total = sum(1 for _ in messages.track(read(path), "checking records"))
+    if aiconfigurator:
+        read = read_aiconfigurator
+        total = sum(len(table) for table in messages.track(read_tables(path), "checking tables"))
+    else:
+        read = read_neusight if neusight else read_database if path.is_dir() else read_records
+        total = sum(1 for _ in messages.track(read(path), "checking records"))
     with open_store(records) as store:
         summary = import_items(store, messages.track(read(path), "adding records", total))
     if json:

@@ -20,6 +20,14 @@ DRAW: Mapping[str, tuple[Rule, ...]] = {
     "--gains": (_OF_PICTURES,),
     "--style": (_OF_PICTURES,),
     "--width": (_OF_PICTURES,),
+    "--serve": (
+        Rule(
+            excludes=given("--out", "--json"),
+            why="a page is served until Ctrl-C, and no file is written",
+            remedy="leave one out",
+        ),
+    ),
+    "--port": (Rule(needs=given("--serve"), why="nothing is served", remedy="add --serve"),),
     "--schedules": (
         Rule(
             needs=(*given("--compare", "--gains"), written_as("--out", ".html", ".md")),

@@ -38,7 +38,13 @@ _HAS_HOPS = Rule(excludes=(valued("--devices", 1),), why="one device has no link
 PLAN: Mapping[str, tuple[Rule, ...]] = {
     **{option: (_MODEL_ALONE, *rules) for option, rules in MEASURING.items()},
     "--seed": (),
-    "--price": (_MODEL_ALONE,),
+    "--price": (
+        Rule(
+            needs=(_OF_MEASURED, _OF_CONFIG),
+            why="a profile is measured already",
+            remedy="name a model or a config.json",
+        ),
+    ),
     "--cost-model": (_MODEL_ALONE, PREDICTED),
     "--batch": (_MODEL_ALONE, *BATCH),
     "--shape": (_MODEL_ALONE,),

@@ -1,4 +1,4 @@
-"""Rules of the commands of `records`."""
+"""Rules of the commands of `records`, and of models that are trained on them."""
 
 from __future__ import annotations
 
@@ -67,4 +67,14 @@ EXPORT: Mapping[str, tuple[Rule, ...]] = {
             remedy="export JSON Lines",
         ),
     ),
+}
+IMPORT: Mapping[str, tuple[Rule, ...]] = {
+    **free("--records", "--aiconfigurator"),
+    "--neusight": (Rule(excludes=given("--aiconfigurator"), why="a folder is read as one kind of tables"),),
+}
+_NO_RECORDS = Rule(excludes=given("--aiconfigurator"), why="that model is trained on tables, not on records")
+TRAIN: Mapping[str, tuple[Rule, ...]] = {
+    **free("--out", "--seed", "--threads", "--aiconfigurator"),
+    "--records": (_NO_RECORDS,),
+    "--gpu": (_NO_RECORDS,),
 }

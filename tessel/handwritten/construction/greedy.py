@@ -142,17 +142,11 @@ def run_greedily(
 
 def _running(placement: Placement, *, is_split: bool) -> Placement:
     """Return the blocks that run, of each choice those of one option."""
-    return placement.chosen(
-        {
-            choice.name: min(
-                range(len(choice.options)),
-                key=lambda number, choice=choice: _preference(
-                    placement, choice.options[number], is_split=is_split
-                ),
-            )
-            for choice in placement.choices
-        }
-    )
+    kept = {}
+    for choice in placement.choices:
+        preferences = [_preference(placement, option, is_split=is_split) for option in choice.options]
+        kept[choice.name] = preferences.index(min(preferences))
+    return placement.chosen(kept)
 
 
 def _in_block_order(placement: Placement) -> list[str]:

@@ -144,6 +144,11 @@ def _compared_document(comparison: Comparison, plan: PlanView | None, out: Path,
     """Return the page, or the report, of a comparison."""
     if out.suffix == ".md":
         return _report(comparison, plan).encode()
+    return compared_page(comparison, plan, title=title)
+
+
+def compared_page(comparison: Comparison, plan: PlanView | None, *, title: str) -> bytes:
+    """Return the page of a comparison; in milliseconds and bytes for a plan."""
     from tessel.picture import page_document
 
     return page_document(

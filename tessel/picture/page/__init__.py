@@ -2,11 +2,24 @@
 
 from tessel.picture.page.document import (
     GraphPart,
+    PageField,
+    PageForm,
     PageModel,
     PagePart,
     PageTable,
     PageVariant,
     page_document,
+    with_form,
 )
 
-__all__ = ["GraphPart", "PageModel", "PagePart", "PageTable", "PageVariant", "page_document"]
+__all__ = [
+    "GraphPart",
+    "PageField",
+    "PageForm",
+    "PageModel",
+    "PagePart",
+    "PageTable",
+    "PageVariant",
+    "page_document",
+    "with_form",
+]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping, Sequence
+from html import escape
 from importlib import resources
 
 import msgspec
@@ -129,6 +130,21 @@ class PageVariant(msgspec.Struct, frozen=True, kw_only=True):
     optimal: bool
 
 
+class PageField(msgspec.Struct, frozen=True, kw_only=True):
+    """A field of a form, and what stands in it."""
+
+    name: str
+    label: str
+    value: str
+
+
+class PageForm(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page that is served asks for, and what was said of the last answer."""
+
+    fields: tuple[PageField, ...]
+    said: str = ""
+
+
 def page_document(
     comparison: Comparison,
     *,
@@ -190,6 +206,18 @@ def page_document(
     for mark, text in (("STYLE", _resource("style.css")), ("SCRIPT", script), ("DATA", data)):
         page = page.replace(f"/*{mark}*/", text)
     return page.encode()
+
+
+def with_form(page: bytes, form: PageForm) -> bytes:
+    """Return a page of `page_document` with a form, whose values are sent to where the page came from."""
+    fields = "".join(
+        f'<label>{escape(each.label)} <input name="{escape(each.name)}" value="{escape(each.value)}" '
+        'autocomplete="off" spellcheck="false"></label>'
+        for each in form.fields
+    )
+    said = f'<p role="status">{escape(form.said)}</p>'
+    html = f'<form id="live" aria-label="Search again">{fields}<button>Search</button>{said}</form>'
+    return page.replace(b"<!--FORM-->", html.encode(), 1)
 
 
 def _resource(name: str) -> str:

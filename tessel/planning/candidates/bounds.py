@@ -78,7 +78,7 @@ class _Terms:
         ends_with_gradient: whether the last block of a device is always a gradient that others wait for.
         synchronisation: microseconds of an all-reduce as latency, and per byte of reduced weights. The same
             holds for
-        expert_synchronisation: that of routed experts.
+        expert_synchronisation: that of routed experts; None where they are exchanged with all else.
         update_us: microseconds of the optimizer, of all layers and copies; 0 where devices differ.
         updates: running sums of each layer's part of that.
     """
@@ -94,7 +94,7 @@ class _Terms:
     gradients: FloatArray
     ends_with_gradient: bool
     synchronisation: tuple[float, float]
-    expert_synchronisation: tuple[float, float]
+    expert_synchronisation: tuple[float, float] | None
     update_us: float
     updates: FloatArray
 
@@ -111,10 +111,10 @@ class _Terms:
             experts: bytes of routed experts.
         """
         found = np.zeros_like(reduced)
-        for num_bytes, (latency, rate) in (
-            (reduced - experts, self.synchronisation),
-            (experts, self.expert_synchronisation),
-        ):
+        apart = [(reduced, self.synchronisation)]
+        if self.expert_synchronisation is not None:
+            apart = [(reduced - experts, self.synchronisation), (experts, self.expert_synchronisation)]
+        for num_bytes, (latency, rate) in apart:
             if rate:
                 found += np.where(num_bytes > 0, latency + rate * num_bytes, 0.0)
         return found
@@ -234,7 +234,9 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
         gradients=gradients,
         ends_with_gradient=sums.has_backward and not splits,
         synchronisation=_synchronisation(layout, copies, sums, job, experts=False),
-        expert_synchronisation=_synchronisation(layout, copies, sums, job, experts=True),
+        expert_synchronisation=None
+        if layout.expert_parallel == 1
+        else _synchronisation(layout, copies, sums, job, experts=True),
         updates=measured / speeds.max() + moved,
         update_us=sum(figures.update_us) * copies_apart if len(set(speeds.tolist())) == 1 else 0.0,
     )

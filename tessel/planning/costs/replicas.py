@@ -67,8 +67,13 @@ class Rings(NamedTuple):
     experts: Ring
 
     def scatter_us(self, num_bytes: float, expert_bytes: float) -> float:
-        """Return how long a reduce-scatter or an all-gather takes, given all bytes and those of experts."""
+        """Return how long a reduce-scatter or an all-gather takes, given all bytes and those of experts.
+
+        Experts that are on the same devices as all else are exchanged with it.
+        """
         dense, experts = self
+        if dense == experts:
+            return dense.link.scatter_us(num_bytes, dense.devices)
         us = dense.link.scatter_us(num_bytes - expert_bytes, dense.devices)
         return us + experts.link.scatter_us(expert_bytes, experts.devices)
 

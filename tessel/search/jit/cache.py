@@ -31,7 +31,7 @@ LONGEST_COMPILING_S = 300
 """Seconds after which compiling in the background ends; what is compiled by then is kept for the next one."""
 
 BACKGROUND = "background"
-"""Tells `tessel.compile_all` that it runs there."""
+"""Tells `tessel.entry.compile_all` that it runs there."""
 
 POLL_S = 0.1
 """Seconds between two looks whether the background has ended."""
@@ -39,7 +39,7 @@ POLL_S = 0.1
 _next_look_s: list[float] = []
 """When to look again, on the monotonic clock; empty where nothing is waited for."""
 
-_COMPILE_ALL = (sys.executable, "-m", "tessel.compile_all")
+_COMPILE_ALL = (sys.executable, "-m", "tessel.entry.compile_all")
 
 
 def is_compiled() -> bool:

@@ -8,10 +8,12 @@ import pytest
 from benchmarks.gpu_cost_model.samples import read_samples
 from cost_model.errors import CostModelError
 from cost_model.gpu.devices import find_gpu
-from cost_model.gpu.kernel_model import GpuKernelModel, GpuQuery
+from cost_model.gpu.kernel_model import GpuKernelModel, GpuManifest, GpuQuery
 from cost_model.gpu.kernels import Family
 from cost_model.gpu.programs import kernels_of_program, predict_programs
 from cost_model.gpu.training import train_gpu_model
+from cost_model.gpu.typed.kernels import Attention, Product
+from cost_model.gpu.typed.model import gpu_kernel_us
 from records import Operator, Tensor, Workload
 from records.workload import describe
 
@@ -22,6 +24,17 @@ X, WEIGHT, BIAS = (
     Tensor((ROWS, INNER), "float32"),
     Tensor((INNER, COLUMNS), "float32"),
     Tensor((128,), "float32"),
+)
+EMPTY = GpuManifest(
+    features_version=0,
+    feature_names=(),
+    coverage=0.9,
+    num_samples=0,
+    records_digest="",
+    last_record_id=0,
+    versions=(),
+    seed=0,
+    families={},
 )
 
 
@@ -136,3 +149,31 @@ def test_the_same_kernel_many_times_errs_every_time_alike(model) -> None:
         for count in (1, 9)
     )
     assert nine.high_us / nine.latency_us == pytest.approx(one.high_us / one.latency_us)
+
+
+def test_products_and_attention_in_16_bits_are_priced_by_their_type() -> None:
+    """Only causal attention was measured: another has a context with as many pairs of tokens."""
+    batch, length, heads, width = 2, 64, 8, 32
+    query = Tensor((batch, length, heads, width), "bfloat16")
+    key = Tensor((batch, length, 2, width), "bfloat16")
+    flat, weight = Tensor((128, 256), "bfloat16"), Tensor((256, 64), "bfloat16")
+    for mask, past in (("TopLeft", 0), ("None", length // 2)):
+        attention = Operator(
+            name="nn.attention",
+            kind=4,
+            inputs=(0, 1, 2),
+            outputs=(query,),
+            attributes=(("causal_mask", mask),),
+        )
+        (kernel,) = kernels_of_program(program((query, key, key), (attention,), 3))
+        assert kernel.typed == Attention(batch, length, heads, 2, width, past)
+        pairs = length * past + length * (length + 1) / 2
+        assert pairs == pytest.approx(length * length if past else length**2 / 2, rel=0.02)
+    product = operator("matmul", 4, (0, 1), Tensor((128, 64), "bfloat16"))
+    whole = program((flat, weight), (product,), 2)
+    (kernel,) = kernels_of_program(whole)
+    assert kernel.typed == Product(128, 64, 256)
+    (found,) = predict_programs(GpuKernelModel({}, {}, EMPTY), [whole], find_gpu("h100"))
+    assert found.latency_us == pytest.approx(gpu_kernel_us(Product(128, 64, 256), "h100").latency_us)
+    with pytest.raises(CostModelError, match="no kernels by data type are known for a GPU named 'T4'"):
+        predict_programs(GpuKernelModel({}, {}, EMPTY), [whole], find_gpu("T4"))

@@ -25,6 +25,7 @@ BASE = {
     "weights_mib": 10.0,
     "trained_mib": 8.0,
     "reduced_mib": 6.0,
+    "expert_mib": 4.0,
     "saved_mib": 100.0,
     "saved_for_weight_mib": 50.0,
     "peak_mib": 7.0,
@@ -37,12 +38,12 @@ JOINT = ("--joint-backward", "--memory", "600MiB")
 """Orders of joint backwards that have to recompute."""
 
 
-def write(path: Path, **changed: float) -> Path:
-    rows = [",".join(("layer", *BASE, "tie"))]
+def write(path: Path, *, expert_parallel: int = 1, **changed: float) -> Path:
+    rows = [",".join(("layer", "expert_parallel", *BASE, "tie"))]
     for layer in range(4):
         # A device holds more micro-batches where each of its layers keeps less of them.
         values = {**BASE, **(changed if layer == 1 or "saved_for_weight_mib" in changed else {})}
-        rows.append(",".join((f"l{layer}", *map(str, values.values()), "")))
+        rows.append(",".join((f"l{layer}", str(expert_parallel), *map(str, values.values()), "")))
     path.write_text("\n".join(rows) + "\n")
     return path
 
@@ -66,7 +67,7 @@ def test_every_column_of_figures_changes_the_plan(tessel: Tessel, tmp_path: Path
     if column == "saved_for_weight_mib":
         extra = ("--no-recompute", "--memory", "500MiB")
     one, other = (
-        document(tessel, write(tmp_path / f"{number}.csv", **changed), *RUN, *extra)
+        document(tessel, write(tmp_path / f"{number}.csv", expert_parallel=2, **changed), *RUN, *extra)
         for number, changed in enumerate(({}, {column: value}))
     )
     one["model"] = other["model"]
@@ -84,6 +85,7 @@ def test_ties_sizes_and_degrees_change_the_plan(tessel: Tessel, tmp_path: Path) 
         [header, *(row + "word" if row.startswith(("l0", "l3")) else row for row in rows)],
         [f"micro_batch,{header}", *(f"2,{row}" for row in rows)],
         [f"tensor_parallel,{header}", *(f"2,{row}" for row in rows)],
+        [f"context_parallel,{header}", *(f"2,{row}" for row in rows)],
     ):
         table.write_text("\n".join(text) + "\n")
         found.append(document(tessel, table, *run))

@@ -131,7 +131,7 @@ def test_help_says_what_an_option_needs(capsys: pytest.CaptureFixture[str], monk
     found = help_of("schedule", "--recompute-memory")
     assert found == "(needs --recompute; not with a placement file or --infer)"
     for _ in range(2):  # and says it once
-        assert main(["tune", "--help"]) == 0
+        assert main(["tune", "--help-all"]) == 0
         assert capsys.readouterr().out.count("(needs --price active)") == 2
 
 

@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 if __name__ == "__main__":
@@ -238,6 +239,20 @@ class Worker:
                 samples[key].append(self.racing[key].sample_us())
         return Raced(tuple(map(tuple, samples.values())))
 
+    def has_lost_device(self) -> bool:
+        """Say whether a kernel that failed has left this process without its GPU.
+
+        CUDA answers every later call of the process with that kernel's error: each program after it would
+        fail for it, and its record say so for ever.
+        """
+        if not isinstance(self.place, LocalRuntime) or self.target.kind == "cpu":
+            return False
+        try:
+            self.place.device.sync()
+        except Exception:  # whatever TVM makes of CUDA's error
+            return True
+        return False
+
     def can_build(self) -> bool:
         """Say whether compilers are sound: whether the smallest program can be built for the device.
 
@@ -398,6 +413,8 @@ def _answer(worker: Worker, request: Request, connection: Connection) -> None:
     except Exception as error:  # foreign code is built and run here; whatever it raises is the measurement
         logging.getLogger(__name__).debug("request failed", exc_info=True)
         failure = _failure(error, worker)
+        if worker.has_lost_device():
+            failure = msgspec.structs.replace(failure, has_lost_device=True)
     if not isinstance(request, Acquire):
         worker.release()
     if failure is not None:

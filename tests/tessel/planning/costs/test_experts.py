@@ -104,10 +104,11 @@ def test_experts_have_replicas_of_their_own(data: int, context: int, expert: int
     assert held["parameters"] == pytest.approx(
         9 * (DENSE[1] / dense + own / routed) + 2 * passing + 2 * passing, abs=1
     )
-    exchanged = part_us(2 * DENSE[1], dense) + part_us(2 * own, routed)
+    apart = ((DENSE[1], dense), (own, routed)) if expert > 1 else ((whole, dense),)
+    exchanged = sum(part_us(2 * size, count) for size, count in apart)
     assert by_sharding["none"].synchronisations[-1].us == pytest.approx(2 * exchanged)
     assert by_sharding["optimizer"].synchronisations[-1].us == pytest.approx(exchanged)
-    gathered = part_us(DENSE[1], dense) + part_us(own, routed)
+    gathered = sum(part_us(size, count) for size, count in apart)
     assert by_sharding["optimizer"].gather_us[1] == pytest.approx(gathered)
     moved = (2 + 2 + 12) * (DENSE[1] / dense + own / routed) / 1e6
     assert by_sharding["optimizer"].update_us[1] == pytest.approx(moved)

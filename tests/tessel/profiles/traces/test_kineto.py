@@ -29,7 +29,7 @@ from tessel.profiles.traces import Trace, load_trace
 
 pytestmark = pytest.mark.torch
 
-JOB = Path(__file__).parents[3] / "harness" / "traced_job.py"
+JOB = Path(__file__).parents[3] / "oracles" / "traced_job.py"
 LETTER = {
     BlockKind.FORWARD: "F",
     BlockKind.BACKWARD: "B",
@@ -56,7 +56,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for rank in range(2)
     ]
     try:
-        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

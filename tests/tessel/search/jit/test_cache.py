@@ -50,7 +50,7 @@ def test_every_compiled_module_counts() -> None:
     hot = {path for path in (ROOT / "tessel").rglob("*.py") if "\n@compiled" in path.read_text()}
     assert ROOT / "tessel" / "planning" / "cutting" / "descent.py" in hot
     assert hot <= {path for folder in jit_cache.FOLDERS for path in folder.rglob("*.py")}
-    assert (jit_cache.ROOT / "tessel" / "compile_all.py").exists()
+    assert (jit_cache.ROOT / "tessel" / "entry" / "compile_all.py").exists()
 
 
 def test_two_do_not_compile_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

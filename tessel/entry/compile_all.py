@@ -1,6 +1,6 @@
 """Compile every hot loop of searches and plans, so that none on this machine waits for it later.
 
-    python -m tessel.compile_all          python -m tessel.search.jit.cache: only if need be
+    python -m tessel.entry.compile_all          python -m tessel.search.jit.cache: only if need be
 
 A few small searches and a small plan call all of them, and numba keeps the machine code. Where there are
 several cores two processes make them, one from the first on and one from the last: each finds kept what the
@@ -68,7 +68,7 @@ def compile_all() -> None:
     else:
         # Their inputs end with this process, however it ends.
         processes = [
-            subprocess.Popen((sys.executable, "-m", "tessel.compile_all", order), stdin=subprocess.PIPE)
+            subprocess.Popen((sys.executable, "-m", "tessel.entry.compile_all", order), stdin=subprocess.PIPE)
             for order in _ORDERS
         ]
         try:

@@ -2,7 +2,7 @@
 
 All but `tessel` have common names. A user's own `scripts/` or `tuner.py`, or another distribution's
 `records`, that comes first on Python's path would be imported instead.
-Checked in tests/tessel/test_own_packages.py.
+Checked in tests/tessel/entry/test_own_packages.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACKAGES = ("records", "cost_model", "tuner", "scripts")
 @functools.cache
 def hidden_package() -> str | None:
     """Return which package is hidden by another of its name, and what to do; None where all are ours."""
-    ours = Path(__file__).resolve().parent.parent
+    ours = Path(__file__).resolve().parents[2]
     for name in PACKAGES:
         found = importlib.util.find_spec(name)
         if found is None:

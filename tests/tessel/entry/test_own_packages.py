@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 HIDING = ("scripts/__init__.py", "tuner.py", "records.py", "cost_model/__init__.py")
 

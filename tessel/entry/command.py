@@ -23,7 +23,7 @@ def run() -> None:
     """Run the command with the process's arguments and exit with its status."""
     try:
         # By name: Ctrl-C is to be handled first, and the commands stand above this package.
-        problem = importlib.import_module("tessel.own_packages").hidden_package()
+        problem = importlib.import_module("tessel.entry.own_packages").hidden_package()
         if problem is not None:
             sys.stderr.write(f"tessel: {problem}\n")
             sys.exit(EXIT_FAILED)

@@ -1,0 +1,1 @@
+"""What to run first on a GPU that is at hand for minutes."""

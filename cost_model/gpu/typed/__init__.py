@@ -1,0 +1,1 @@
+"""Latencies of kernels by data type on data-centre GPUs: products, attention, experts, collectives."""

@@ -1,0 +1,161 @@
+"""A page whose schedule is searched again for other durations, memory and numbers of micro-batches.
+
+    durations of forward blocks   1            one for all, or one per block of that kind
+    memory                        4,4,3,3      one for all devices, or one per device; empty for no limit
+    micro-batches                 8
+
+Each answer is a page of its own, found within `SEARCH_S`: what is asked for stands in its address, so that it
+can be kept, reloaded and compared. Checked in tests/tessel/jobs/test_serving.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tessel.errors import ScheduleError, UsageError
+from tessel.jobs.shown.pictures import build_comparison, compared_page
+
+if TYPE_CHECKING:
+    from tessel.jobs.inputs.plan_view import PlanView
+    from tessel.placement import BlockKind, Placement
+    from tessel.schedule import Schedule
+
+SEARCH_S = 0.5
+"""Time of a search: with 1F1B beside it and the page, an answer takes less than a second."""
+
+MAX_BLOCKS_RUN = 20_000
+"""Blocks of all micro-batches: of more, not even the hand-written schedules are there within a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class LivePage:
+    """Answers what is asked of one schedule's placement.
+
+    Attributes:
+        schedule: what the page shows before anything is asked.
+        plan: the plan that it is of, for milliseconds and bytes; None of a schedule alone.
+        title: heading of the page.
+    """
+
+    schedule: Schedule
+    plan: PlanView | None
+    title: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def warm_up(self) -> None:
+        """Answer once what the schedule itself asks for, so that the first answer loads nothing."""
+        self.answer({name: value for name, (_, value) in self._values({}).items()})
+
+    def answer(self, query: Mapping[str, str]) -> bytes:
+        """Return the page of what a form asks for; of the schedule itself where it asks for nothing.
+
+        What cannot be answered is said on the page, which then shows the schedule itself. One search runs at
+        a time, so that each has the time that it is given.
+        """
+        with self._lock:
+            if not query:
+                return self._page(self.schedule, self._values({}), "")
+            began_s = time.monotonic()
+            try:
+                found = self._find(query)
+            except (ScheduleError, UsageError) as error:
+                return self._page(self.schedule, self._values(query), f"Not searched: {error}")
+            proof = "proven optimal" if found.optimal else f"within {found.gap:.1%} of optimal"
+            said = f"Found in {time.monotonic() - began_s:.2f} s: {proof}."
+            return self._page(found, self._values(query), said)
+
+    def _find(self, query: Mapping[str, str]) -> Schedule:
+        from tessel.search.budget import SearchBudget
+        from tessel.search.makespan.find_schedule import find_schedule
+
+        placement = self._with_spans(query)
+        (micro_batches,) = _numbers("micro-batches", query.get("micro_batches", ""), (1,), least=1)
+        if micro_batches * len(placement.blocks) > MAX_BLOCKS_RUN:
+            raise UsageError(
+                f"{micro_batches} micro-batches of {len(placement.blocks)} blocks are more than the "
+                f"{MAX_BLOCKS_RUN} blocks that are searched within a second; ask for fewer"
+            )
+        text = query.get("memory", "").strip()
+        devices = placement.devices
+        memory = _numbers("memory", text, (1, devices), least=0) if text else None
+        return find_schedule(
+            placement,
+            micro_batches=micro_batches,
+            memory=None if memory is None else memory * (devices // len(memory)),
+            budget=SearchBudget(work_limit=None, time_limit_s=SEARCH_S),
+        )
+
+    def _with_spans(self, query: Mapping[str, str]) -> Placement:
+        """Return the placement with the durations asked for, by kind of block, in the order of the blocks."""
+        spans: dict[str, int] = {}
+        for kind, names in _names_by_kind(self.schedule.placement).items():
+            given = _numbers(_label(kind), query.get(kind, ""), (1, len(names)), least=0)
+            spans.update(zip(names, given * (len(names) // len(given)), strict=True))
+        blocks = tuple(
+            msgspec.structs.replace(block, span=spans[block.name]) for block in self.schedule.placement.blocks
+        )
+        return msgspec.structs.replace(self.schedule.placement, blocks=blocks)
+
+    def _values(self, query: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Return label and value of each field by its name."""
+        placement = self.schedule.placement
+        limits = self.schedule.memory
+        values = {
+            str(kind): (_label(kind), _joined([placement.block(name).span for name in names]))
+            for kind, names in _names_by_kind(placement).items()
+        }
+        unit = "units" if self.plan is None else "bytes beside weights"
+        values["memory"] = (f"Memory of a device, {unit}", "" if limits is None else _joined(limits))
+        values["micro_batches"] = ("Micro-batches", str(self.schedule.micro_batches))
+        return {name: (label, query.get(name, value)) for name, (label, value) in values.items()}
+
+    def _page(self, schedule: Schedule, values: Mapping[str, tuple[str, str]], said: str) -> bytes:
+        from tessel.picture.page import PageField, PageForm, with_form
+
+        fields = tuple(
+            PageField(name=name, label=label, value=value) for name, (label, value) in values.items()
+        )
+        comparison = build_comparison(schedule, self.plan, ("1f1b",))
+        title = self.title if schedule is self.schedule else f"{self.title}, changed"
+        return with_form(
+            compared_page(comparison, self.plan, title=title), PageForm(fields=fields, said=said)
+        )
+
+
+def _names_by_kind(placement: Placement) -> dict[BlockKind, list[str]]:
+    found: dict[BlockKind, list[str]] = {}
+    for block in placement.blocks:
+        found.setdefault(block.kind, []).append(block.name)
+    return found
+
+
+def _label(kind: str) -> str:
+    return f"Steps of {kind.replace('_', ' ')} blocks"
+
+
+def _joined(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(set(numbers)) == 1 else ",".join(map(str, numbers))
+
+
+def _numbers(name: str, text: str, counts: tuple[int, ...], *, least: int) -> tuple[int, ...]:
+    """Return the whole numbers of a field.
+
+    Raises:
+        UsageError: they are none, too small, or not as many as one of the counts.
+    """
+    parts = text.split(",")
+    allowed = " or ".join(map(str, sorted(set(counts))))
+    if len(parts) not in counts or not all(
+        part.strip().isascii() and part.strip().isdigit() for part in parts
+    ):
+        raise UsageError(f"{name} is {text[:60]!r}; give {allowed} whole numbers, separated by commas")
+    numbers = tuple(int(part) for part in parts if len(part) < 20)
+    if len(numbers) < len(parts) or min(numbers) < least:
+        raise UsageError(f"{name} is {text[:60]!r}; each is at least {least}, and of fewer than 20 digits")
+    return numbers

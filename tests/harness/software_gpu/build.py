@@ -1,0 +1,135 @@
+"""The software GPU, built by the host's C++ compiler: a CUDA device for tests on a machine that has none.
+
+TVM's CUDA runtime asks some forty functions of libcudart and libcuda; `device/` answers them. Its kernels are
+CUDA C++, which `site/cuda/bindings/nvrtc.py` gives to g++ in NVRTC's place. What it does not have: torch's
+CUDA, speed, registers, caches, more than one device, and the schedulers' freedom to interleave blocks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+_EXPORTED = "cu*; softwareGpu*; gpu_*; __tsan_*; threadIdx; blockIdx; blockDim; gridDim;"
+_RUNTIME, _DRIVER = "libcudart.so.13", "libcuda.so.1"
+_FLAGS = ("-std=c++17", "-w", "-fPIC")
+_KERNEL_FLAGS = (
+    *_FLAGS,
+    "-O1",
+    "-fvisibility=hidden",  # so that the functions that a source declares for the device are inlined
+    "-g1",
+    "-gdwarf-4",  # addr2line of binutils 2.40 mistakes the files of version 5
+    "-fno-tree-sra",  # accesses stay as wide as they are written, so that their alignment is checked
+    "-fno-strict-aliasing",
+    "-fno-stack-protector",
+    "-ffp-contract=off",
+    "-fsanitize=thread",
+    "--param=tsan-distinguish-volatile=1",
+    "--param=tsan-instrument-func-entry-exit=0",
+)
+
+
+def obstacle() -> str | None:
+    """Return why the device cannot be built here; None where it can."""
+    if os.uname().machine != "x86_64":
+        return "its threads switch stacks by x86-64 code"
+    if shutil.which("g++") is None:
+        return "there is no g++"
+    if _headers() is None:
+        return "CUDA's headers are not installed (extra cuda-compile)"
+    version = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True, check=True).stdout
+    return None if int(version.split(".")[0]) >= 11 else f"g++ {version.strip()} is older than 11"
+
+
+def build(folder: Path) -> dict[str, str]:
+    """Build the device into a folder, where that was not done; return the environment that it takes.
+
+    Raises:
+        subprocess.CalledProcessError: the compiler refuses it.
+    """
+    headers = _headers()
+    assert headers is not None, "`obstacle` was asked first"
+    version = _version()
+    if not (folder / "version").exists() or (folder / "version").read_text() != version:
+        (folder / "kernels").mkdir(parents=True, exist_ok=True)
+        (folder / "lib").mkdir(exist_ok=True)
+        _build_device(folder, headers)
+        _build_header(folder, headers)
+        (folder / "version").write_text(version)
+    return environment(folder)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the variables of a process that uses the device in a folder."""
+    return {
+        "SOFTWARE_GPU": str(folder),
+        "SOFTWARE_GPU_REPORTS": str(folder / "reports"),
+        "LD_LIBRARY_PATH": os.pathsep.join([str(folder / "lib"), *_given("LD_LIBRARY_PATH")]),
+        "PATH": os.pathsep.join([str(HERE / "site" / "bin"), *_given("PATH")]),
+        "PYTHONPATH": os.pathsep.join([str(HERE / "site"), str(ROOT), *_given("PYTHONPATH")]),
+    }
+
+
+def _given(variable: str) -> list[str]:
+    return [os.environ[variable]] if os.environ.get(variable) else []
+
+
+def _build_device(folder: Path, headers: Path) -> None:
+    sources = sorted((HERE / "device").glob("*.cpp"))
+    script = folder / "symbols"
+    script.write_text(f"{_RUNTIME} {{ global: {_EXPORTED} local: *; }};\n")
+    include = [f"-I{headers}"]
+    # The driver's calls are the runtime's, too: its library is empty but for needing that one.
+    empty, named = ["-shared", "-x", "c++", os.devnull], [f"-Wl,-soname,{_DRIVER}", "-Wl,--no-as-needed"]
+    link = ["-shared", f"-Wl,-soname,{_RUNTIME}", f"-Wl,--version-script={script}", "-ldl"]
+    subprocess.run(
+        ["g++", *_FLAGS, "-O2", *include, *sources, *link, "-o", folder / "lib" / _RUNTIME], check=True
+    )
+    subprocess.run(
+        ["g++", *empty, *named, "-x", "none", folder / "lib" / _RUNTIME, "-o", folder / "lib" / _DRIVER],
+        check=True,
+    )
+
+
+def _build_header(folder: Path, headers: Path) -> None:
+    """Compile the header that every kernel includes once; parsing it takes ten times as long as a kernel."""
+    (folder / "include").mkdir(exist_ok=True)
+    for header in (HERE / "kernel").glob("*.h"):
+        shutil.copy(header, folder / "include")
+    command = ["g++", *_KERNEL_FLAGS, f"-I{folder / 'include'}", f"-I{headers}"]
+    subprocess.run(
+        [
+            *command,
+            "-x",
+            "c++-header",
+            folder / "include" / "kernel.h",
+            "-o",
+            folder / "include" / "kernel.h.gch",
+        ],
+        check=True,
+    )
+    (folder / "compile").write_text("\n".join(command))
+
+
+def _headers() -> Path | None:
+    spec = importlib.util.find_spec("nvidia")
+    for place in [] if spec is None else spec.submodule_search_locations or []:
+        for folder in sorted(Path(place).glob("cu[0-9]*/include")):
+            if (folder / "cuda_fp8.h").exists():
+                return folder
+    return None
+
+
+def _version() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(HERE.rglob("*")):
+        if path.suffix in (".cpp", ".h", ".py"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,184 @@
+"""NVRTC's calls, answered by the host's C++ compiler: kernels for the software GPU.
+
+A source is compiled with checks of every access (`device/checks.cpp`), behind `kernel/kernel.h`, and the
+"machine code" is the path of the library, which the device opens. Libraries are kept by the digest of source
+and headers, beside the source that reports name lines of.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import itertools
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(os.environ["SOFTWARE_GPU"])
+"""Where the device was built; kernels are kept there, too."""
+
+_MAGIC = b"software-gpu:"
+_STATIC_SHARED_BYTES = 48 << 10
+
+_KERNEL = re.compile(
+    r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\((?P<bounds>\d+)[^)]*\)\s+)?(?P<name>\w+)\s*'
+    r"\((?P<parameters>[^)]*)\)\s*\{"
+)
+_DYNAMIC = re.compile(
+    r"extern\s+__shared__\s+(?:(?:__align__|alignas)\(\d+\)\s+)?([^;]*?)(\w+)\s*\[\s*\]\s*;"
+)
+_STATIC = re.compile(
+    r"(?<!extern )__shared__\s+((?:__align__|alignas)\(\d+\)\s+)?([\w:<>, ]+?)\s+(\w+)((?:\[[^\]]+\])*)\s*;"
+)
+_WAITING = re.compile(r"__sync|__shfl|__activemask|__any|__all_|__ballot|wmma|volatile")
+
+_SMALL = re.compile(r"\bhalf|bfloat16|fp8|\b__half")
+
+_ASSEMBLY = re.compile(r'\basm\b[^"(;]*\(\s*"\s*\{?\s*([\w.]+)')
+"""Inline assembly, by its first instruction. TVM 0.27 writes `mma`, `ldmatrix`, `cp.async` and `wgmma` so,
+which neither DLight's nor MetaSchedule's schedules take: they reach tensor cores through `nvcuda::wmma`."""
+
+
+class nvrtcResult(enum.IntEnum):
+    NVRTC_SUCCESS = 0
+    NVRTC_ERROR_COMPILATION = 6
+
+
+@dataclass(slots=True)
+class _Program:
+    source: str
+    log: bytes = b""
+    code: bytes = b""
+
+
+_OK = nvrtcResult.NVRTC_SUCCESS
+_numbers = itertools.count(1)
+_programs: dict[int, _Program] = {}
+
+
+def nvrtcVersion():
+    return _OK, 13, 0
+
+
+def nvrtcGetErrorString(result):
+    return _OK, nvrtcResult(result).name.encode()
+
+
+def nvrtcCreateProgram(source, name, num_headers, headers, include_names):
+    number = next(_numbers)
+    _programs[number] = _Program(source.decode())
+    return _OK, number
+
+
+def nvrtcCompileProgram(number, num_options, options):
+    program = _programs[number]
+    try:
+        program.code = _MAGIC + bytes(_compiled(program.source)) + b"\0"
+    except (subprocess.CalledProcessError, ValueError) as error:
+        stderr = getattr(error, "stderr", None)
+        program.log = stderr or str(error).encode()
+        return (nvrtcResult.NVRTC_ERROR_COMPILATION,)
+    return (_OK,)
+
+
+def nvrtcGetProgramLogSize(number):
+    return _OK, len(_programs[number].log)
+
+
+def nvrtcGetProgramLog(number, buffer):
+    buffer[:] = _programs[number].log
+    return (_OK,)
+
+
+def nvrtcGetCUBINSize(number):
+    return _OK, len(_programs[number].code)
+
+
+def nvrtcGetCUBIN(number, buffer):
+    buffer[:] = _programs[number].code
+    return (_OK,)
+
+
+nvrtcGetPTXSize, nvrtcGetPTX = nvrtcGetCUBINSize, nvrtcGetCUBIN
+
+
+def nvrtcDestroyProgram(number):
+    del _programs[number]
+    return (_OK,)
+
+
+def _compiled(source: str) -> Path:
+    """Return the library of a source's kernels."""
+    digest = hashlib.sha256((FOLDER / "version").read_bytes() + source.encode()).hexdigest()[:24]
+    library = FOLDER / "kernels" / f"{digest}.so"
+    if library.exists():
+        return library
+    named = library.with_suffix(".cu")
+    partial = library.with_suffix(f".{os.getpid()}")
+    given, code, linked = (partial.with_suffix(f".{os.getpid()}.{end}") for end in ("cpp", "o", "so"))
+    given.write_text(translated(source, named))
+    try:
+        command = (FOLDER / "compile").read_text().split("\n")
+        subprocess.run([*command, "-c", given, "-o", code], check=True, capture_output=True)
+        # Linked apart: with -fsanitize it would bring GCC's own library.
+        link = ["g++", "-shared", code, FOLDER / "lib" / "libcudart.so.13", "-o", linked]
+        subprocess.run(link, check=True, capture_output=True)
+        named.write_text(source)
+        linked.replace(library)
+    finally:
+        given.unlink()
+        code.unlink(missing_ok=True)
+    return library
+
+
+def translated(source: str, named: Path) -> str:
+    """Return a source as the host's compiler takes it, its lines numbered as in the file that is named.
+
+    Raises:
+        ValueError: it has unknown instructions.
+    """
+    if unknown := _ASSEMBLY.search(source):
+        raise ValueError(f"error: the software GPU does not know the instruction {unknown[1]!r}")
+    found = list(_KERNEL.finditer(source))
+    ends = [each.start() for each in found[1:]] + [len(source)]
+    entries = [_entry(each, source[each.start() : end]) for each, end in zip(found, ends, strict=True)]
+    text = _DYNAMIC.sub(r"\1* \2 = (\1*)gpu_dynamic_shared();", source)
+    text = _STATIC.sub(_shared_bytes, text)
+    return f'#include "kernel.h"\n#line 1 "{named}"\n{text}\n#line 1 "entries"\n' + "\n".join(entries)
+
+
+def _shared_bytes(found: re.Match[str]) -> str:
+    """Return a declaration of shared memory as plain bytes, which no constructor writes."""
+    alignment, element, name, extents = found.groups()
+    kind = f"gpu_identity<{element}{extents}>::type"
+    return (
+        f"{alignment or ''}alignas({element}) __shared__ unsigned char {name}__bytes[sizeof({kind})]; "
+        f"{kind}& {name} = *({kind}*){name}__bytes;"
+    )
+
+
+def _entry(found: re.Match[str], body: str) -> str:
+    """Return what the device needs to launch a kernel."""
+    name = found["name"]
+    types = [
+        re.sub(r"\w+\s*$", "", re.sub(r"__restrict__|__grid_constant__", "", each).strip()).strip()
+        for each in found["parameters"].split(",")
+        if each.strip()
+    ]
+    arguments = ", ".join(f"*({each}*)p[{number}]" for number, each in enumerate(types))
+    sizes = ", ".join(["0", *(f"sizeof({each})" for each in types)])
+    shared = " + ".join(["0", *(f"sizeof({each[2]}{each[4]})" for each in _STATIC.finditer(body))])
+    shared = re.sub(r"sizeof\(([\w:<>, ]+?)((?:\[[^\]]*\])+)\)", r"sizeof(gpu_identity<\1\2>::type)", shared)
+    waits = int(_WAITING.search(body) is not None)
+    small = int(_SMALL.search(body) is not None)
+    return (
+        f"GPU_UNCHECKED void {name}__call(void** p) {{ {name}({arguments}); }}\n"
+        f"static const unsigned {name}__sizes[] = {{{sizes}}};\n"
+        f'static_assert({shared} <= {_STATIC_SHARED_BYTES}, "{name} declares too much shared memory");\n'
+        f"GPU_EXPORTED const gpu_kernel_entry {name}__entry = "
+        f'{{{name}__call, "{name}", {name}__sizes + 1, {len(types)}, {found["bounds"] or 0}, '
+        f"{shared}, {waits}, {small}, "
+        "&__ehdr_start, &_end, &__start_gpu_shared, &__stop_gpu_shared};\n"
+    )
