@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from tessel import shapes
     from tessel.comparison import Comparison, compare_schedules
     from tessel.compiling.partitioning import compile, partition
-    from tessel.compiling.program import Program, load
+    from tessel.compiling.program import Program
     from tessel.documents import load_placement, load_schedule, save
     from tessel.errors import ScheduleError
     from tessel.jobs.checking import check
+    from tessel.jobs.loading import load
     from tessel.jobs.plan import Plan, load_plan
     from tessel.jobs.planning import plan
     from tessel.jobs.tuning import tune
@@ -88,7 +89,7 @@ _MODULE_BY_NAME = {
     "find_frontier": "tessel.search",
     "find_repetend": "tessel.search",
     "find_schedule": "tessel.search",
-    "load": "tessel.compiling.program",
+    "load": "tessel.jobs.loading",
     "load_placement": "tessel.documents",
     "load_plan": "tessel.jobs.plan",
     "load_schedule": "tessel.documents",

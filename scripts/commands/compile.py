@@ -23,17 +23,34 @@ from scripts.options.tuning_options import (
 from scripts.reports.parts import printed_parts
 from scripts.reports.tables import print_end_to_end, print_partitions
 from scripts.terminal import console
-from tessel.jobs.inputs.arguments import check_folder, check_model
+from tessel.jobs.inputs.arguments import (
+    check_folder,
+    check_model,
+    describe_shapes,
+    parse_shape_choices,
+    parse_values,
+)
 from tessel.jobs.sessions import shown_report
 from tessel.jobs.shown.formatting import format_bytes, format_us
 from tessel.progress import messages
 from tuner.tuning.search.options import PartitionOptions as Defaults
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scripts.documents.tuning import CompiledProgram
     from tessel.compiling.partitioning import CompiledModel
+    from tessel.compiling.program import Program
 
 SUFFIXES = (".tessel",)
+
+PadOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pad",
+        help="Fill up an input that is smaller than one of several shapes: input_ids=0; may be repeated.",
+    ),
+]
 
 _ROUNDS = 12
 """In which the program and torch eager take turns: about a second."""
@@ -46,6 +63,7 @@ class CompileOptions(TuningOptions):
     out: Annotated[Path, typer.Option(help="The file to write, such as net.tessel.")]
     batch: BatchOption = Defaults.batch
     shape: ShapeOption = None
+    pad: PadOption = None
     value: ValueOption = None
     graph_level_search: GraphLevelSearchOption = Defaults.graph_level_search
     coalesce: CoalesceOption = Defaults.coalesce
@@ -65,38 +83,47 @@ def compile(model: ModelArgument, options: CompileOptions) -> None:
     `tessel compile net.onnx --out net.tessel`
 
     `tessel compile bert:tiny --threads 1 --backends tvm,blas --out bert.tessel`
+
+    `tessel compile lm.py:build --shape ids=1,16 --shape ids=1,128 --pad ids=0 --out lm.tessel`
     """
     check_folder("--out", options.out, suffixes=SUFFIXES)
     check_model(model)
 
-    from tessel.compiling.partitioning import compile_model, load_source
+    from tessel.compiling.partitioning import compile_shapes
 
+    sets, pad = parse_shape_choices(options.shape or []), parse_values(options.pad or [])
     settings = tuning_options.job_options(Defaults, options)
     with messages.bar(f"loading {model}") as update:
         report = shown_report(update)
-        compiled = compile_model(load_source(model, None, settings, report), settings, report)
+        program, compiled = compile_shapes(model, None, settings, report, sets=sets, pad=pad)
         update(f"writing {options.out}")
-        num_bytes = compiled.program.save(options.out)
+        num_bytes = program.save(options.out)
         update("the program and torch eager take turns")
-        document = _document(compiled, options.out, num_bytes)
+        document = _document(program, compiled, options.out, num_bytes)
     if options.json:
         console.print_json(document)
         return
-    _print(compiled, document)
+    for each in compiled:
+        _print_partition(each)
+    _print(document)
 
 
-def _document(compiled: CompiledModel, path: Path, num_bytes: int) -> CompiledProgram:
+def _document(
+    program: Program, compiled: Sequence[CompiledModel], path: Path, num_bytes: int
+) -> CompiledProgram:
     from scripts.documents.tuning import CompiledProgram
     from tessel.compiling.racing import EAGER, PROGRAM
 
-    raced = compiled.program.benchmark(against=(EAGER,), rounds=_ROUNDS)
+    raced = program.benchmark(against=(EAGER,), rounds=_ROUNDS)
     latency_us = {each.name: each.latency_us for each in raced.contenders}
-    manifest = compiled.program.manifest
+    manifest = program.manifest
+    errors = [each.partition.max_relative_error for each in compiled]
     return CompiledProgram(
         file=str(path),
         bytes=num_bytes,
-        partitions=printed_parts(compiled.partition.partition),
-        max_relative_error=compiled.partition.max_relative_error,
+        shapes=tuple({spec.name: spec.shape for spec in each.program.manifest.inputs} for each in compiled),
+        partitions=printed_parts(compiled[0].partition.partition),
+        max_relative_error=max((error for error in errors if error is not None), default=None),
         latency_us={"program": latency_us[PROGRAM], "eager": latency_us.get(EAGER)},
         libraries=manifest.libraries,
         features=manifest.features,
@@ -104,10 +131,13 @@ def _document(compiled: CompiledModel, path: Path, num_bytes: int) -> CompiledPr
     )
 
 
-def _print(compiled: CompiledModel, document: CompiledProgram) -> None:
-    partition = compiled.partition
-    print_partitions(f"Program of {partition.model}", partition.partition)
-    print_end_to_end("Whole model", partition)
+def _print_partition(compiled: CompiledModel) -> None:
+    shapes = describe_shapes({spec.name: spec.shape for spec in compiled.program.manifest.inputs})
+    print_partitions(f"Program of {compiled.partition.model}, {shapes}", compiled.partition.partition)
+    print_end_to_end("Whole model", compiled.partition)
+
+
+def _print(document: CompiledProgram) -> None:
     called = ", ".join(
         f"{name} {format_us(latency)}" for name, latency in document.latency_us.items() if latency
     )

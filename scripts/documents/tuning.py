@@ -192,9 +192,11 @@ class CompiledProgram(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         file: path of the program.
         bytes: of the file.
-        partitions: as `tessel partition` prints them.
-        max_relative_error: against the model's own program; null where nothing was run.
-        latency_us: of one call in this process: `program`, and `eager`, null where torch runs nothing.
+        shapes: of each program in it, by name of input, the largest first.
+        partitions: of the first, as `tessel partition` prints them.
+        max_relative_error: of any, against the model's own program; null where nothing was run.
+        latency_us: of one call of the first in this process: `program`, and `eager`, null where torch runs
+            nothing.
         libraries: that the program calls beside TVM's.
         features: instruction sets that its code uses, as LLVM calls them.
         versions: of the packages that must be the same where it is loaded.
@@ -202,6 +204,7 @@ class CompiledProgram(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     bytes: int
+    shapes: tuple[dict[str, tuple[int, ...]], ...]
     partitions: tuple[PrintedPart, ...]
     max_relative_error: float | None
     latency_us: dict[str, float | None]

@@ -15,13 +15,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
+
 from cost_model.gpu.devices import find_gpu
 from tessel.compiling.program import Program, ProgramSource
+from tessel.compiling.program_file import Fill
+from tessel.compiling.several_shapes import ShapedProgram, check_padding
 from tuner.errors import TunerError
 from tuner.frontend import Model, load_model
 from tuner.frontend.loading import for_training
+from tuner.frontend.values import random_inputs
 from tuner.targets.resolution import resolve_target
-from tuner.tuning.compile_mix import CompiledMix, ProgramFacts, compile_mix, require_compilable
+from tuner.tuning.compile_mix import CompiledMix, HeldWeights, ProgramFacts, compile_mix, require_compilable
 from tuner.tuning.partition_model import PartitionedModel, partition_model, prepared_module
 from tuner.tuning.partitioned_function import choose_partition, partition_plans, price_function
 from tuner.tuning.predict_partition import predict_partition
@@ -42,8 +47,12 @@ ExampleInputs = Any
 """A tensor, a sequence of inputs by position, or a mapping of them by the names of the module's forward."""
 
 
-class PartitionKeywords(TypedDict, total=False):
-    """Options of `partition` by name; meanings and defaults are those of `PartitionOptions`."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Static shapes by name of input."""
+
+
+class CompileKeywords(TypedDict, total=False):
+    """Options of `compile` by name; meanings and defaults are those of `PartitionOptions`."""
 
     target: str
     records: str
@@ -65,10 +74,15 @@ class PartitionKeywords(TypedDict, total=False):
     language_model: Path | None
     train: bool
     batch: int
-    shape: Mapping[str, tuple[int, ...]] | None
     value: Mapping[str, bool | int | float] | None
     graph_level_search: int
     coalesce: bool
+
+
+class PartitionKeywords(CompileKeywords, total=False):
+    """Options of `partition` by name, likewise."""
+
+    shape: Shapes | None
 
 
 def partition(
@@ -202,8 +216,10 @@ def compile(
     model: ModelSource,
     example_inputs: ExampleInputs = None,
     *,
+    shape: Shapes | Sequence[Shapes] | None = None,
+    pad: Mapping[str, Fill] | None = None,
     on_progress: Callable[[str], None] | None = None,
-    **options: Unpack[PartitionKeywords],
+    **options: Unpack[CompileKeywords],
 ) -> Program:
     """Return the best mix of backends for a model as a program, which is called as the model is.
 
@@ -211,18 +227,76 @@ def compile(
         >>> program = tessel.compile(module, (x,), backends=["tvm", "blas"])  # doctest: +SKIP
         >>> y = program(x)  # doctest: +SKIP
 
-    Arguments and errors are those of `partition`. The program is for inference on this machine's CPU, for
-    the shapes of its example inputs, and holds the weights as they are now.
+    Other arguments and errors are those of `partition`. The program is for inference on this machine's CPU,
+    for the shapes of its example inputs, and holds the weights as they are now.
+
+    Args:
+        shape: other shapes by name of input; or several sets of them, in each of which the program is called,
+            as in `[{"ids": (1, 16)}, {"ids": (1, 128)}]`.
+        pad: what fills up inputs, by name, that are smaller than one of several shapes, as in `{"ids": 0}`.
 
     Raises:
         TunerError: the model writes its buffers or inputs, or is to be trained.
+        ValueError: padding changes results, or there are not several shapes.
     """
     report = words_report(on_progress)
     settings = PartitionOptions(**options)
     with unchanged_module(model):
+        return compile_shapes(model, example_inputs, settings, report, sets=_sets(shape), pad=pad or {})[0]
+
+
+def compile_shapes(
+    model: ModelSource,
+    example_inputs: ExampleInputs,
+    options: PartitionOptions,
+    report: Report,
+    *,
+    sets: Sequence[Shapes],
+    pad: Mapping[str, Fill],
+) -> tuple[Program, tuple[CompiledModel, ...]]:
+    """Return the program of a model, and what it was made of for each set of shapes.
+
+    Raises:
+        ValueError: padding changes results, or there are not several shapes.
+    """
+    compiled: list[CompiledModel] = []
+
+    def compile_one(shapes: Shapes, held: HeldWeights) -> tuple[Program, list[np.ndarray]]:
+        settings = replace(options, shape=shapes or None)
         loaded = load_source(model, example_inputs, settings, report)
-        source = _source_of(model, example_inputs)
-        return compile_model(loaded, settings, report, source=source).program
+        source = _source_of(model, example_inputs) if len(sets) == 1 else None
+        compiled.append(compile_model(loaded, settings, report, source=source, held=held))
+        return compiled[-1].program, random_inputs(loaded, options.seed)
+
+    return _shaped(sets, pad, compile_one), tuple(compiled)
+
+
+def _sets(shape: Shapes | Sequence[Shapes] | None) -> Sequence[Shapes]:
+    return [shape or {}] if shape is None or isinstance(shape, Mapping) else shape
+
+
+def _shaped(
+    sets: Sequence[Shapes],
+    pad: Mapping[str, Fill],
+    compile_one: Callable[[Shapes, HeldWeights], tuple[Program, list[np.ndarray]]],
+) -> Program:
+    """Return one program of what is compiled for each set of shapes, with inputs to try padding on.
+
+    Raises:
+        ValueError: padding changes results, or there are not several shapes.
+    """
+    if not sets:
+        raise ValueError("shape is an empty list; give one set of shapes or several, or leave it out")
+    if pad and len(sets) == 1:
+        raise ValueError("padding needs several shapes to be padded to; give at least two, or leave it out")
+    held: HeldWeights = {}
+    inputs = dict(compile_one(shapes, held) for shapes in sets)
+    if len(inputs) == 1:
+        return next(iter(inputs))
+    program = ShapedProgram(tuple(inputs), pad)
+    if pad:
+        check_padding(program, inputs.__getitem__)
+    return program
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,22 +308,34 @@ class CompiledModel:
 
 
 def compile_model(
-    model: Model, options: PartitionOptions, report: Report, *, source: ProgramSource | None = None
+    model: Model,
+    options: PartitionOptions,
+    report: Report,
+    *,
+    source: ProgramSource | None = None,
+    held: HeldWeights | None = None,
 ) -> CompiledModel:
-    """Return the program of a model that was loaded."""
+    """Return the program of a model that was loaded; `held` is that of `compile_mix`."""
     require_compilable(model, resolve_target(options.target, num_threads=options.threads))
     with open_search(options, report) as session:
         mix = partition_model(
             model, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
         )
         report.on_progress(TuningProgress(text="compiling the mix"))
-        compiled = _compiled(mix, session)
+        compiled = _compiled(mix, session, held)
     return CompiledModel(program_of(compiled, mix.source, source), mix)
 
 
-def _compiled(mix: PartitionedModel, session: Session) -> CompiledMix:
-    facts, module = ProgramFacts.of(mix), mix.function.module
-    return compile_mix(mix.source, module, session.backends, session.target, facts=facts, seed=session.seed)
+def _compiled(mix: PartitionedModel, session: Session, held: dict[bytes, np.ndarray] | None) -> CompiledMix:
+    return compile_mix(
+        mix.source,
+        mix.function.module,
+        session.backends,
+        session.target,
+        facts=ProgramFacts.of(mix),
+        seed=session.seed,
+        held=held,
+    )
 
 
 class _TimeUpError(Exception):
@@ -270,32 +356,40 @@ def compile_within(
     example_inputs: ExampleInputs,
     *,
     seconds: float,
-    **options: Unpack[PartitionKeywords],
+    shape: Shapes | Sequence[Shapes] | None = None,
+    pad: Mapping[str, Fill] | None = None,
+    **options: Unpack[CompileKeywords],
 ) -> Program:
     """Return a program for which no more is measured than so many seconds allow; see `compile`.
 
     Without time nothing is measured: rules and what the records know choose. What is measured until time is
     up is in the records, and the choice is made by them then.
     """
-    settings = PartitionOptions(**options)
-    with unchanged_module(module):
+    ends = time.monotonic() + seconds
+
+    def check_time(_: TuningProgress) -> None:
+        if time.monotonic() > ends:
+            raise _TimeUpError
+
+    def compile_one(shapes: Shapes, held: HeldWeights) -> tuple[Program, list[np.ndarray]]:
+        settings = PartitionOptions(**options, shape=shapes or None)
         model = load_source(module, example_inputs, settings, Report())
+        inputs = random_inputs(model, settings.seed)
         require_compilable(model, resolve_target(settings.target, num_threads=settings.threads))
         if seconds > 0:
-            ends = time.monotonic() + seconds
-
-            def check_time(_: TuningProgress) -> None:
-                if time.monotonic() > ends:
-                    raise _TimeUpError
-
             try:
-                return compile_model(model, settings, Report(on_progress=check_time)).program
+                return compile_model(
+                    model, settings, Report(on_progress=check_time), held=held
+                ).program, inputs
             except _TimeUpError:
                 logger.info("time is up: rules choose with what was measured")
-        return _compile_by_rules(model, settings)
+        return _compile_by_rules(model, settings, held), inputs
+
+    with unchanged_module(module):
+        return _shaped(_sets(shape), pad or {}, compile_one)
 
 
-def _compile_by_rules(model: Model, options: PartitionOptions) -> Program:
+def _compile_by_rules(model: Model, options: PartitionOptions, held: HeldWeights) -> Program:
     """Return the program of a model for which nothing is measured now."""
     with ExitStack() as stack:
         if (
@@ -321,6 +415,7 @@ def _compile_by_rules(model: Model, options: PartitionOptions) -> Program:
             session.target,
             facts=ProgramFacts(parts=partition_plans([function])),
             seed=options.seed,
+            held=held,
         )
     return program_of(compiled, model)
 

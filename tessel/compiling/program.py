@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tessel.compiling.program_file import read_program, write_program
+from tessel.compiling.program_file import write_program
 from tessel.compiling.racing import (
     COMPILED,
     EAGER,
@@ -80,14 +80,15 @@ class Program:
         write_library: Callable[[], bytes],
         source: ProgramSource | None = None,
     ) -> None:
-        self._compiled = compiled
-        self._source = source or ProgramSource()
-        self._write_library = write_library
+        self.compiled = compiled
+        self.source = source or ProgramSource()
+        self.write_library = write_library
         manifest = compiled.manifest
         self._call = manifest.call
         self._inputs = tuple(_Input(spec) for spec in manifest.inputs)
         self._is_flat = manifest.call.is_flat and len(manifest.call.arguments) == len(self._inputs)
-        self._results = own_results or rebuilder(manifest.call.results)
+        self._gives_one = len(manifest.outputs) == 1
+        self.results = own_results or rebuilder(manifest.call.results)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns for the arguments.
@@ -96,20 +97,46 @@ class Program:
             TypeError: an argument is missing, unknown, no tensor, or of another data type; names it.
             ValueError: an input has another shape than the program was compiled for; names it.
         """
-        leaves: Sequence[Any] = args
+        return self.run(self.leaves(args, kwargs))
+
+    def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the tensors of a call in the order of the program's inputs.
+
+        Raises:
+            TypeError: an argument is missing, unknown or given twice, or its tree is another one.
+            ValueError: a constant is another one than the program was compiled for.
+        """
         if kwargs or not self._is_flat or len(args) != len(self._inputs):
-            leaves = self._call.flatten(args, kwargs, len(self._inputs))
-        given = [each.tensor(leaf) for each, leaf in zip(self._inputs, leaves, strict=True)]
-        found = self._compiled.machines.run(given)
+            return self._call.flatten(args, kwargs, len(self._inputs))
+        return args
+
+    def run(self, leaves: Sequence[Any], *, cut: Callable[[int, Any], Any] | None = None) -> Any:
+        """Return what the module returns for tensors in the order of the program's inputs.
+
+        Args:
+            leaves: tensors.
+            cut: what becomes of a result, by its position; it stays as it is if None.
+        """
+        return self.rebuilt(self.compiled.machines.run(self.prepared(leaves)), leaves, cut=cut)
+
+    def prepared(self, leaves: Sequence[Any]) -> list[Tensor]:
+        """Return tensors as the program reads them; errors of a call."""
+        return [each.tensor(leaf) for each, leaf in zip(self._inputs, leaves, strict=True)]
+
+    def rebuilt(
+        self, found: Any, leaves: Sequence[Any], *, cut: Callable[[int, Any], Any] | None = None
+    ) -> Any:
+        """Return what machines gave as the module returns it, of the kind of the inputs."""
         kind = _kind_of(leaves)
-        if len(self._compiled.manifest.outputs) == 1:
-            return self._results((kind(found),))
-        return self._results([kind(each) for each in found])
+        made = [kind(found)] if self._gives_one else [kind(each) for each in found]
+        if cut is not None:
+            made = [cut(at, each) for at, each in enumerate(made)]
+        return self.results(made)
 
     @property
     def manifest(self) -> Manifest:
         """What the program is: inputs, outputs, who runs what, versions, processor features."""
-        return self._compiled.manifest
+        return self.compiled.manifest
 
     def explain(self) -> str:
         """Return a table of who runs what, most time first."""
@@ -151,10 +178,10 @@ class Program:
         Returns:
             Medians, and ratios to the program with their 95 % intervals.
         """
-        module, onnx = module or self._source.module, onnx or self._source.onnx
+        module, onnx = module or self.source.module, onnx or self.source.onnx
         threads = self.manifest.num_threads
         if not args and not kwargs:
-            args, kwargs = self._source.args, dict(self._source.kwargs)
+            args, kwargs = self.source.args, dict(self.source.kwargs)
         with ExitStack() as stack:
             runs: dict[str, Any] = {}
             left_out: dict[str, str] = {}
@@ -179,7 +206,7 @@ class Program:
             ValueError: a backend of one's own runs some of it, which no other process has.
             OSError: the file cannot be written.
         """
-        return write_program(self._compiled, self._write_library(), path)
+        return write_program([self.compiled], [self.write_library()], path)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in self.manifest.inputs)
@@ -252,18 +279,3 @@ def _kind_of(leaves: Sequence[Any]) -> Callable[[Any], Any]:
         return lambda found: found
     from_dlpack = namespace().from_dlpack
     return lambda found: from_dlpack(found)
-
-
-def load(path: str | os.PathLike[str]) -> Program:
-    """Return the program of a file that `Program.save` wrote, ready to be called.
-
-    Its compiled code becomes part of this process: load files only of those whose code you would run. Weights
-    are mapped from the file, which must stay as it is while the program lives.
-
-    Raises:
-        UnfitProgramError: the file is none of a program, was changed, or is for another processor or other
-            versions; says which.
-        OSError: it cannot be read.
-    """
-    compiled, library = read_program(path)
-    return Program(compiled, write_library=library)

@@ -1,10 +1,10 @@
-"""A compiled program as one file: its manifest, its code and its weights.
+"""Compiled programs of one model as one file: their manifests, their code and their weights.
 
     magic, length of the header
-    header            JSON: the manifest, and name, size and SHA-256 of each section
-    program           compiled code, a shared library
-    weight 0 …        the bytes of each tensor
-    SHA-256           of everything before it
+    header              JSON: the manifests, and name, size and SHA-256 of each section
+    program, program 1  compiled code for each of the shapes, a shared library
+    weight 0 …          the bytes of each tensor; one that several programs have alike is there once
+    SHA-256             of everything before it
 
 Sections are aligned, so that weights are mapped and never read as a whole: processes that load one file share
 them. A digest finds a changed byte; it does not say who wrote the file, and loading one runs its code
@@ -17,7 +17,8 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,6 +37,9 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 _MAX_HEADER_BYTES = 256 << 20
 _LIBRARY = "program"
 
+Fill = bool | int | float
+"""What fills up an input that is padded."""
+
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A run of bytes of the file."""
@@ -45,29 +49,79 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     sha256: str
 
 
+class _Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is known of a program before its code is loaded.
+
+    Attributes:
+        manifest: what it is.
+        weights: for each of its tensors, which of the file's.
+    """
+
+    manifest: Manifest
+    weights: tuple[int, ...]
+
+
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the file begins with."""
 
     schema_version: int = SCHEMA_VERSION
-    manifest: Manifest
+    programs: tuple[_Program, ...]
+    padding: dict[str, Fill] = {}
     sections: tuple[_Section, ...]
 
 
-def write_program(compiled: CompiledProgram, library: bytes, path: str | os.PathLike[str]) -> int:
-    """Write a program, and return its bytes; the file is there whole or not at all.
+@dataclass(frozen=True, slots=True)
+class StoredPrograms:
+    """What a file holds.
+
+    Attributes:
+        programs: of each shape, and what gives its code again.
+        padding: what fills up inputs, by name.
+    """
+
+    programs: tuple[tuple[CompiledProgram, Callable[[], bytes]], ...]
+    padding: Mapping[str, Fill]
+
+
+def write_program(
+    programs: Sequence[CompiledProgram],
+    libraries: Sequence[bytes],
+    path: str | os.PathLike[str],
+    *,
+    padding: Mapping[str, Fill] | None = None,
+) -> int:
+    """Write programs of one model, and return the bytes; the file is there whole or not at all.
+
+    Args:
+        programs: one for each of the shapes.
+        libraries: their code.
+        path: of the file.
+        padding: what fills up inputs, by name.
 
     Raises:
-        ValueError: the program calls what no run time provides, such as a backend of one's own.
+        ValueError: a program calls what no run time provides, such as a backend of one's own.
         OSError: the file cannot be written.
     """
-    provide_calls(compiled.manifest.calls)
-    contents: list[bytes | memoryview] = [library, *(weight.data for weight in compiled.weights)]
-    names = [_LIBRARY, *(f"weight {position}" for position in range(len(compiled.weights)))]
+    contents: list[bytes | memoryview] = list(libraries)
+    names = [_LIBRARY, *(f"{_LIBRARY} {position}" for position in range(1, len(libraries)))]
+    positions: dict[str, int] = {}
+    stored = []
+    for compiled in programs:
+        provide_calls(compiled.manifest.calls)
+        held = []
+        for weight in compiled.weights:
+            digest = hashlib.sha256(weight.data).hexdigest()
+            if digest not in positions:
+                names.append(f"weight {len(positions)}")
+                contents.append(weight.data)
+            held.append(positions.setdefault(digest, len(positions)))
+        stored.append(_Program(manifest=compiled.manifest, weights=tuple(held)))
     sections = tuple(
         _Section(name=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
         for name, content in zip(names, contents, strict=True)
     )
-    header = msgspec.json.encode(_Header(manifest=compiled.manifest, sections=sections), order="sorted")
+    document = _Header(programs=tuple(stored), padding=dict(padding or {}), sections=sections)
+    header = msgspec.json.encode(document, order="sorted")
     with open_output(path) as file:
         written = _HashedOutput(file)
         written.write(_MAGIC + len(header).to_bytes(_LENGTH_BYTES, "little") + header)
@@ -78,8 +132,8 @@ def write_program(compiled: CompiledProgram, library: bytes, path: str | os.Path
     return written.size
 
 
-def read_program(path: str | os.PathLike[str]) -> tuple[CompiledProgram, Callable[[], bytes]]:
-    """Return the program of a file, its code loaded and its weights mapped, and what gives that code again.
+def read_program(path: str | os.PathLike[str]) -> StoredPrograms:
+    """Return the programs of a file, their code loaded and their weights mapped.
 
     Raises:
         UnfitProgramError: the file is none of a program, was changed, or is for another processor or other
@@ -87,18 +141,36 @@ def read_program(path: str | os.PathLike[str]) -> tuple[CompiledProgram, Callabl
         OSError: it cannot be read.
     """
     opened = _OpenedFile(path)
-    manifest = opened.header.manifest
-    check_fits(manifest, str(path))
+    stored = opened.header.programs
+    for each in stored:
+        check_fits(each.manifest, str(path))
     try:
-        provide_calls(manifest.calls)
-        library, *weights = opened.contents
-        sizes = [spec.num_bytes for spec in manifest.weights]
-        if sizes != [len(weight) for weight in weights]:
-            raise ValueError("its weights are not those that its manifest names")
-        compiled = assemble(manifest, load_library(library.tobytes()), weights)
+        libraries, weights = opened.contents[: len(stored)], opened.contents[len(stored) :]
+        if not stored or len(libraries) < len(stored):
+            raise ValueError("it holds no program")
+        programs = tuple(
+            (_assembled(each, library, weights), library.tobytes)
+            for each, library in zip(stored, libraries, strict=True)
+        )
     except (ValueError, OSError) as error:
         raise UnfitProgramError(f"{path} cannot be loaded ({error}); compile it again") from error
-    return compiled, library.tobytes
+    return StoredPrograms(programs, opened.header.padding)
+
+
+def _assembled(program: _Program, library: np.ndarray, weights: Sequence[np.ndarray]) -> CompiledProgram:
+    """Return a program with its tensors.
+
+    Raises:
+        ValueError: they are not those that its manifest names.
+    """
+    manifest = program.manifest
+    provide_calls(manifest.calls)
+    if not all(0 <= position < len(weights) for position in program.weights):
+        raise ValueError("it names weights that it does not hold")
+    own = [weights[position] for position in program.weights]
+    if [spec.num_bytes for spec in manifest.weights] != [len(weight) for weight in own]:
+        raise ValueError("its weights are not those that its manifest names")
+    return assemble(manifest, load_library(library.tobytes()), own)
 
 
 class _HashedOutput:

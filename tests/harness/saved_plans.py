@@ -28,9 +28,9 @@ COMPILED = "tuner.programs.compiled_stages:provide_programs"
 STEP_US = 10.0
 
 
-def save_planned(model: str, cut: str, path: Path) -> Path:
+def save_planned(model: str, cut: str, path: Path, *, training: bool = True) -> Path:
     """Save a plan for two ranks, with micro-batches in any order, and return where."""
-    tuned = plan_on_tvm(model, [cut])
+    tuned = plan_on_tvm(model, [cut], training=training)
     figures = figures_of_model(tuned, keeps_joint=True)
     placement = place_blocks(figures, STEP_US)
     schedule = draw_schedule(placement, 4, np.random.default_rng(0))

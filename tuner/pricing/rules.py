@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cost_model import DeviceSpeed, roofline_us
+from records import Workload
 from tuner.backends.protocol import refusal_of, settings_for
 from tuner.graph import DataflowGraph
 from tuner.lowering.outline import extract_function
@@ -37,6 +38,9 @@ SHARES: dict[str, tuple[float, float]] = {
     "tvm": (0.3, 0.5),
 }
 """By backend: the share of a core's speed that its products reach, and microseconds of a call."""
+
+_OF_OWN_KERNELS = {"nhwc": "nn.conv2d", "convolution_chains": "nn.conv2d", "packed_matmul": "matmul"}
+"""The operator that a built-in backend has kernels for; what else its sub-graphs hold is TVM's own code."""
 
 _OTHERS = (0.3, 8.0)
 
@@ -67,7 +71,7 @@ def price_by_rules(
             elif record is not None:
                 known[key] = price_of(record)
             else:
-                share, call_us = SHARES.get(backend.name, _OTHERS)
+                share, call_us = _share_of(backend.name, workload)
                 speed = DeviceSpeed(
                     peak_gflops=CORE_GFLOPS * share * measurer.target.num_threads,
                     bandwidth_gb_s=BANDWIDTH_GB_S,
@@ -79,3 +83,13 @@ def price_by_rules(
                 )
         prices.append(known[key])
     return tuple(prices)
+
+
+def _share_of(backend: str, workload: Workload) -> tuple[float, float]:
+    """Return the share of a core's speed that a backend reaches on a workload, and microseconds of a call."""
+    share, call_us = SHARES.get(backend, _OTHERS)
+    whole = sum(operator.flops for operator in workload.operators)
+    if backend not in _OF_OWN_KERNELS or not whole:
+        return share, call_us
+    own = sum(each.flops for each in workload.operators if each.name == _OF_OWN_KERNELS[backend]) / whole
+    return 1 / (own / share + (1 - own) / SHARES["tvm"][0]), call_us

@@ -173,6 +173,11 @@ class CompiledStage:
                 return self._backward("backward_weight", action.micro_batch, given, is_last=True)
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the model's inputs that the stage reads."""
+        return tuple(info.name for info in self._stage.inputs if info not in self.received)
+
+    @property
     def weights(self) -> Tensors:
         """This process's weights by name; changed in place, they are what the next action computes with."""
         return self._weights

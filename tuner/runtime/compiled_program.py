@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec.structs import replace
@@ -16,6 +16,14 @@ from tuner.runtime.bound_arguments import MadeObject, make_argument
 from tuner.runtime.machine import Machines
 from tuner.runtime.manifest import Manifest
 from tuner.runtime.native import Library, tensor_of_bytes
+
+
+class Runner(Protocol):
+    """Runs a program; may be called from several threads."""
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """Return what the program gives for inputs: a tensor, or a sequence of them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,7 @@ class CompiledProgram:
     """
 
     manifest: Manifest
-    machines: Machines
+    machines: Runner
     weights: tuple[np.ndarray, ...]
 
 

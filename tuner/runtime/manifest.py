@@ -16,7 +16,7 @@ import msgspec
 from tuner.runtime.bound_arguments import MAKERS, BoundArgument, MadeObject
 from tuner.runtime.call_structure import CallStructure
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of a saved program: its file, its manifest, and what its packed functions are given."""
 
 _FEATURE_NAMES = {"sse3": "pni"}

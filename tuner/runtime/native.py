@@ -83,11 +83,16 @@ def load_library(code: bytes) -> Library:
 
 def aligned_copy(array: np.ndarray) -> np.ndarray:
     """Return a contiguous copy of an array that begins where kernels want it."""
-    held = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -held.ctypes.data % ALIGNMENT
-    copy = held[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def aligned_bytes(count: int) -> np.ndarray:
+    """Return memory for so many bytes that begins where kernels want it."""
+    held = np.empty(count + ALIGNMENT, np.uint8)
+    start = -held.ctypes.data % ALIGNMENT
+    return held[start : start + count]
 
 
 def tensor_of_bytes(data: np.ndarray, shape: tuple[int, ...], dtype: str) -> Tensor:

@@ -6,12 +6,13 @@ not kept. Checked in tests/tessel/compiling/test_program.py.
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tvm
@@ -33,6 +34,9 @@ from tuner.runtime.native import aligned_copy, tensor_of_array
 from tuner.targets.resolution import code_features
 from tuner.targets.target import Target
 from tuner.tuning.partition_model import PartitionedModel
+
+HeldWeights: TypeAlias = dict[bytes, np.ndarray]
+"""Bytes of weights that programs of one model keep, by their digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ def compile_mix(
     *,
     facts: ProgramFacts,
     seed: int = 0,
+    held: HeldWeights | None = None,
 ) -> CompiledMix:
     """Return a module of partitions as a program that holds the model's weights.
 
@@ -106,6 +111,7 @@ def compile_mix(
         target: a CPU that is here.
         facts: what its table says.
         seed: of weights that no file holds.
+        held: weights of programs for other shapes; those of this one are added.
 
     Raises:
         TunerError: the target is no CPU, or the model writes buffers or its own inputs.
@@ -116,7 +122,7 @@ def compile_mix(
     calls = tuple(sorted(_packed_calls(split.module)))
     executable = build_module(split.module, target)
     libraries = libraries_of(calls, split.bound)
-    results = _result_types(split.module)
+    results = result_types(split.module)
     names = [spec.name for spec in model.inputs]
     manifest = Manifest(
         model=model.name,
@@ -137,12 +143,20 @@ def compile_mix(
         machine=platform.machine(),
         features=code_features(target),
         versions=versions_here(libraries),
-        parts=tuple(map(_row, facts.parts)),
+        parts=tuple(map(part_row, facts.parts)),
         latency_us=dict(facts.latency_us),
         max_relative_error=facts.max_relative_error,
     )
-    held = [aligned_copy(array.reshape(-1).view(np.uint8)) for array in weights]
-    return CompiledMix(assemble(manifest, library_of(executable), held), executable)
+    kept = [_held(array.reshape(-1).view(np.uint8), {} if held is None else held) for array in weights]
+    return CompiledMix(assemble(manifest, library_of(executable), kept), executable)
+
+
+def _held(data: np.ndarray, held: HeldWeights) -> np.ndarray:
+    """Return aligned memory of these bytes: what holds them already, or a copy."""
+    digest = hashlib.sha256(data.data).digest()
+    if digest not in held:
+        held[digest] = aligned_copy(data)
+    return held[digest]
 
 
 def require_compilable(model: Model, target: Target) -> None:
@@ -190,13 +204,15 @@ def _packed_calls(module: IRModule) -> set[str]:
     return {name for name in found if not name.startswith(("vm.", "runtime.", "tvm.contrib."))}
 
 
-def _result_types(module: IRModule) -> list[tuple[tuple[int, ...], str]]:
+def result_types(module: IRModule) -> list[tuple[tuple[int, ...], str]]:
+    """Return shape and type of each result of `main`."""
     kind = module["main"].ret_ty
     fields = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
     return [(tuple(int(extent) for extent in field.shape), str(field.dtype.dtype)) for field in fields]
 
 
-def _row(part: PartitionPlan) -> PartRow:
+def part_row(part: PartitionPlan) -> PartRow:
+    """Return what a manifest says of a sub-graph."""
     return PartRow(
         operators=part.operators,
         backend=part.backend,

@@ -95,9 +95,23 @@ PARTITION: Mapping[str, tuple[Rule, ...]] = {
     "--graph-level-search": (MEASURED,),
     "--coalesce": (MEASURED,),
 }
+_SEVERAL_SHAPES = Condition(
+    "several shapes of an input",
+    lambda line: (
+        isinstance(shapes := line.values["--shape"], list)
+        and len({each.partition("=")[0] for each in shapes}) < len(shapes)
+    ),
+)
 COMPILE: Mapping[str, tuple[Rule, ...]] = {
     **free("--out", "--shape", "--value"),
     **_TUNING,
+    "--pad": (
+        Rule(
+            needs=(_SEVERAL_SHAPES,),
+            why="there is no larger shape to pad to",
+            remedy="give --shape once for each shape",
+        ),
+    ),
     "--batch": BATCH,
     "--graph-level-search": (MEASURED,),
     "--coalesce": (MEASURED,),

@@ -105,7 +105,7 @@ def test_weights_are_mapped_and_stay_the_files(program_file: Path) -> None:
     program = tessel.load(program_file)
     mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(program_file) in line]
     assert mapped
-    program._compiled.weights[0][:] = 0
+    program.compiled.weights[0][:] = 0
     assert program_file.read_bytes() == before
 
 
@@ -165,7 +165,7 @@ def test_another_processor_or_version_is_refused_in_one_line(
     program_file: Path, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "other.tessel"
-    rewritten(program_file, path, lambda document: document["manifest"].update(change))
+    rewritten(program_file, path, lambda document: document["programs"][0]["manifest"].update(change))
     with pytest.raises(UnfitProgramError, match=message) as refused:
         tessel.load(path)
     assert "\n" not in str(refused.value)
@@ -174,13 +174,15 @@ def test_another_processor_or_version_is_refused_in_one_line(
 def test_another_format_and_unknown_keys_are_refused(program_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "other.tessel"
     rewritten(program_file, path, lambda document: document.update(schema_version=99))
-    with pytest.raises(UnfitProgramError, match="is of format 99, and this version reads 1"):
+    with pytest.raises(UnfitProgramError, match="is of format 99, and this version reads 2"):
         tessel.load(path)
-    rewritten(program_file, path, lambda document: document["manifest"].update(code="import os"))
+    rewritten(
+        program_file, path, lambda document: document["programs"][0]["manifest"].update(code="import os")
+    )
     with pytest.raises(UnfitProgramError, match="unknown field `code`"):
         tessel.load(path)
     maker = {"type": "object", "maker": "os.system", "constants": ["true"], "tensors": []}
-    rewritten(program_file, path, lambda document: document["manifest"].update(bound=[maker]))
+    rewritten(program_file, path, lambda document: document["programs"][0]["manifest"].update(bound=[maker]))
     with pytest.raises(UnfitProgramError, match=r"packed by 'os.system', which no run time"):
         tessel.load(path)
 
@@ -203,7 +205,7 @@ def test_a_program_of_a_backend_of_ones_own_cannot_be_saved(tmp_path: Path) -> N
     program = saved(tmp_path, "tvm")[0]
     foreign = replace(program.manifest, calls=("own.softmax",))
     with pytest.raises(ValueError, match=r"calls 'own.softmax', which no run time provides"):
-        write_program(type(program._compiled)(foreign, program._compiled.machines, ()), b"", tmp_path / "x")
+        write_program([type(program.compiled)(foreign, program.compiled.machines, ())], [b""], tmp_path / "x")
 
 
 def test_without_a_compiler_a_program_runs_and_is_not_saved(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("tvm")
 
@@ -13,11 +14,12 @@ from tuner.backends.registry import backends_for
 from tuner.frontend import load_model
 from tuner.graph.dataflow import DataflowGraph
 from tuner.lowering.backend_specs import gather_specs
+from tuner.lowering.workload_of import workload_of
 from tuner.measuring.measurer import Measurer
 from tuner.partition.find_partition import find_candidates
 from tuner.plan import Figure
 from tuner.pricing.measured import workload_of_candidate
-from tuner.pricing.rules import price_by_rules
+from tuner.pricing.rules import SHARES, _share_of, price_by_rules
 from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm
@@ -39,6 +41,15 @@ def test_a_known_program_costs_what_it_took_and_others_what_their_rule_says(tmp_
         assert isinstance(known, Figure)
         assert (known.source, known.latency_us) == ("measured", record.measurement.latency_us)
         assert measurer.new_measurements == 1
+
+
+def test_a_built_in_backend_has_its_speed_on_its_own_kernels_alone() -> None:
+    module = load_model("resnet").module
+    whole = workload_of(module["main"], module=module)
+    assert _share_of("nhwc", whole)[0] == pytest.approx(SHARES["nhwc"][0], rel=0.05)
+    others = tuple(replace(each, name="nn.conv1d") for each in whole.operators)
+    assert _share_of("nhwc", replace(whole, operators=others))[0] == pytest.approx(SHARES["tvm"][0])
+    assert _share_of("onnxruntime", whole) == SHARES["onnxruntime"]
 
 
 def measurer_request(graph: DataflowGraph, candidate: object, workload: object) -> object:

@@ -48,15 +48,28 @@ def _clip(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) ->
 
 def _pad(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
     x, widths, value, axes = [*inputs, None, None, None][:4]
-    if said.get("mode", b"constant") != b"constant" or axes is not None or "float" not in _dtype(x):
-        return None
     pads = said.get("pads") if widths is None else constant(widths)
     number = said.get("value", 0.0) if value is None else constant(value)
-    if pads is None or number is None or min(pads) < 0:
+    listed = range(len(_extents(x))) if axes is None else constant(axes)
+    if pads is None or number is None or listed is None or min(pads, default=0) < 0:
         return None
-    before, after = np.split(np.asarray(pads), 2)
-    pairs = zip(before.tolist(), after.tolist(), strict=True)
-    return relax.op.nn.pad(x, list(itertools.chain(*pairs)), "constant", float(number))
+    pairs = [(0, 0)] * len(_extents(x))
+    for axis, *pair in zip(listed, *np.split(np.asarray(pads), 2), strict=True):
+        pairs[int(axis)] = (int(pair[0]), int(pair[1]))
+    mode = said.get("mode", b"constant").decode()
+    if mode == "constant":
+        flat = list(itertools.chain(*pairs))
+        return relax.op.nn.pad(x, flat, "constant", float(number)) if "float" in _dtype(x) else None
+    return _repeated(x, pairs, mode)
+
+
+def _repeated(x: Any, pairs: Sequence[tuple[int, int]], mode: str) -> Any:
+    """Return a tensor padded with its own elements: they are looked up, axis by axis."""
+    for axis, (extent, pair) in enumerate(zip(_extents(x), pairs, strict=True)):
+        if any(pair):
+            places = np.pad(np.arange(extent), pair, mode)  # type: ignore[call-overload]  # ONNX's names are NumPy's
+            x = relax.op.take(x, relax.const(places, "int64"), axis)
+    return x
 
 
 def _tile(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:

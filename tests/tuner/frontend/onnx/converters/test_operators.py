@@ -35,8 +35,9 @@ CASES: Mapping[str, tuple[str, Sequence[str], Mapping[str, np.ndarray], Mapping[
         ["widths"],
         {"widths": np.array([0, 1, 2, 0, 2, 1])},
         {"mode": "reflect"},
-        {"call_tir"},
+        {"take"},
     ),
+    "edges repeated": ("Pad", ["widths"], {"widths": WIDTHS}, {"mode": "edge"}, {"take"}),
     "what is kept of an axis": (
         "Compress",
         ["kept"],
