@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import difflib
 import re
+from typing import NamedTuple
 
 import msgspec
 
+from cost_model.gpu.typed.sheets import find_sheet as find_typed_sheet
 from tessel.errors import UsageError
 
 SUSTAINED = 0.92
@@ -63,17 +65,24 @@ class GpuSheet(msgspec.Struct, frozen=True, kw_only=True):
     measured: bool
 
 
+class _Shares(NamedTuple):
+    """Of the peak that kernels reach: products in bf16 and fp8, attention, collectives over fast links."""
+
+    products: float
+    fp8: float
+    attention: float
+    fast: float
+    sustained: float = SUSTAINED
+    measured: bool = True
+
+
 def _sheet(
     name: str,
     peaks: tuple[float, float],
     memory: tuple[float, float],
     links: tuple[int, float, float],
-    shares: tuple[float, float, float, float],
-    *,
-    sustained: float = SUSTAINED,
-    measured: bool = True,
+    shares: _Shares,
 ) -> GpuSheet:
-    product_share, fp8_share, attention_share, fast_share = shares
     return GpuSheet(
         name=name,
         tflops=peaks[0],
@@ -83,59 +92,66 @@ def _sheet(
         domain=links[0],
         fast_gb_s=links[1],
         network_gb_s=links[2],
-        product_share=product_share,
-        fp8_share=fp8_share,
-        attention_share=attention_share,
-        fast_share=fast_share,
-        sustained=sustained,
-        measured=measured,
+        product_share=shares.products,
+        fp8_share=shares.fp8,
+        attention_share=shares.attention,
+        fast_share=shares.fast,
+        sustained=shares.sustained,
+        measured=shares.measured,
     )
 
+
+def _nvidia(
+    name: str,
+    memory_gib: float,
+    network: tuple[int, float],
+    shares: _Shares,
+    *,
+    like: str | None = None,
+) -> GpuSheet:
+    """Return a sheet with the peaks and fast links of `cost_model.gpu.typed.sheets`, or of a device alike.
+
+    Args:
+        name: as `--gpu` takes it.
+        memory_gib: as the driver reports it.
+        network: devices joined by fast links, and 10⁹ bytes a second between such domains.
+        shares: that kernels reach.
+        like: the device whose peaks and links it has, where no kernels of its own were measured.
+    """
+    found = find_typed_sheet(like or name)
+    domain, network_gb_s = network
+    return _sheet(
+        name,
+        (found.device.tensor_tflops, found.tflops_fp8),
+        (found.device.bandwidth_gb_s, memory_gib),
+        (domain, found.link_gb_s, network_gb_s),
+        shares,
+    )
+
+
+_BLACKWELL = _Shares(0.69, 0.62, 0.61, 0.68, BLACKWELL_SUSTAINED)
+_GRACE_BLACKWELL = _BLACKWELL._replace(fast=0.63)
 
 # A rack of 72 joined devices is used as 64, so that degrees that are powers of two stay within it.
 GPU_SHEETS = {
     sheet.name: sheet
     for sheet in (
-        _sheet("a100", (312, 0), (2039, 79.2), (8, 300, 25), (0.91, 0.0, 0.55, 0.70)),
-        _sheet("h100", (989, 1979), (3352, 79.6), (8, 450, 50), (0.78, 0.58, 0.63, 0.75)),
-        _sheet("h200", (989, 1979), (4800, 140.4), (8, 450, 50), (0.75, 0.58, 0.62, 0.75)),
+        _nvidia("a100", 79.2, (8, 25), _Shares(0.91, 0.0, 0.55, 0.70)),
+        _nvidia("h100", 79.6, (8, 50), _Shares(0.78, 0.58, 0.63, 0.75)),
+        _nvidia("h200", 140.4, (8, 50), _Shares(0.75, 0.58, 0.62, 0.75)),
+        _nvidia("b200", 179.0, (8, 50), _BLACKWELL),
+        _nvidia("gb200", 185.0, (64, 50), _GRACE_BLACKWELL),
+        _nvidia("b300", 268.6, (8, 100), _BLACKWELL._replace(measured=False), like="b200"),
+        _nvidia("gb300", 277.0, (64, 100), _GRACE_BLACKWELL._replace(measured=False), like="gb200"),
+        _nvidia("l40s", 45.0, (8, 25), _Shares(0.62, 0.50, 0.50, 0.50)),
+        _nvidia("rtx pro 6000", 95.6, (8, 50), _Shares(0.80, 0.72, 0.55, 0.36)),
         _sheet(
-            "b200",
-            (2250, 4500),
-            (8000, 179.0),
-            (8, 900, 50),
-            (0.69, 0.62, 0.61, 0.68),
-            sustained=BLACKWELL_SUSTAINED,
+            "mi300x",
+            (1307, 2615),
+            (5300, 191.7),
+            (8, 448, 50),
+            _Shares(0.55, 0.45, 0.40, 0.70, measured=False),
         ),
-        _sheet(
-            "gb200",
-            (2450, 4900),
-            (8000, 185.0),
-            (64, 900, 50),
-            (0.69, 0.62, 0.61, 0.63),
-            sustained=BLACKWELL_SUSTAINED,
-        ),
-        _sheet(
-            "b300",
-            (2250, 4500),
-            (8000, 268.6),
-            (8, 900, 100),
-            (0.69, 0.62, 0.61, 0.68),
-            sustained=BLACKWELL_SUSTAINED,
-            measured=False,
-        ),
-        _sheet(
-            "gb300",
-            (2450, 4900),
-            (8000, 277.0),
-            (64, 900, 100),
-            (0.69, 0.62, 0.61, 0.63),
-            sustained=BLACKWELL_SUSTAINED,
-            measured=False,
-        ),
-        _sheet("l40s", (362, 733), (864, 45.0), (8, 32, 25), (0.62, 0.50, 0.50, 0.50)),
-        _sheet("rtx pro 6000", (503, 1007), (1792, 95.6), (8, 64, 50), (0.80, 0.72, 0.55, 0.36)),
-        _sheet("mi300x", (1307, 2615), (5300, 191.7), (8, 448, 50), (0.55, 0.45, 0.40, 0.70), measured=False),
     )
 }
 """By name. Source of peaks, memory and links: data sheets of NVIDIA and AMD."""

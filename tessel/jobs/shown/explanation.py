@@ -76,7 +76,7 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
     )
     proof = "proven optimal" if result.optimal else f"gap {format_gap(result.gap)}"
     out.line(
-        f"proven        {proof}: of all layouts, cuts and orders allowed, none takes less than "
+        f"bound         {proof}: of all layouts, cuts and orders allowed, none takes less than "
         f"{_ms(result.lower_bound_us)} ms"
     )
     if result.job.sharding != "none":
