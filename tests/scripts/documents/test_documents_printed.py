@@ -215,7 +215,6 @@ def test_the_main_job_writes_and_prints_what_it_promises(tessel: Run, tmp_path: 
     text, _, _ = tessel(*tune, "--time-limit", "1s").stdout.partition("written:")
     assert "0 new measurements" in text
     assert "ratio to 1F1B" in text
-    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_interrupted_search_leaves_with_130_and_no_file(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from scripts.terminal.console import print_table
 from tessel.jobs.shown.formatting import format_numbers
 from tessel.progress import bars, messages
 from tessel.progress.bars import describe_rest
+from tessel.progress.text_table import text_table
 
 
 @pytest.mark.parametrize(
@@ -79,22 +83,33 @@ def test_a_number_a_device_stays_readable() -> None:
     assert format_numbers(range(1, 65)) == "1 to 64"
 
 
-def test_names_stay_in_tables_with_wide_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table("", ["schedule", "makespan", "peak"], [["early-recompute-1f1b", "12", "9" * 85]])
-    lines = capsys.readouterr().out.splitlines()
+def on_a_terminal(*table: Any, **options: Any) -> list[str]:
+    """Return the lines of a table on a terminal of a hundred columns."""
+    found = io.StringIO()
+    Console(file=found, width=100).print(text_table(*table, **options))
+    return found.getvalue().splitlines()
+
+
+def test_names_stay_in_tables_with_wide_figures() -> None:
+    lines = on_a_terminal("", ["schedule", "makespan", "peak"], [["early-recompute-1f1b", "12", "9" * 85]])
     assert lines[0].startswith("schedule")
     assert max(map(len, lines)) <= 100
     assert "".join(line[:8] for line in lines[1:]).strip() == "early-recompute-1f1b"
 
 
-def test_long_text_is_folded_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_text_is_folded_on_a_terminal_and_whole_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     others = [f"backend{number}" for number in range(30)]
-    rows = [["matmul", "12.0 us", "; ".join(others), "rule"]]
-    print_table("", ["operators", "latency", "others", "rule"], rows, folded=("others", "rule"))
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 100
-    assert all(other in out for other in others)
-    assert "rule" in out.splitlines()[1]
+    columns, rows = (
+        ["operators", "latency", "others", "rule"],
+        [["matmul", "12.0 us", "; ".join(others), "rule"]],
+    )
+    lines = on_a_terminal("", columns, rows, folded=("others", "rule"))
+    assert max(map(len, lines)) <= 100
+    assert all(other in "\n".join(lines) for other in others)
+    assert "rule" in lines[1]
+    print_table("", columns, rows, folded=("others", "rule"))
+    _, row = capsys.readouterr().out.splitlines()
+    assert rows[0][2] in row
 
 
 def test_tracked_items_are_those_given() -> None:
