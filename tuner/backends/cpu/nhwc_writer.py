@@ -279,7 +279,7 @@ class _Writer:
 
     def _direct(self, chain: Chain, bias_shape: tuple[int, ...] | None) -> Expression:
         """Return the call of a direct convolution's kernel, which makes joined data as it reads it."""
-        data, shape = chain.call.args[0], self._direct_shape(chain)
+        data, shape = chain.call.args[0], self._direct_shape(chain).laid_down
         joined = self.joined.get(data) if shape.sees_one_line and data not in self.last else None
         kernel = direct.convolution_kernel(
             shape,
@@ -291,9 +291,12 @@ class _Writer:
         if joined is not None:
             sources = [*joined.parts, *joined.scales]
         else:
-            sources = [self._channels_first(data) if shape.is_planar else self._channels_last(data)]
-        operands = self._weights_and_bias(chain, direct.weights_kernel(shape), shape.packed_shape)
-        return self._called(kernel, [*sources, *operands], chain)
+            source = self._channels_first(data) if shape.is_planar else self._channels_last(data)
+            sources = [self._shaped(source, shape.data_in_memory)]
+        operands = self._weights_and_bias(
+            chain, direct.weights_kernel(shape), shape.packed_shape, window=shape.window
+        )
+        return self._called(kernel, [*sources, *operands], chain, shape=shape.result)
 
     def _block(self, chains: Sequence[Chain]) -> Expression:
         """Return the call of the kernel that computes convolutions row by row, as `find_blocks` found."""
@@ -339,23 +342,52 @@ class _Writer:
             registers=self.registers,
         )
 
+    def _shaped(self, expression: Expression, shape: Sequence[int]) -> Expression:
+        """Return a tensor in a shape of as many elements in the same order."""
+        if shape_of(expression) == tuple(shape):
+            return expression
+        return self.builder.emit(relax.op.reshape(expression, tuple(shape)))
+
     def _weights_and_bias(
-        self, chain: Chain, pack: PrimFunc, packed_shape: Sequence[int]
+        self,
+        chain: Chain,
+        pack: PrimFunc,
+        packed_shape: Sequence[int],
+        *,
+        window: tuple[int, int] | None = None,
     ) -> list[Expression]:
-        """Return a convolution's packed weights, and its bias where it has one."""
+        """Return a convolution's packed weights, laid to a window if given, and its bias where it has one."""
         name = self.builder.add_func(as_finished(pack), "pack_weights")
         weights = self._channels_first(chain.call.args[1])
+        if window is not None:
+            weights = self._shaped(weights, (*shape_of(weights)[:2], *window))
         packed = relax.call_tir(name, [weights], relax.TensorType(tuple(packed_shape), "float32"))
         bias = [] if chain.bias is None else [self._channels_first(chain.bias)]
         return [self.builder.emit(packed), *bias]
 
-    def _called(self, kernel: PrimFunc, operands: Sequence[Expression], chain: Chain) -> Expression:
-        """Return the result of a kernel that ends with a chain, whose other tensor it adds."""
-        other = [] if chain.other is None else [self._channels_last(chain.other)]
+    def _called(
+        self,
+        kernel: PrimFunc,
+        operands: Sequence[Expression],
+        chain: Chain,
+        *,
+        shape: tuple[int, ...] | None = None,
+    ) -> Expression:
+        """Return the result of a kernel that ends with a chain, whose other tensor it adds.
+
+        Args:
+            kernel: of the convolution.
+            operands: before that tensor.
+            chain: whose result it is.
+            shape: in which the kernel has the result; None for that which it has with channels last.
+        """
         batch, filters, height, width = shape_of(chain.last)
-        result = relax.TensorType((batch, height, width, filters), "float32")
+        last = (batch, height, width, filters)
+        shape = shape or last
+        other = [] if chain.other is None else [self._shaped(self._channels_last(chain.other), shape)]
         name = self.builder.add_func(as_finished(kernel), "convolution")
-        return self.builder.emit(relax.call_tir(name, [*operands, *other], result))
+        result = relax.TensorType(shape, "float32")
+        return self._shaped(self.builder.emit(relax.call_tir(name, [*operands, *other], result)), last)
 
     def _is_last(self, expression: Expression) -> bool:
         return expression in self.last or expression in self.joined

@@ -64,6 +64,19 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
         [(2, 12, 9, 11), (16, 12, 3, 3), (1, 16, 1, 1)],
         lambda x, w, b: op.nn.relu(op.add(op.nn.conv2d(x, w, strides=2, padding=1), b)),
     ),
+    "images of one column, with a sum": (
+        [(2, 16, 11, 1), (32, 16, 5, 1), (1, 32, 1, 1), (32, 32, 1, 1)],
+        lambda x, w, b, v: op.nn.relu(
+            op.add(
+                op.add(op.nn.conv2d(x, w, padding=(2, 0)), b),
+                op.nn.conv2d(op.nn.conv2d(x, w, padding=(2, 0)), v),
+            )
+        ),
+    ),
+    "images of one column and three channels, without padding": (
+        [(1, 3, 20, 1), (24, 3, 4, 1)],
+        lambda x, w: op.nn.conv2d(x, w, strides=(2, 1)),
+    ),
     "three channels, a wide window, and a pool": (
         [(1, 3, 20, 20), (12, 3, 7, 7)],
         lambda x, w: op.nn.max_pool2d(op.nn.conv2d(x, w, strides=2, padding=3), (3, 3), (2, 2), (1, 1)),

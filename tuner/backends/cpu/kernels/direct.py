@@ -146,6 +146,24 @@ class DirectShape:
         return is_pixelwise and not self.is_planar
 
     @property
+    def laid_down(self) -> DirectShape:
+        """The same convolution over images of one row, where they have one column: memory holds both alike.
+
+        Tiles are of pixels in a row, so that a column would fill each with one.
+        """
+        batch, height, width, channels = self.data
+        is_column = width == 1 < height and self.window[1] == 1 and self.padding[1] == 0
+        if not is_column or self.sees_one_line:
+            return self
+        return replace(
+            self,
+            data=(batch, width, height, channels),
+            window=self.window[::-1],
+            strides=self.strides[::-1],
+            padding=self.padding[::-1],
+        )
+
+    @property
     def lines(self) -> tuple[int, int]:
         """Lines of results that are cut into tiles, and pixels of each; 1 x 1 windows see one line."""
         batch, rows, columns, _ = self.result
