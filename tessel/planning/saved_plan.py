@@ -166,6 +166,7 @@ def load_saved_plan(path: str | os.PathLike[str]) -> SavedPlan:
     """
     try:
         plan = msgspec.json.decode(read_document(path), type=SavedPlan)
+        _refuse_nearest(plan, path)
         check_schedule(plan.schedule)
         _check(plan)
         plan = _recomputed(plan)
@@ -176,6 +177,22 @@ def load_saved_plan(path: str | os.PathLike[str]) -> SavedPlan:
             f"{Path(path)} is no plan of layers: {shown(error)}; make one with `tessel plan --save`"
         ) from error
     return plan
+
+
+def _refuse_nearest(plan: SavedPlan, path: str | os.PathLike[str]) -> None:
+    """Refuse the nearest plan to one that fits, whose devices have no memory left for activations.
+
+    Raises:
+        DocumentError: it is one.
+    """
+    if plan.schedule.memory is None or min(plan.schedule.memory, default=0) >= 0:
+        return
+    device = plan.schedule.memory.index(min(plan.schedule.memory))
+    names, lacking = plan.device_names[device], -plan.schedule.memory[device] / 2**30
+    raise DocumentError(
+        f"{Path(path)} is a plan that does not fit: without activations, devices {names} lack "
+        f"{lacking:.2f} GiB; plan with more memory, more devices or sharding"
+    )
 
 
 def _check(plan: SavedPlan) -> None:

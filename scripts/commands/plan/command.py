@@ -63,7 +63,7 @@ def plan(
             console.print_sections(found.explain())
             if options.save is None:
                 messages.note("add --save plan.json to keep it, for tessel draw, compare and export")
-            else:
+            elif found.fits:
                 console.print_line(f"\nto train with it: tessel export {options.save} --to torchtitan")
     if not found.fits:
         messages.note(found.shortfall)

@@ -117,6 +117,11 @@ def test_what_does_not_fit_says_so(tmp_path: Path) -> None:
     assert not nearest.fits
     assert "GiB" in nearest.shortfall
     assert "DOES NOT FIT" in str(nearest.explain())
+    nearest.save(tmp_path / "nearest.json")
+    with pytest.raises(
+        DocumentError, match=r"does not fit: without activations, devices \d lack .*more memory"
+    ):
+        tessel.load_plan(tmp_path / "nearest.json")
 
 
 def test_sizes_and_speeds_are_numbers_too() -> None:
