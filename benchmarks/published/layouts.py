@@ -140,7 +140,7 @@ def simulate(run: PublishedRun, sheet: GpuSheet, price: KernelPrice | None = Non
 def cluster_of(devices: int, sheet: GpuSheet) -> Cluster:
     """Return so many of a GPU, without a limit of memory: a published run did fit."""
     network = Link(bytes_per_s=sheet.network_gb_s * 0.85e9, latency_us=10.0)
-    fast = Link(bytes_per_s=sheet.fast_gb_s * sheet.fast_share * 1e9, latency_us=10.0)
+    fast = Link(bytes_per_s=sheet.fast_gb_s * sheet.shares.fast * 1e9, latency_us=10.0)
     return Cluster(
         devices=devices, hop=network, collective=network, devices_per_node=sheet.domain, intra_node=fast
     )

@@ -29,6 +29,26 @@ BLACKWELL_SUSTAINED = 0.71
 those measured alone 0.69."""
 
 
+class Shares(NamedTuple):
+    """What kernels reach, of what a data sheet says.
+
+    Attributes:
+        products: of the peak, large products in bf16.
+        fp8: the same in fp8.
+        attention: of the peak in bf16, the forward of attention.
+        fast: of fast links, collectives.
+        sustained: of those shares, what is left in training, where power limits clocks.
+        measured: whether these are of kernels on this device.
+    """
+
+    products: float
+    fp8: float
+    attention: float
+    fast: float
+    sustained: float = SUSTAINED
+    measured: bool = True
+
+
 class GpuSheet(msgspec.Struct, frozen=True, kw_only=True):
     """What a GPU and its usual node can do.
 
@@ -41,12 +61,7 @@ class GpuSheet(msgspec.Struct, frozen=True, kw_only=True):
         domain: devices joined by fast links.
         fast_gb_s: of those links, in one direction, a device.
         network_gb_s: of the network between domains, in one direction, a device.
-        product_share: of the peak that large products in bf16 reach.
-        fp8_share: the same in fp8.
-        attention_share: that the forward of attention reaches, of the peak in bf16.
-        fast_share: of fast links that collectives reach.
-        sustained: of those shares, what is left in training, where power limits clocks.
-        measured: whether these shares are of kernels on this device.
+        shares: that kernels reach.
     """
 
     name: str
@@ -57,55 +72,14 @@ class GpuSheet(msgspec.Struct, frozen=True, kw_only=True):
     domain: int
     fast_gb_s: float
     network_gb_s: float
-    product_share: float
-    fp8_share: float
-    attention_share: float
-    fast_share: float
-    sustained: float
-    measured: bool
-
-
-class _Shares(NamedTuple):
-    """Of the peak that kernels reach: products in bf16 and fp8, attention, collectives over fast links."""
-
-    products: float
-    fp8: float
-    attention: float
-    fast: float
-    sustained: float = SUSTAINED
-    measured: bool = True
-
-
-def _sheet(
-    name: str,
-    peaks: tuple[float, float],
-    memory: tuple[float, float],
-    links: tuple[int, float, float],
-    shares: _Shares,
-) -> GpuSheet:
-    return GpuSheet(
-        name=name,
-        tflops=peaks[0],
-        fp8_tflops=peaks[1],
-        hbm_gb_s=memory[0],
-        memory_gib=memory[1],
-        domain=links[0],
-        fast_gb_s=links[1],
-        network_gb_s=links[2],
-        product_share=shares.products,
-        fp8_share=shares.fp8,
-        attention_share=shares.attention,
-        fast_share=shares.fast,
-        sustained=shares.sustained,
-        measured=shares.measured,
-    )
+    shares: Shares
 
 
 def _nvidia(
     name: str,
     memory_gib: float,
     network: tuple[int, float],
-    shares: _Shares,
+    shares: Shares,
     *,
     like: str | None = None,
 ) -> GpuSheet:
@@ -120,37 +94,45 @@ def _nvidia(
     """
     found = find_typed_sheet(like or name)
     domain, network_gb_s = network
-    return _sheet(
-        name,
-        (found.device.tensor_tflops, found.tflops_fp8),
-        (found.device.bandwidth_gb_s, memory_gib),
-        (domain, found.link_gb_s, network_gb_s),
-        shares,
+    return GpuSheet(
+        name=name,
+        tflops=found.device.tensor_tflops,
+        fp8_tflops=found.tflops_fp8,
+        hbm_gb_s=found.device.bandwidth_gb_s,
+        memory_gib=memory_gib,
+        domain=domain,
+        fast_gb_s=found.link_gb_s,
+        network_gb_s=network_gb_s,
+        shares=shares,
     )
 
 
-_BLACKWELL = _Shares(0.69, 0.62, 0.61, 0.68, BLACKWELL_SUSTAINED)
+_BLACKWELL = Shares(0.69, 0.62, 0.61, 0.68, BLACKWELL_SUSTAINED)
 _GRACE_BLACKWELL = _BLACKWELL._replace(fast=0.63)
 
 # A rack of 72 joined devices is used as 64, so that degrees that are powers of two stay within it.
 GPU_SHEETS = {
     sheet.name: sheet
     for sheet in (
-        _nvidia("a100", 79.2, (8, 25), _Shares(0.91, 0.0, 0.55, 0.70)),
-        _nvidia("h100", 79.6, (8, 50), _Shares(0.78, 0.58, 0.63, 0.75)),
-        _nvidia("h200", 140.4, (8, 50), _Shares(0.75, 0.58, 0.62, 0.75)),
+        _nvidia("a100", 79.2, (8, 25), Shares(0.91, 0.0, 0.55, 0.70)),
+        _nvidia("h100", 79.6, (8, 50), Shares(0.78, 0.58, 0.63, 0.75)),
+        _nvidia("h200", 140.4, (8, 50), Shares(0.75, 0.58, 0.62, 0.75)),
         _nvidia("b200", 179.0, (8, 50), _BLACKWELL),
         _nvidia("gb200", 185.0, (64, 50), _GRACE_BLACKWELL),
         _nvidia("b300", 268.6, (8, 100), _BLACKWELL._replace(measured=False), like="b200"),
         _nvidia("gb300", 277.0, (64, 100), _GRACE_BLACKWELL._replace(measured=False), like="gb200"),
-        _nvidia("l40s", 45.0, (8, 25), _Shares(0.62, 0.50, 0.50, 0.50)),
-        _nvidia("rtx pro 6000", 95.6, (8, 50), _Shares(0.80, 0.72, 0.55, 0.36)),
-        _sheet(
-            "mi300x",
-            (1307, 2615),
-            (5300, 191.7),
-            (8, 448, 50),
-            _Shares(0.55, 0.45, 0.40, 0.70, measured=False),
+        _nvidia("l40s", 45.0, (8, 25), Shares(0.62, 0.50, 0.50, 0.50)),
+        _nvidia("rtx pro 6000", 95.6, (8, 50), Shares(0.80, 0.72, 0.55, 0.36)),
+        GpuSheet(
+            name="mi300x",
+            tflops=1307,
+            fp8_tflops=2615,
+            hbm_gb_s=5300,
+            memory_gib=191.7,
+            domain=8,
+            fast_gb_s=448,
+            network_gb_s=50,
+            shares=Shares(0.55, 0.45, 0.40, 0.70, measured=False),
         ),
     )
 }

@@ -77,12 +77,14 @@ class Roofline:
         """Return the operations a second that a kernel reaches."""
         if isinstance(kernel, Product):
             share = self.efficiency or (
-                self.sheet.fp8_share if self.dtype == "fp8" else self.sheet.product_share
+                self.sheet.shares.fp8 if self.dtype == "fp8" else self.sheet.shares.products
             )
             if self.efficiency is None:
-                share *= self.sheet.sustained
+                share *= self.sheet.shares.sustained
             return self.peak_flops * share * (GROUPED_SHARE if kernel.groups > 1 else 1.0)
-        share = self.sheet.attention_share * self.sheet.sustained  # attention and scans stay in 16 bits
+        share = (
+            self.sheet.shares.attention * self.sheet.shares.sustained
+        )  # attention and scans stay in 16 bits
         if isinstance(kernel, AttentionCore) and kernel.is_backward:
             share *= BACKWARD_SHARE
         return 1e12 * self.sheet.tflops * share
@@ -113,7 +115,7 @@ class Roofline:
     @property
     def _fast_rate(self) -> float:
         """Bytes a microsecond over fast links."""
-        return self.sheet.fast_gb_s * self.sheet.fast_share * 1e3
+        return self.sheet.fast_gb_s * self.sheet.shares.fast * 1e3
 
     @property
     def _network_rate(self) -> float:

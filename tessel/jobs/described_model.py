@@ -115,7 +115,9 @@ def describe_prediction(model: Architecture, recipe: Recipe, sheet: GpuSheet, op
     elif options.mfu is not None:
         how = f"{options.mfu:.0%} of the peak"
     else:
-        share = sheet.sustained * (sheet.fp8_share if recipe.dtype == "fp8" else sheet.product_share)
+        share = sheet.shares.sustained * (
+            sheet.shares.fp8 if recipe.dtype == "fp8" else sheet.shares.products
+        )
         how = f"a roofline with products at {options.efficiency or share:.0%} of the peak"
     experts = f", experts' fullest device at {recipe.imbalance:g} of the mean" if model.experts else ""
     return (

@@ -219,7 +219,7 @@ class PlanOptions(ConfigOptions):
             hop = hop if self.link else _link(sheet.network_gb_s * 1e9, self.hop_us)
             memory = memory or int(sheet.memory_gib * 2**30)
             node_devices = node_devices or sheet.domain
-            node_link = node_link or sheet.fast_gb_s * sheet.fast_share * 1e9
+            node_link = node_link or sheet.fast_gb_s * sheet.shares.fast * 1e9
         return Cluster(
             devices=self.devices,
             hop=hop,

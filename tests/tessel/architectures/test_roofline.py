@@ -92,8 +92,13 @@ def test_an_unknown_gpu_is_refused_with_the_choices() -> None:
 
 def test_sheets_are_within_what_is_physical() -> None:
     for sheet in GPU_SHEETS.values():
-        for share in (sheet.product_share, sheet.attention_share, sheet.fast_share, sheet.sustained):
+        for share in (
+            sheet.shares.products,
+            sheet.shares.attention,
+            sheet.shares.fast,
+            sheet.shares.sustained,
+        ):
             assert 0 < share <= 1
-        assert 0 <= sheet.fp8_share <= 1
-        assert (sheet.fp8_share > 0) == (sheet.fp8_tflops > 0)
+        assert 0 <= sheet.shares.fp8 <= 1
+        assert (sheet.shares.fp8 > 0) == (sheet.fp8_tflops > 0)
         assert sheet.fast_gb_s >= sheet.network_gb_s
