@@ -68,7 +68,7 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
     )
     order = "in an order of ours" if best.order == "searched" else f"in the order of {best.order}"
     out.line(f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, {order}")
-    after_us = max(0.0, estimate.step_us - estimate.pipeline_us - estimate.update_us)
+    after_us = round(max(0.0, estimate.step_us - estimate.pipeline_us - estimate.update_us), 3)
     out.line(
         f"step          {_ms(estimate.step_us)} ms = {_ms(estimate.pipeline_us)} pipeline + "
         f"{_ms(estimate.update_us)} optimizer + {_ms(after_us)} synchronisation "
