@@ -175,6 +175,8 @@ class _ServerClaims:
 
     def close(self) -> None:
         with self._lock:
+            for key in self._held:  # the server may notice only later that a connection was closed
+                self._ask("pg_advisory_unlock", key)
             self._held.clear()
             if self._connection is not None:
                 self._connection.invalidate()  # given back to the pool, it would keep its locks

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.harness.processes import has_ended_by_id
 from tests.records.postgres_server import find_binaries
 
 ROOT = Path(__file__).parents[2]
@@ -39,16 +39,8 @@ def test_sigterm_takes_the_database_down_with_the_benchmark() -> None:
         assert len(folders) == 2
         assert all(each.exists() for each in folders)
         pid = int((folders[1] / "data/postmaster.pid").read_text().splitlines()[0])
-        assert _is_alive(pid)
+        assert not has_ended_by_id(pid)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 128 + signal.SIGTERM
     assert not any(each.exists() for each in folders)
-    assert not _is_alive(pid)
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether a process still runs; where nothing reaps orphans, one that ended stays as a zombie."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert has_ended_by_id(pid)

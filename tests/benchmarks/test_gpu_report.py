@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 pytest.importorskip("torch")
@@ -34,6 +33,7 @@ from benchmarks.gpu_report.timing import time_in_turn
 from records.files.exchange import read_records
 from tessel.profiles import load_profile
 from tests.harness.local_fleet import wait_until
+from tests.harness.processes import has_ended_by_id
 from tuner.errors import TunerError
 
 pytestmark = [pytest.mark.torch, pytest.mark.tvm]
@@ -175,15 +175,7 @@ def test_what_a_step_has_started_ends_with_it(tmp_path: Path) -> None:
     found = run_steps(["hangs"], tmp_path, command=lambda name: hangs, budget_s=9, say=lambda line: None)
     assert "ended after 3 s" in found["hangs"]["failure"]
     started = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not _is_alive(started))
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether a process still runs; where nothing reaps orphans, one that ended stays as a zombie."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    wait_until(lambda: has_ended_by_id(started))
 
 
 def test_clocks_temperatures_and_who_runs_what_stand_beside_timings() -> None:

@@ -8,6 +8,7 @@ import sys
 import psutil
 
 from tests.harness.local_fleet import wait_until
+from tests.harness.processes import has_ended
 
 CHILD = (
     "import sys, time; from tuner.parent_watch import end_with_parent; "
@@ -26,7 +27,7 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
-    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, timeout_s=60)
+    wait_until(lambda: has_ended(child))
 
 
 def test_a_child_whose_parent_had_gone_before_ends_at_once() -> None:

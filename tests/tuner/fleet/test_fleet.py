@@ -234,7 +234,7 @@ def test_its_status_counts_what_was_measured(fleet: LocalFleet, store: RecordSto
     before = measured()
     with measurer(fleet, store) as measuring:
         measuring.measure_many([request("tvm", width=width, check=False) for width in range(100, 106)])
-    wait_until(lambda: measured() >= before + 6, timeout_s=20)
+    wait_until(lambda: measured() >= before + 6)
     status = fleet_status(fleet.address)
     assert [machine.num_threads for machine in status.machines] == [1, 1]
     assert all({"tvm", "blas"} <= set(machine.backends) for machine in status.machines)

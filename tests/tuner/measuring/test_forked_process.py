@@ -15,6 +15,7 @@ from tvm import relax
 
 from records import Status
 from tests.harness.local_fleet import wait_until
+from tests.harness.processes import has_ended
 from tests.samples.partition_samples import partition_module
 from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
@@ -69,7 +70,7 @@ def test_crashes_and_hangs_fail_alone_and_the_next_worker_is_there_at_once(serve
         assert isinstance(process.ask(build("tvm"), 60), Done)
         assert process.num_starts == 3
         assert time.monotonic() - started[1] < 30
-    wait_until(lambda: not children(server), timeout_s=10)
+    wait_until(lambda: not children(server))
 
 
 def test_a_killed_client_takes_its_hanging_worker_along(server: ForkServer) -> None:
@@ -87,17 +88,17 @@ def test_a_killed_client_takes_its_hanging_worker_along(server: ForkServer) -> N
     forked.send_signal(signal.SIGSTOP)  # it cannot see that anybody is gone
     process.kill()
     process.wait()
-    wait_until(lambda: not forked.is_running(), timeout_s=10)
+    wait_until(lambda: has_ended(forked))
 
 
 def test_a_server_that_is_gone_costs_a_slow_start(server: ForkServer) -> None:
     other = ForkServer(worker_environment(1), with_torch=False)
     forked = ForkedProcess(other.path)
-    pid = children(other)[0].pid
+    (child,) = children(other)
     path = other.path
     os.kill(other._process.pid, signal.SIGKILL)
     assert forked.wait(10) == -signal.SIGKILL
-    wait_until(lambda: not psutil.pid_exists(pid), timeout_s=10)
+    wait_until(lambda: has_ended(child))
     other.close()
     with worker(path) as process:
         assert isinstance(process.ask(build("tvm"), 60), Done)
