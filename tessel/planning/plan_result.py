@@ -9,6 +9,7 @@ from tessel.planning.costs.training_step import StepEstimate, TrainingStep
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout, layout_of_layers
 from tessel.schedule import Schedule
+from tessel.search.batches.assignment import Assignment
 from tessel.search.budget import StoppedBy
 
 SEARCHED = "searched"
@@ -25,7 +26,9 @@ class PlannedStep:
         step: what the order was searched for.
         estimate: time and memory.
         lower_bound_us: no order of this layout is faster.
-        schedule: the order and its times; None for the steps that a plan is only compared with.
+        schedule: the order and its times, of the slowest replica where they differ; None for the steps that a
+            plan is only compared with.
+        shared: where micro-batches differ, which replica runs which, and how; else None.
     """
 
     layout: Layout
@@ -34,6 +37,7 @@ class PlannedStep:
     estimate: StepEstimate
     lower_bound_us: float
     schedule: Schedule | None = None
+    shared: Assignment | None = None
 
     def of_layers(self, bounds: Sequence[int]) -> PlannedStep:
         """Return the same whose cuts count layers, given where the groups begin that they count here."""

@@ -24,7 +24,7 @@ from tessel.errors import ScheduleError
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.batches.assignment_bound import assignment_bound
-from tessel.search.batches.balancers import in_turns, largest_differencing, longest_first
+from tessel.batches.balancers import in_turns, largest_differencing, longest_first
 from tessel.search.batches.exchange import exchange
 from tessel.search.batches.find_batch_schedule import (
     find_batch_schedule,
@@ -72,6 +72,22 @@ class Assignment:
     lower_bound: int
     given: int | None
     found_by: str
+
+    @classmethod
+    def of_one(cls, schedule: Schedule) -> Assignment:
+        """Return that of a single replica."""
+        return cls(
+            replicas=(tuple(range(schedule.micro_batches)),),
+            schedules=(schedule,),
+            lower_bound=schedule.lower_bound,
+            given=None,
+            found_by=schedule.found_by,
+        )
+
+    @property
+    def slowest(self) -> Schedule:
+        """The schedule of the replica that is done last, the first of several."""
+        return max(self.schedules, key=lambda schedule: schedule.makespan)
 
     @property
     def makespan(self) -> int:
