@@ -41,9 +41,7 @@ def class_of_length(measured: Mapping[int, MicroBatchClass], length: int) -> Mic
     every = zip(*(each.spans for each in measured.values()), strict=True)
     return MicroBatchClass(
         name=str(length),
-        spans=tuple(
-            round(interpolated(dict(zip(measured, spans, strict=True)), length)) for spans in every
-        ),
+        spans=tuple(round(interpolated(dict(zip(measured, spans, strict=True)), length)) for spans in every),
         memory=_evenly(short.memory, long.memory, share),
         lags=_evenly(short.lags, long.lags, share),
     )

@@ -136,6 +136,35 @@ class PlanProgress:
     name: str
 
 
+QUANTILES = (50, 95, 99)
+"""Percentiles of a step that are listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpread:
+    """What a step takes where durations vary, in microseconds.
+
+    Attributes:
+        name: the plan, in a few words.
+        step_us: with every block at its mean.
+        mean_us: on average.
+        quantiles_us: by `QUANTILES`.
+        chosen_us: the percentile that plans are chosen by; the median where they are not.
+        greedy_us: the same percentile of a greedy runtime; None of large or divided stages.
+        static_us: of the static order, over the samples that the greedy runtime had; None likewise.
+        is_chosen: whether this is the plan.
+    """
+
+    name: str
+    step_us: float
+    mean_us: float
+    quantiles_us: tuple[float, ...]
+    chosen_us: float
+    greedy_us: float | None
+    static_us: float | None
+    is_chosen: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanResult:
     """A plan.
@@ -151,6 +180,8 @@ class PlanResult:
         counts: what was looked at.
         stopped_by: what ended the search.
         search_seconds: wall-clock time.
+        spreads: distributions of the finalists' steps, the one with the shortest step first; none where
+            durations do not vary.
     """
 
     job: Job
@@ -163,6 +194,7 @@ class PlanResult:
     counts: SearchCounts
     stopped_by: StoppedBy
     search_seconds: float
+    spreads: tuple[StepSpread, ...] = ()
 
     @property
     def gap(self) -> float:

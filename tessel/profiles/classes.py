@@ -73,7 +73,9 @@ def _combined(profiles: Sequence[Profile], times: _Combine, activations: _Combin
             next((each for each in other.tables if each.degrees == table.degrees), None) for other in profiles
         ]
         if None in same:
-            raise ScheduleError(f"{table.degrees.title} was measured of some classes alone; measure it of all")
+            raise ScheduleError(
+                f"{table.degrees.title} was measured of some classes alone; measure it of all"
+            )
         costs = zip(*(each.costs for each in same if each is not None), strict=True)
         names = (layer.name for layer in first.layers)
         combined = tuple(

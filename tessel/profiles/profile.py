@@ -423,8 +423,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         wanted = Degrees(micro_batch, tensor_parallel, context_parallel, expert_parallel)
         if self.classes:
             raise ScheduleError(
-                f"{self.name} was measured with micro-batches of {', '.join(map(str, self.classes))}, and one "
-                "kind is asked for; say how many of each there are, as `tessel plan --batch` does"
+                f"{self.name} was measured with micro-batches of {', '.join(map(str, self.classes))}, and "
+                "one kind is asked for; say how many of each there are, as `tessel plan --batch` does"
             )
         for table in self.tables:
             if table.degrees == wanted:

@@ -35,7 +35,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(?:x(\d{1,7}))?")
 _CLASS = re.compile(r"(.+?)(?:x(\d{1,7}))?")
 
 Kinds = str | Mapping[str | int, int] | Sequence[str | int]
-"""Micro-batches of a step by class of a profile: `4096x6,8192x2`, a number of each, or one after the other."""
+"""Micro-batches of a step by class of a profile: `4096x6,8192x2`, a number of each, or one by one."""
 
 
 def read_kinds(given: Kinds, profile: Profile) -> list[str | int]:

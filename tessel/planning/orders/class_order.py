@@ -62,10 +62,8 @@ def rows_timed(figures: StageFigures, data_parallel: int) -> int:
     return 5 * (1 if data_parallel == 1 else 4 * data_parallel)
 
 
-def time_classes(
-    data_parallel: int, key: OrderKey, figures: StageFigures, step_us: float
-) -> StepEstimate:
-    """Return what a step takes in the order of a rule, micro-batches shared out and sequenced the best way."""
+def time_classes(data_parallel: int, key: OrderKey, figures: StageFigures, step_us: float) -> StepEstimate:
+    """Return what a step takes in the order of a rule, micro-batches shared out the best way."""
     rows, timed = _timed_rows(rule_order(key), key, data_parallel, figures, step_us)
     chosen = [row for row, _ in _chosen(rows, timed)]
     return estimate_ends(
@@ -94,7 +92,9 @@ def assignment_in_order(rule: str, step: TrainingStep) -> Assignment:
     for row, own in _chosen(rows, timed):
         numbers = sorted(own)
         starts = np.zeros(order.num_tasks, dtype=np.int64)
-        _time_row(order, *_figures(step.figures, step.step_us), rows.classes[row], *_room(step.figures), starts)
+        _time_row(
+            order, *_figures(step.figures, step.step_us), rows.classes[row], *_room(step.figures), starts
+        )
         taken = np.array([numbers.index(each) for each in own], dtype=np.int64)
         replicas.append(tuple(numbers))
         schedules.append(

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tessel.batches.balancers import in_turns, largest_differencing, longest_first
 from tessel.batches.batch import Batch, IntArray
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.batches.assignment_bound import assignment_bound
-from tessel.batches.balancers import in_turns, largest_differencing, longest_first
 from tessel.search.batches.exchange import exchange
 from tessel.search.batches.find_batch_schedule import (
     find_batch_schedule,

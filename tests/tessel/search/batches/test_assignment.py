@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tessel.batches import Batch
+from tessel.batches.balancers import in_turns, largest_differencing, longest_first
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
 from tessel.search.batches.assignment import assign_micro_batches
 from tessel.search.batches.assignment_bound import assignment_bound
-from tessel.batches.balancers import in_turns, largest_differencing, longest_first
 from tessel.search.batches.find_batch_schedule import schedule_of_sequence
 from tessel.search.batches.replay import sequence_makespan
 from tessel.search.batches.sequences import RuleReplays, rule_sequences
