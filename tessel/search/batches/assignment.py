@@ -113,6 +113,8 @@ def assign_micro_batches(
 ) -> Assignment:
     """Return the best assignment found, never slower than the balancers' and the given one.
 
+    An interrupt ends the search and returns the best assignment so far, from the beginning on.
+
     Args:
         placement: blocks of one micro-batch, the same in all replicas.
         batch: all micro-batches, of all replicas.
@@ -147,6 +149,7 @@ def assign_micro_batches(
         searches_blocks=searches_blocks,
     )
     bound = assignment_bound(placement, batch, replicas=replicas, equal=not keep_order)
+    budget.has_answer = True  # where the budget is over, a replica runs the first order that fits
     if keep_order:
         groups, found_by = sharing.consecutive(replicas), "consecutive runs"
     else:
@@ -156,6 +159,7 @@ def assign_micro_batches(
     if given is not None and given < max(schedule.makespan for schedule in schedules):
         groups, found_by = _equal_runs(number, replicas), "as given"
         schedules = sharing.schedules(groups, bound, budget)
+    budget.is_proven = max(schedule.makespan for schedule in schedules) <= bound
     return Assignment(
         replicas=tuple(groups), schedules=schedules, lower_bound=bound, given=given, found_by=found_by
     )

@@ -48,8 +48,8 @@ class Spread:
         match = re.fullmatch(r"(lognormal|uniform):(\d*\.?\d+)", text.strip())
         if match is None or not 0 < float(match[2]) <= MAX_SPREAD[match[1]]:
             raise UsageError(
-                f"--spread {shown(text)!r} is no distribution; write lognormal:0.1 (at most 2) or uniform:0.2 (at "
-                "most 1)"
+                f"--spread {shown(text)!r} is no distribution; write lognormal:0.1 (to 2) or uniform:0.2 "
+                "(to 1)"
             )
         return cls(kind=match[1], size=float(match[2]))
 
