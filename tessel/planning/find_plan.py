@@ -24,18 +24,18 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tessel.batches.spread import Spread
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.planning.candidates.baselines import rules_on_stages, with_rules_on_stages
 from tessel.planning.candidates.problem import Problem
+from tessel.planning.candidates.robustness import chosen_by, spread_of_step
 from tessel.planning.explanation import changes_of, explain, plan_changed
 from tessel.planning.job import Job
 from tessel.planning.nothing_fits import nearest_to_fitting, why_nothing_fits
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlannedStep, PlanProgress, PlanResult, StepSpread
 from tessel.planning.plan_search import PlanSearch, counts_of, restrictions, stopped_by
-from tessel.planning.robustness import chosen_by, spread_of_step
 from tessel.profiles.profile import Profile
-from tessel.search.batches.spread import Spread
 from tessel.search.budget import LONGEST_S, SearchBudget
 
 logger = logging.getLogger(__name__)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from tessel.errors import ScheduleError
 from tessel.planning.layout import Layout, PlacementName
 from tessel.profiles.profile import Degrees
-from tessel.search.batches.spread import Spread
+
+if TYPE_CHECKING:
+    from tessel.batches.spread import Spread
 
 CustomPlacement = tuple[int, ...]
 """The device, within one pipeline, of each stage of a chain; see `tessel.planning.candidates.families`."""

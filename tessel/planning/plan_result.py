@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tessel.planning.costs.training_step import StepEstimate, TrainingStep
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout, layout_of_layers
 from tessel.schedule import Schedule
-from tessel.search.batches.assignment import Assignment
 from tessel.search.budget import StoppedBy
+
+if TYPE_CHECKING:
+    from tessel.search.batches.assignment import Assignment
 
 SEARCHED = "searched"
 """Name of an order that the search found, where no rule's is as short."""

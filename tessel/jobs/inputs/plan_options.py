@@ -28,6 +28,7 @@ from tuner.tuning.search.options import PriceName
 
 if TYPE_CHECKING:
     from tessel.batches.mixture import Mixture
+    from tessel.batches.spread import Spread
     from tessel.jobs.inputs.plan_view import PlanView
     from tessel.placement import Placement
     from tessel.planning.cluster import Cluster, Link
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from tessel.planning.options import CustomPlacement
     from tessel.planning.options import PlanOptions as Choices
     from tessel.profiles.profile import Profile
-    from tessel.search.batches.spread import Spread
     from tessel.search.budget import SearchBudget
 
 DEGREES = ("data_parallel", "pipeline", "tensor_parallel", "context_parallel", "expert_parallel")
@@ -374,7 +374,7 @@ class PlanOptions(ConfigOptions):
 
     def _spread(self) -> tuple[Spread | None, float | None]:
         """Return how durations vary, and the percentile that plans are chosen by."""
-        from tessel.search.batches.spread import Spread
+        from tessel.batches.spread import Spread
 
         if self.robust is None:
             return (None if self.spread is None else Spread.of(self.spread)), None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tessel.batches.spread import Spread
 from tessel.errors import UsageError
 from tessel.handwritten import HANDWRITTEN
 from tessel.orders import Orders, Task
 from tessel.placement import Placement
+from tessel.search.batches.greedy import greedy_starts
 from tessel.search.batches.replay import replay_of
-from tessel.search.batches.spread import Spread, greedy_starts
 from tessel.shapes import vshape
 
 POSITIONS = 5

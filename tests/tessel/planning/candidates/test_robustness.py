@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tessel
+from tessel.batches.spread import Spread
+from tessel.planning.candidates.robustness import sampled_steps
 from tessel.planning.plan_result import PlanResult
-from tessel.planning.robustness import sampled_steps
-from tessel.search.batches.spread import Spread
 
 ROWS = [
     {

@@ -1,10 +1,10 @@
 """Distribution of a planned step where durations vary: quantiles by replay, of finalists and their orders.
 
-Each sample draws a factor for every block of every micro-batch and replica (`tessel.search.batches.spread`)
+Each sample draws a factor for every block of every micro-batch and replica (`tessel.batches.spread`)
 and replays the plan's orders; replicas that run the same order draw from the same replays. Gradients are
 exchanged when the last replica has them. Hops, collectives and the optimizer take what they take. Beside the
 static order stands a greedy runtime under the same draws. Equal seeds give equal figures. Checked in
-tests/tessel/planning/test_robustness.py.
+tests/tessel/planning/candidates/test_robustness.py.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tessel.batches.spread import Spread
 from tessel.orders import device_orders
 from tessel.planning.costs.training_step import finish_us
 from tessel.planning.plan_result import QUANTILES, PlannedStep, StepSpread
 from tessel.schedule import Schedule
+from tessel.search.batches.greedy import greedy_starts
 from tessel.search.batches.replay import FloatArray, Replay, replay_of, replayed_starts
-from tessel.search.batches.spread import Spread, greedy_starts
 
 SAMPLES = 500
 """Steps that quantiles are taken over: the 95th percentile is then of 25 samples."""
