@@ -16,9 +16,7 @@ def test_it_is_written_as_it_is_read() -> None:
 @pytest.mark.parametrize(
     ("classes", "sequence"), [((1,), (0, 0)), ((1, 2), (0, 0)), ((1, 1), (0, 1)), ((1, 2), (0, 2, 1))]
 )
-def test_a_class_without_micro_batches_is_refused(
-    classes: tuple[int, ...], sequence: tuple[int, ...]
-) -> None:
+def test_a_class_alone_is_refused(classes: tuple[int, ...], sequence: tuple[int, ...]) -> None:
     with pytest.raises(ScheduleError, match="a batch"):
         Mixture(classes=classes, sequence=sequence)
 
