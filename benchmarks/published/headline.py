@@ -157,7 +157,7 @@ def main() -> None:
             f"| {step_us / 1e6:.2f} s | {max(published.memory_bytes) / 2**30:.1f} GiB "
             f"| {share(ours.as_megatron_us)} "
             f"| {share(best.estimate.step_us)} ({best.layout.placement_words}, {best.order}) "
-            f"| {share(ours.searched.lower_bound_us)} | {share(ours.open_.step_us)} "
+            f"| {share(ours.searched.lower_bound_us)} | {share(ours.open_.step_ms * 1e3)} "
             f"| {ours.open_.title} |",
             flush=True,
         )

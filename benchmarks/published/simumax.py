@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.published.layouts import PublishedRun, Simulated, simulate
 from tessel.architectures.gpu_sheets import find_sheet
-from tessel.architectures.kernels import AttentionCore, Beside, Exchange, Kernel, Moved, Product
+from tessel.architectures.kernels import AttentionCore, Beside, Exchange, Kernel, Moved, Product, Scan
 from tessel.architectures.shape import Recipe
 
 MODELS = {
@@ -53,6 +53,7 @@ class SystemPrice:
             return max(self(kernel.kernel), self(kernel.exchange))
         if isinstance(kernel, Moved):
             return self._moved_us(kernel)
+        assert not isinstance(kernel, Scan), "no state space was run"
         operation, factor = self._rate(kernel)
         flops = kernel.flops * (2 if isinstance(kernel, AttentionCore) else 1)
         return flops / (self._operations[operation]["tflops"] * factor) / 1e6
