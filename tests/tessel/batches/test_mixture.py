@@ -27,7 +27,6 @@ def test_groups_begin_with_those_given_and_hold_every_micro_batch_once() -> None
     for way in found:
         assert sorted(each for group in way for each in group) == list(range(8))
         assert {len(group) for group in way} == {2}
-    works = [
-        [sum((10, 37)[(0, 0, 1, 1, 0, 1, 0, 1)[each]] for each in group) for group in way] for way in found
-    ]
+    work = [(10, 37)[each] for each in (0, 0, 1, 1, 0, 1, 0, 1)]
+    works = [[sum(work[each] for each in group) for group in way] for way in found]
     assert min(max(own) for own in works) == 47
