@@ -20,11 +20,12 @@ import tessel
 from tessel.batches import Batch, scaled_class
 from tessel.handwritten import HANDWRITTEN
 from tessel.orders import device_orders, earliest_starts
+from tessel.placement import Placement
 from tessel.schedule import Schedule
 from tessel.search.batches.find_batch_schedule import find_batch_schedule
 from tessel.search.budget import SearchBudget, processor_clock
 from tessel.search.makespan.find_schedule import find_schedule
-from tessel.shapes import SHAPES, vshape
+from tessel.shapes import SHAPES, ShapeFunction, vshape
 from tessel.validation import check_schedule
 
 MICRO_BATCHES = 128
@@ -64,13 +65,13 @@ def pairs_of_parts() -> dict[str, Pair]:
 def pairs_of_searches() -> dict[str, Pair]:
     found: dict[str, Pair] = {}
     for name, shape in SHAPES.items():
-        placement = shape(4)
-        batch = one_class(placement, SEARCHED)
 
-        def plain(placement=placement) -> object:  # type: ignore[no-untyped-def]  # of this turn of the loop
-            return find_schedule(placement, micro_batches=SEARCHED, budget=SearchBudget(0.05))
+        def plain(shape: ShapeFunction = shape) -> object:
+            return find_schedule(shape(4), micro_batches=SEARCHED, budget=SearchBudget(0.05))
 
-        def classed(placement=placement, batch=batch) -> object:  # type: ignore[no-untyped-def]  # likewise
+        def classed(shape: ShapeFunction = shape) -> object:
+            placement = shape(4)
+            batch = one_class(placement, SEARCHED)
             return find_batch_schedule(placement, batch, budget=SearchBudget(0.05))
 
         found[f"search, {name}"] = plain, classed
@@ -90,7 +91,7 @@ def pair_of_plans() -> dict[str, Pair]:
     }
 
 
-def one_class(placement, micro_batches: int) -> Batch:  # type: ignore[no-untyped-def]  # any placement
+def one_class(placement: Placement, micro_batches: int) -> Batch:
     return Batch(classes=(scaled_class(placement, "1", 1.0),), sequence=(0,) * micro_batches)
 
 
