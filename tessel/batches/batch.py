@@ -149,7 +149,7 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             and of.memory == tuple(block.memory for block in placement.blocks)
             and of.lags == tuple(edge.lag for edge in placement.edges)
         ):
-            return placement  # whose edges are sorted already
+            return placement  # what was derived from it is known
         return msgspec.structs.replace(
             placement,
             blocks=tuple(

@@ -133,6 +133,9 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
         finalists = [own, *(each.planned(with_schedule=True) for each in others[:ALTERNATIVES])]
         finalists += [each for each in on_stages if each.order != own.order]
         own, spreads = _by_spread(finalists, pool.problem.options, pool.problem.options.spread, search.seed)
+        if own is not finalists[0]:
+            rest = (replace(each, schedule=None) for each in finalists if each is not own)
+            alternatives = tuple(each.of_layers(bounds) for each in rest)[:ALTERNATIVES]
     planned = own.of_layers(bounds)
     baselines = tuple(row.of_layers(bounds) for row in baselines)
     lower_bound_us = min(search.lower_bound_us(), planned.estimate.step_us)
