@@ -47,6 +47,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             f"{_OWN}.searches:PeriodFrontier",
             f"{_OWN}.searches:MakespanFrontier",
         ),
+        "chunk": (f"{_OWN}.chunks:Chunked",),
         "plan": (f"{_OWN}.plans:Planned",),
         "check": (f"{_OWN}.checks:Checked", f"{_OWN}.traces:TraceChecked"),
         "export": (f"{_OWN}.exported:Exported",),

@@ -1,10 +1,10 @@
 """Time of a chunk of a prompt: a law of its tokens and of those before it.
 
 A chunk of n tokens after p others takes `a + b·n + c·n·(p + n/2)` microseconds on a stage: what every launch
-takes, what grows with the tokens, and attention, in which each token attends to all before it. Over the chunks
-of a prompt the last two add up to the same, however it is cut. Left out is what attention kernels gain or lose
-by the shape of a chunk; `fit_chunk_law` says how far measured chunks are from their law. Checked in
-tests/tessel/batches/test_chunk_law.py.
+takes, what grows with the tokens, and attention, in which each token attends to all before it. Over the
+chunks of a prompt the last two add up to the same, however it is cut. Left out is what attention kernels
+gain or lose by the shape of a chunk; `fit_chunk_law` says how far measured chunks are from their law. Checked
+in tests/tessel/search/batches/test_chunks.py.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ChunkLaw(msgspec.Struct, frozen=True, kw_only=True):
         figures = (self.launch_us, self.token_us, self.pair_us)
         if not all(math.isfinite(each) and each >= 0 for each in figures) or not any(figures[1:]):
             raise ScheduleError(
-                f"chunk law {','.join(f'{each:g}' for each in figures)} is none; give three numbers of at least "
-                "0, of which the second or the third is above 0"
+                f"chunk law {','.join(f'{each:g}' for each in figures)} is none; give three numbers of at "
+                "least 0, of which the second or the third is above 0"
             )
 
     def us(self, prefix: int, tokens: int) -> float:
@@ -78,16 +78,16 @@ def fit_chunk_law(chunks: Sequence[MeasuredChunk]) -> FittedLaw:
     for each in chunks:
         if each.tokens < 1 or each.prefix < 0 or not 0 < each.time_us < math.inf:
             raise ScheduleError(
-                f"a chunk of {each.tokens} tokens after {each.prefix} takes {each.time_us:g} us; a chunk has at "
-                "least one token and takes time"
+                f"a chunk of {each.tokens} tokens after {each.prefix} takes {each.time_us:g} us; a chunk has "
+                "at least one token and takes time"
             )
     tokens, prefix, times = np.array(chunks, dtype=np.float64).reshape(-1, 3).T
     terms = np.stack([np.ones_like(tokens), tokens, tokens * (prefix + tokens / 2)], axis=1) / times[:, None]
     scale = np.maximum(np.abs(terms).max(axis=0, initial=0.0), 1e-300)
     if np.linalg.matrix_rank(terms / scale) < terms.shape[1]:
         raise ScheduleError(
-            f"{len(chunks)} measured chunks do not determine the three figures of a law; time chunks of at least "
-            "three sizes, or with other tokens before them"
+            f"{len(chunks)} measured chunks do not determine the three figures of a law; time chunks of "
+            "at least three sizes, or with other tokens before them"
         )
     figures = nnls(terms / scale, np.ones_like(times))[0] / scale
     errors = np.abs(terms @ figures - 1)

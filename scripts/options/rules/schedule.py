@@ -1,4 +1,4 @@
-"""Rules of `schedule`: shapes and placement files, and what is searched."""
+"""Rules of `schedule`: shapes and placement files, and what is searched; and of `chunk`."""
 
 from __future__ import annotations
 
@@ -161,4 +161,9 @@ SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--width": _OF_FRONTIER_PICTURES,
     "--style": _OF_FRONTIER_PICTURES,
+}
+CHUNK: Mapping[str, tuple[Rule, ...]] = {
+    **free("--devices", "--stage-factors", "--multiple", "--max-chunk", "--max-wait-us"),
+    **free("--hop-us", "--decode-us", "--times", "--save"),
+    "--law": (Rule(excludes=given("--times"), why="the table gives the law", remedy="leave one out"),),
 }

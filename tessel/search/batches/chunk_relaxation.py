@@ -1,10 +1,11 @@
 """Chunks of any length, not of whole tokens: a linear program whose answer bounds those that exist.
 
-All chunks of a number K together take `K · launch + (all tokens)`, however the prompt is cut. So their times may
-be chosen freely with that sum, and the least end of the last stage is a linear program over times and ends. More
-chunks with the same sum never take longer, as one may be empty; so the program of the most chunks with the least
-sum bounds a whole range of numbers. Ranges are halved, the lowest bound first. Limits of a chunk's tokens are
-left out; with decode steps nothing is said. Checked in tests/tessel/search/batches/test_chunks.py.
+All chunks of a number K together take `K · launch + (all tokens)`, however the prompt is cut. So their times
+may be chosen freely with that sum, and the least end of the last stage is a linear program over times and
+ends. More chunks with the same sum never take longer, as one may be empty; so the program of the most chunks
+with the least sum bounds a whole range of numbers. Ranges are halved, the lowest bound first. Limits of a
+chunk's tokens are left out; with decode steps nothing is said. Checked in
+tests/tessel/search/batches/test_chunks.py.
 
 Source: the linear program of a permutation flow shop with controllable processing times, as in Nowicki and
 Zdrzałka, "A survey of results for sequencing problems with controllable processing times" (1990).
@@ -80,7 +81,7 @@ def relaxed_bound(
 def _least_end(
     factors: Sequence[float], count: int, total_us: float, hop_us: float, longest_us: float
 ) -> tuple[float, FloatArray]:
-    """Return the least end of the last stage, and the times of the chunks; inf where they may not be so long."""
+    """Return the least end of the last stage, and the chunks' times; inf where they may not be so long."""
     stages = len(factors)
     times = np.arange(count)
     ends = count + np.arange(stages * count).reshape(stages, count)

@@ -1,12 +1,13 @@
-"""Chunks of a prompt as serving frameworks make them: all of one size, or smaller the more tokens are before them.
+"""Chunks of a prompt as serving frameworks make them: of one size, or smaller the more tokens are before.
 
 The dynamic rule looks for the size that takes as long as the first chunk did, launches left out, and goes a
 part of the way there (its smoothing); no size is less than a quarter of the first. Checked in
 tests/tessel/search/batches/test_chunks.py.
 
-Source: the dynamic rule is SGLang's, as described in "Pipeline Parallelism in SGLang: Scaling to Million-Token
-Contexts and Beyond" (LMSYS, January 2026, section 3) and run by its `ChunkSizePredictor` (1/4, rounding down
-to the page). Its first chunk is the initial size; its margin at the end of a model's context is left out.
+Source: the dynamic rule is SGLang's, as described in "Pipeline Parallelism in SGLang: Scaling to
+Million-Token Contexts and Beyond" (LMSYS, January 2026, section 3) and run by its `ChunkSizePredictor` (1/4,
+rounding down to the page). Its first chunk is the initial size; its margin at the end of a model's context is
+left out.
 """
 
 from __future__ import annotations
@@ -63,11 +64,9 @@ def _tokens_in(law: ChunkLaw, prefix: int, target_us: float) -> float:
 
 
 def sizes_to_try(most: int, multiple: int, *, number: int) -> list[int]:
-    """Return multiples up to `most`, at most so many: all, or small ones closer to each other than large ones."""
+    """Return multiples up to `most`, at most so many: all, or small ones closer together than large ones."""
     count = max(most // multiple, 1)
     if count <= number:
         return [multiple * each for each in range(1, count + 1)]
     ratio = count ** (1 / (number - 1))
     return sorted({multiple * max(round(ratio**each), 1) for each in range(number)})
-
-

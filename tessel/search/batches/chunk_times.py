@@ -116,7 +116,7 @@ def capped_chunks(prefill: PrefillArrays, cap_us: float, ends: IntArray) -> int:
 
 @compiled
 def least_cap(prefill: PrefillArrays, count: int, ends: IntArray) -> float:
-    """Return the time of the longest chunk where it is the least for so many chunks, which `ends` are; inf if none."""
+    """Return the least time of the longest of at most so many chunks, which `ends` are; inf if none are."""
     found = capped_chunks(prefill, prefill.longest_us, ends)
     if found == 0 or found > count:
         return np.inf

@@ -3,15 +3,16 @@
     equal sizes    later chunks take longer, and every stage waits for the longest
     equal times    c0 ······· c1 ······ c2 ····· c3 ····     none waits, but launches and ramps count
 
-Fewer chunks have fewer launches, more of them shorter ramps. For each number of chunks the least longest chunk
-is found exactly (`least_cap`); where all stages take equally long, no chunks of that number are better, and the
-answer is proven. Where stages differ, ends of chunks are moved, too, and a gap is left to the bound: on a path
-down one stage at a time, past all chunks, the longest one is met at least once.
+Fewer chunks have fewer launches, more of them shorter ramps. For each number of chunks the least longest
+chunk is found exactly (`least_cap`); where all stages take equally long, no chunks of that number are better,
+and the answer is proven. Where stages differ, chunks are made of a linear program's times
+(`tessel.search.batches.chunk_relaxation`), ends are moved, and a gap is left to its bound, or to that of a
+path past all chunks which goes down the stages at the longest:
 
     bound(K) = max over stages x ≤ y of  min(f_x, f_y)·(all work − longest) + (f_x + … + f_y)·longest + ramps
 
-A short prompt is cut in every way. The rules of serving frameworks are candidates, so that no answer is longer
-than theirs. Checked in tests/tessel/search/batches/test_chunks.py.
+A short prompt is cut in every way. The rules of serving frameworks are candidates, so that no answer is
+longer than theirs. Checked in tests/tessel/search/batches/test_chunks.py.
 
 Source: that the sizes of slices be searched for by their measured times is from Li et al., "TeraPipe:
 Token-Level Pipeline Parallelism for Training Large-Scale Language Models" (ICML 2021, section 3.3), where one
@@ -77,8 +78,8 @@ class Prefill:
         max_chunk: tokens of a chunk, at least a multiple; None for no limit.
         max_wait_us: that a chunk may take on any stage, as decode steps wait for it; None for no limit.
         hop_us: from a stage to the next.
-        decode_us: of a decode step on a stage of factor 1, which follows every chunk but the last; 0 for none.
-            Its requests are taken to be in as many groups as stages, so that no step waits for a token.
+        decode_us: of a decode step on a stage of factor 1, which follows every chunk but the last; 0 for
+            none. Its requests are taken to be in as many groups as stages, so that no step waits for a token.
     """
 
     prompt: int
@@ -246,7 +247,12 @@ def _classes(found: FoundChunks, placement: Placement) -> tuple[list[MicroBatchC
 
 
 def _found(
-    prefill: Prefill, ends: IntArray, time_us: float, bound: float, rules: tuple[RuleChunks, ...], found_by: str
+    prefill: Prefill,
+    ends: IntArray,
+    time_us: float,
+    bound: float,
+    rules: tuple[RuleChunks, ...],
+    found_by: str,
 ) -> FoundChunks:
     return FoundChunks(
         prefill=prefill,
@@ -342,6 +348,8 @@ class _Relaxed:
         """Add the chunks that take about so long, where they keep the limits; return the best time so far."""
         prefill, law = self._prefill, self._prefill.law
         spent = np.cumsum(np.maximum(times - law.launch_us, 0.0))
+        if spent[-1] == 0:
+            return self._best
         share = spent / spent[-1] * law.tokens_us(prefill.prompt)
         square = law.pair_us / 2
         tokens = (
@@ -382,6 +390,6 @@ def _nothing_fits(prefill: Prefill) -> InfeasibleError:
     size = min(prefill.multiple, prefill.prompt)
     takes = prefill.law.us(prefill.prompt - size, size) * max(prefill.factors)
     return InfeasibleError(
-        f"a chunk of {size} tokens at the end of {prefill.prompt} takes {takes:.0f} us on the slowest stage, and "
-        f"a decode step may wait {prefill.max_wait_us or 0:.0f}; let it wait longer, or cut smaller chunks"
+        f"a chunk of {size} tokens at the end of {prefill.prompt} takes {takes:.0f} us on the slowest stage, "
+        f"and a decode step may wait {prefill.max_wait_us or 0:.0f}; let it wait longer, or cut more"
     )
