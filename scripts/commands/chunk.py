@@ -96,7 +96,7 @@ def _print(found: FoundChunks, fitted: FittedLaw) -> None:
     law = fitted.law
     if fitted.worst_error:
         console.print_line(
-            f"law           {law.launch_us:.6g},{law.token_us:.6g},{law.pair_us:.6g}, from which measured chunks "
+            f"law           {law.launch_us:.6g},{law.token_us:.6g},{law.pair_us:.6g}; measured chunks "
             f"are {fitted.mean_error:.1%} off (worst {fitted.worst_error:.1%})"
         )
     proof = "proven optimal" if found.optimal else f"gap {found.gap:.2%}"

@@ -20,6 +20,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
+from tessel.batches.batch import IntArray
 from tessel.search.batches.replay import FloatArray
 
 MAX_BLOCKS = 4000
@@ -85,11 +86,14 @@ def _least_end(
     stages = len(factors)
     times = np.arange(count)
     ends = count + np.arange(stages * count).reshape(stages, count)
-    rows, columns, values, most = [], [], [], []
+    rows: list[IntArray] = []
+    columns: list[IntArray] = []
+    values: list[FloatArray] = []
+    most: list[FloatArray] = []
 
-    def needs(end: FloatArray, before: FloatArray | None, factor: float, wait: float) -> None:
+    def needs(end: IntArray, before: IntArray | None, factor: float, wait: float) -> None:
         """Add `before + factor · time + wait <= end`, a row a chunk; the last chunks of what is given."""
-        begin = sum(map(len, most))
+        begin = sum(len(each) for each in most)
         row = begin + np.arange(len(end))
         for column, value in ((end, -1.0), (before, 1.0), (times[len(times) - len(end) :], factor)):
             if column is not None:
@@ -104,7 +108,7 @@ def _least_end(
     variables = count * (stages + 1)
     matrix = coo_array(
         (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
-        shape=(sum(map(len, most)), variables),
+        shape=(sum(len(each) for each in most), variables),
     ).tocsr()
     cost = np.zeros(variables)
     cost[-1] = 1.0

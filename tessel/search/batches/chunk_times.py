@@ -58,7 +58,8 @@ def ends_of(chunks: Sequence[int]) -> IntArray:
 @compiled
 def chunk_us(law: FloatArray, prefix: int, tokens: int) -> float:
     """Return what a chunk takes; `ChunkLaw.us`, compiled."""
-    return law[0] + law[1] * tokens + law[2] * tokens * (prefix + tokens / 2)
+    time_us: float = law[0] + law[1] * tokens + law[2] * tokens * (prefix + tokens / 2)
+    return time_us
 
 
 @compiled
@@ -84,7 +85,8 @@ def prefill_us(prefill: PrefillArrays, ends: IntArray, count: int) -> float:
             for stage in range(stages):
                 free[stage] = max(free[stage], arrival) + prefill.factors[stage] * took
                 arrival = free[stage] + prefill.hop_us
-    return free[stages - 1]
+    end: float = free[stages - 1]
+    return end
 
 
 @compiled

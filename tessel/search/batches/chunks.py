@@ -21,7 +21,7 @@ longest slice is tried after another; the dynamic rule is SGLang's (`tessel.sear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -235,7 +235,8 @@ def _classes(found: FoundChunks, placement: Placement) -> tuple[list[MicroBatchC
         spans = tuple(max(round(factor * time_us), 1) for factor in prefill.factors)
         return MicroBatchClass(name=name, spans=spans, memory=(0,) * len(spans), lags=lags)
 
-    classes, sequence = [], []
+    classes: list[MicroBatchClass] = []
+    sequence: list[int] = []
     for chunk, (before, end) in enumerate(pairwise((0, *ends_of(found.chunks).tolist()))):
         sequence.append(len(classes))
         classes.append(named(f"{before}-{end - 1}", prefill.law.us(before, end - before)))
@@ -267,17 +268,15 @@ def _found(
 def _best_rules(prefill: Prefill, arrays: PrefillArrays) -> Iterator[RuleChunks]:
     """Yield the best of each rule that keeps the limits, over its sizes and smoothings."""
     law, prompt, multiple = prefill.law, prefill.prompt, prefill.multiple
-    makes: dict[tuple[str, float | None], Callable[[int], tuple[int, ...]]] = {
-        ("equal", None): lambda size: equal_chunks(prompt, size)
-    }
-    for smoothing in SMOOTHINGS:
-        makes["dynamic", smoothing] = lambda size, smoothing=smoothing: dynamic_chunks(  # type: ignore[misc]  # bound
-            law, prompt, initial=size, smoothing=smoothing, multiple=multiple
-        )
     best: dict[str, RuleChunks] = {}
-    for (rule, smoothing), make in makes.items():
+    for smoothing in (None, *SMOOTHINGS):
+        rule = "equal" if smoothing is None else "dynamic"
         for size in sizes_to_try(prefill.largest, multiple, number=NUM_SIZES):
-            chunks = make(size)
+            chunks = (
+                equal_chunks(prompt, size)
+                if smoothing is None
+                else dynamic_chunks(law, prompt, initial=size, smoothing=smoothing, multiple=multiple)
+            )
             ends = ends_of(chunks)
             if not keeps_chunk_limits(arrays, ends, len(ends)):
                 continue
