@@ -18,9 +18,10 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -116,7 +117,7 @@ class Program(AutogradStage):
     def of_micro_batch(self, info: TensorInfo, micro_batch: int) -> TensorInfo:
         """Return a tensor that crosses a border as long as it is in a micro-batch."""
         length = self._lengths[micro_batch]
-        return replace(info, shape=(1, length, WIDTH), num_bytes=4 * length * WIDTH)
+        return msgspec.structs.replace(info, shape=(1, length, WIDTH), num_bytes=4 * length * WIDTH)
 
 
 def draw(length: int, micro_batch: int, padded: int) -> Tensors:
