@@ -2,7 +2,7 @@
 
     python examples/unequal_lengths.py measure 2 64,64,512,128,64,384 > out/lengths.json
     tessel schedule vshape --devices 2 --batch out/lengths.json --save out/order.json
-    tessel run out/order.json --stages examples/unequal_lengths.py:stages --step 1us
+    tessel run out/order.json --stages examples/unequal_lengths.py:stages --step 0.001ms
 
 `measure` times each stage on each length, on the processor's clock, and writes the batch with spans in
 microseconds. The order of micro-batches is then searched, and run beside 1F1B with the micro-batches as they

@@ -79,7 +79,7 @@ def test_real_ranks_are_exact_in_the_order_found_and_as_given(
         *("--save", order, "--work", "0.05", "--quiet"),
     )
     found = json.loads(
-        ran("-m", "scripts", "run", order, "--stages", f"{EXAMPLE}:{stages}", "--step", "1us", "--json")
+        ran("-m", "scripts", "run", order, "--stages", f"{EXAMPLE}:{stages}", "--step", "0.001ms", "--json")
     )
     assert found["is_right"]
     assert found["checked"]["losses"] == 2 * 6
