@@ -39,9 +39,8 @@ def main() -> None:
         began = time.process_time()
         found = find_chunks(prefill)
         took = time.process_time() - began
-        equal, dynamic = (
-            next(each for each in found.rules if each.rule == rule) for rule in ("equal", "dynamic")
-        )
+        best = {each.rule: each for each in found.rules}
+        equal, dynamic = best["equal"], best["dynamic"]
         guided = min(
             prefill.time_us(
                 dynamic_chunks(
