@@ -53,9 +53,10 @@ def main() -> None:
             f"{each / found.time_us - 1:.2%}" for each in (equal.time_us, dynamic.time_us, guided)
         )
         gap = "proven" if found.optimal else f"{found.gap:.2%}"
+        seconds = found.time_us / 1e6
         print(
-            f"| {name} | {launch_us:g} | {even_at} | {len(found.chunks)} | {found.time_us / 1e6:.3f} | {gap} | "
-            f"{longer} | {took:.1f} |",
+            f"| {name} | {launch_us:g} | {even_at} | {len(found.chunks)} | {seconds:.3f} | {gap} | {longer} "
+            f"| {took:.1f} |",
             flush=True,
         )
 
