@@ -167,14 +167,16 @@ def reference(spec_json: str, num_micro_batches: int) -> tuple[dict[int, float],
         x = drawn["words"]
         for piece in pieces:
             (x,) = piece(x)
-        loss = loss_of(x, drawn["next"], sum(lengths) / len(lengths))
-        losses[micro_batch] = loss.item()
-        (loss / num_micro_batches).backward()
-    return losses, {
-        f"{number}.{name}": weight.grad.numpy()
+        losses[micro_batch] = loss_of(x, drawn["next"], sum(lengths) / len(lengths))
+    weights = {
+        f"{number}.{name}": weight
         for number, piece in enumerate(pieces)
         for name, weight in piece.named_parameters()
-        if weight.grad is not None
+    }
+    mean = torch.stack(list(losses.values())).mean()
+    gradients = torch.autograd.grad(mean, list(weights.values()))
+    return {number: loss.item() for number, loss in losses.items()}, {
+        name: gradient.numpy() for name, gradient in zip(weights, gradients, strict=True)
     }
 
 
