@@ -112,9 +112,9 @@ def _sleeping(subject: Subject, devices: Devices) -> Programs:
     from tessel.engine.run import StagePrograms
     from tessel.engine.synthetic.run import PROVIDER, sleep_spec
 
-    subject.schedule.require_equal("a run of sleeping stages")
     step_us = subject.step_us or _SLEEP_STEP_S * 1e6
-    spec = sleep_spec(subject.schedule.placement, step_us=step_us, device=devices.kind)
+    schedule = subject.schedule
+    spec = sleep_spec(schedule.placement, step_us=step_us, device=devices.kind, batch=schedule.classes)
     return Programs(
         StagePrograms(
             PROVIDER,

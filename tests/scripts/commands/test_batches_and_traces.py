@@ -49,7 +49,7 @@ def test_a_batch_is_scheduled_saved_drawn_and_refused_where_equal_ones_are_neede
     )
     assert longest == 3 * max(block["span"] for block in found["placement"]["blocks"])
     capsys.readouterr()
-    for command in ("check", "compare", "run"):
+    for command in ("check", "compare"):
         assert main([command, str(saved), "--quiet"]) == 1
         said = capsys.readouterr()
         assert "takes equal micro-batches" in said.err
