@@ -199,7 +199,8 @@ def find_chunks(prefill: Prefill) -> FoundChunks:
             moved = ends.copy()
             found.append((float(improve_chunks(arrays, moved, len(moved))), moved, "moved ends"))
     time_us, ends, found_by = min(found, key=lambda each: each[0])
-    return _found(prefill, ends, time_us, min(bound, time_us), rules, found_by)
+    is_met = abs(bound - time_us) <= SAME * time_us
+    return _found(prefill, ends, time_us, time_us if is_met else bound, rules, found_by)
 
 
 def chunk_schedule(found: FoundChunks) -> Schedule:

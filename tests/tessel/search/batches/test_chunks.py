@@ -113,6 +113,7 @@ def test_rules_of_frameworks_by_hand() -> None:
     # 16 tokens take 16 + 64; after 16 so do x = 7.4 with x + 0.5 x (16 + x / 2) = 80, after 23 5.7, after 28
     # 4.9, after 32 4.4; none is less than 16 / 4.
     assert dynamic_chunks(law, 40, initial=16, smoothing=1, multiple=1) == (16, 7, 5, 4, 4, 4)
+    assert set(dynamic_chunks(law, 120, initial=16, smoothing=1, multiple=1)[5:]) == {4}
     assert dynamic_chunks(law, 40, initial=16, smoothing=0.5, multiple=4)[:2] == (16, 8)
     assert dynamic_chunks(law, 40, initial=16, smoothing=0, multiple=4) == (16, 16, 8)
     flat = ChunkLaw(launch_us=7, token_us=1, pair_us=0)
