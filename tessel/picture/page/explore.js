@@ -45,13 +45,6 @@ function buildExplorer() {
 
 const rateOf = (steps) => data.step_ms === null ? `${+steps.toFixed(2)} steps` : formatTime(steps);
 
-const svg = (tag, attributes, ...children) => {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-};
-
 function showFrontier() {
   if (!data.variants.length) return;
   const size = sizesKnown()[byId("size-slider").valueAsNumber], { width, height, left, right, top, bottom } = FRONTIER;
