@@ -56,6 +56,16 @@ class Browser:
             " document.body?.dataset.ready ? done() : setTimeout(look, 5); })())"
         )
 
+    def visit(self, address: str) -> None:
+        """Open an address and wait until it is loaded; for pages that do not say when they are ready."""
+        self._call("Page.navigate", {"url": address})
+        loaded = "location.href !== 'about:blank' && document.readyState === 'complete'"
+        deadline = time.monotonic() + self._timeout_s
+        while not self.evaluate(loaded):
+            if time.monotonic() > deadline:
+                raise ChromiumUnusableError(f"{address} was not opened within {self._timeout_s} s")
+            time.sleep(0.01)
+
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression, of what it promises if it is a promise."""
         found = self._call(
