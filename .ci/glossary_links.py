@@ -1,4 +1,4 @@
-"""Links from the first use of each of the glossary's terms on a page to its row; hovered, they say the meaning.
+"""Links from the first use of each of the glossary's terms on a page to its row, which they say when hovered.
 
 Words that are used in their ordinary sense as well are left alone, and so is what stands in code, headings
 and links.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from fnmatch import fnmatch
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+
+from tessel.progress import manual
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("records", "cost_model", "tuner", "tessel", "scripts")
@@ -52,10 +55,33 @@ def test_a_wheel_holds_what_the_repository_does(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.whl")
     held = set(zipfile.ZipFile(path).namelist())
     assert data_files() <= held
+    pages = {f"{Path(manual.FOLDER).name}/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    assert pages == {"/".join(name.split("/")[-2:]) for name in held if name.endswith(".md")}
     modules = {
         path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")
     }
     assert modules <= held
+
+
+def test_a_message_names_a_page_that_is_there_with_and_without_a_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert manual.manual("formats.md") == "docs/formats.md"
+    named = {
+        name
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for name in re.findall(r"manual\(['\"]([\w.-]+)", path.read_text())
+    }
+    assert "profiles.md" in named
+    assert [name for name in named if not (ROOT / "docs" / name).is_file()] == []
+    monkeypatch.setattr(manual, "__file__", str(tmp_path / "site" / "tessel" / "progress" / "manual.py"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert manual.manual("formats.md") == "docs/formats.md"
+    installed = tmp_path / manual.FOLDER / "formats.md"
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    assert manual.manual("formats.md#plan") == installed.as_uri()
 
 
 def test_the_version_is_the_newest_release_of_the_changelog() -> None:
