@@ -81,7 +81,7 @@ class Recipe:
 
     @property
     def processes(self) -> int:
-        """Processes of the whole job, one a device: pipelines are replicated, and each of their ranks divided."""
+        """Processes of the whole job, one a device."""
         return self.devices * self.data_parallel * self.tensor_parallel * self.context_parallel
 
     @property

@@ -32,7 +32,7 @@ function describeVariant(variant, memory, microBatches) {
 
 function buildExplorer() {
   if (!data.variants.length) return;
-  byId("explore").hidden = false;
+  byId("explore").hidden = false; byId("limit-rest").textContent = besideWeights();
   const [limit, size] = [byId("limit-slider"), byId("size-slider")];
   limit.max = limitsKnown().length - 1; size.max = sizesKnown().length - 1;
   size.closest("label").hidden = sizesKnown().length < 2;
@@ -42,6 +42,8 @@ function buildExplorer() {
   describeVariant(first, first.memory, first.micro_batches);
   showFrontier();
 }
+
+const besideWeights = () => STATICS.some((bytes) => bytes) ? ", beside weights" : "";
 
 const rateOf = (steps) => data.step_ms === null ? `${+steps.toFixed(2)} steps` : formatTime(steps);
 
@@ -54,7 +56,7 @@ function showFrontier() {
   const path = points.map((point, k) => `${k ? `H${x(point.memory)}V` : `M${x(point.memory)} `}${y(point.makespan)}`).join("");
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Makespan against the memory limit, ${size} micro-batches` },
     svg("path", { d: `M${left} ${top}V${height - bottom}H${width - right}`, class: "axis" }), svg("path", { d: `${path}${points.length ? `H${width - right}` : ""}`, class: "curve" }),
-    svg("text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, "memory limit of a device"),
+    svg("text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, `memory limit of a device${besideWeights()}`),
     svg("text", { x: -(height - bottom) / 2, y: 12, transform: "rotate(-90)", "text-anchor": "middle" }, `makespan (${data.step_ms === null ? "steps" : "ms"})`));
   const step = Math.ceil(limits.length / 8);
   limits.forEach((memory, k) => { if (k % step === 0) drawn.append(svg("text", { x: x(memory), y: height - bottom + 14, "text-anchor": "middle" }, formatMemory(memory))); });
