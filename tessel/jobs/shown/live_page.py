@@ -12,6 +12,7 @@ address, so that it can be kept, reloaded and compared. Checked in tests/tessel/
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import threading
 import time
@@ -32,11 +33,14 @@ if TYPE_CHECKING:
     from tessel.placement import BlockKind, Placement
     from tessel.schedule import Schedule
 
-SEARCH_S = 0.5
+SEARCH_S = 0.45
 """Time of a search: with 1F1B beside it and the page, an answer takes less than a second."""
 
 FRONTIER_S = 0.25
 """Time of the searches under other limits on memory."""
+
+FRONTIER_LIMITS = 5
+"""Parts of what the schedule holds that are tried as limits, in equal steps."""
 
 MAX_FRONTIER_BLOCKS = 4_000
 """Blocks of all micro-batches up to which they are made: they are all on the page."""
@@ -121,26 +125,45 @@ class LivePage:
         return room
 
     def _variants(self, schedule: Schedule) -> tuple[PageVariant, ...]:
-        """Return the schedules of other limits on memory that are found in the time there is."""
+        """Return the schedules of tighter limits on memory, each shorter than those that need less.
+
+        A frontier would begin with its ends and halve what is between (`tessel.search.frontier`); in so short
+        a time, limits in equal steps show more.
+        """
         from tessel.picture.page import PageVariant
         from tessel.search.budget import SearchBudget
-        from tessel.search.frontier.makespan import find_makespan_frontier
+        from tessel.search.makespan.find_schedule import find_schedule
 
         if len(schedule.starts) > MAX_FRONTIER_BLOCKS:
             return ()
-        budget = SearchBudget(work_limit=None, time_limit_s=FRONTIER_S)
-        points = find_makespan_frontier(
-            schedule.placement, micro_batches=schedule.micro_batches, budget=budget
-        )
-        return tuple(
-            PageVariant(
-                memory=max(point.memory),
-                schedule=point.schedule,
-                lower_bound=point.lower_bound,
-                optimal=point.optimal,
+        peak, found = max(schedule.peak_memory), [schedule]
+        for limit in sorted({peak * part // FRONTIER_LIMITS for part in range(1, FRONTIER_LIMITS)}):
+            budget = SearchBudget(work_limit=None, time_limit_s=FRONTIER_S / FRONTIER_LIMITS)
+            memory = (limit,) * schedule.placement.devices
+            with contextlib.suppress(ScheduleError):  # nothing fits
+                found.append(
+                    find_schedule(
+                        schedule.placement,
+                        micro_batches=schedule.micro_batches,
+                        memory=memory,
+                        budget=budget,
+                    )
+                )
+        variants: list[PageVariant] = []
+        for each in sorted(found, key=lambda each: max(each.peak_memory)):
+            if variants and each.makespan >= variants[-1].schedule.makespan:
+                continue
+            limits = set(each.memory or ())
+            variants.append(
+                PageVariant(
+                    memory=max(each.peak_memory),
+                    schedule=each,
+                    # A bound under unequal limits says nothing of equal ones.
+                    lower_bound=each.lower_bound if len(limits) < 2 else 0,
+                    optimal=each.optimal and len(limits) < 2,
+                )
             )
-            for point in points
-        )
+        return tuple(variants)
 
     def _with_spans(self, query: Mapping[str, str]) -> Placement:
         """Return the placement with the durations asked for, by kind of block, in the order of the blocks."""

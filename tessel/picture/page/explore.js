@@ -21,7 +21,7 @@ function chooseVariant() {
 
 // What the sliders stand at, and what was found there.
 function describeVariant(variant, memory, microBatches) {
-  const proof = !variant ? "" : variant.optimal ? "proven optimal" : `not proven optimal, bound ${formatTime(variant.lower_bound)}`;
+  const proof = !variant ? "" : variant.optimal ? "proven optimal" : `not proven optimal${variant.lower_bound ? `, bound ${formatTime(variant.lower_bound)}` : ""}`;
   byId("variant").textContent = variant
     ? `${formatTime(variant.makespan)} (${proof}), ${rateOf(variant.makespan / microBatches)} a micro-batch.`
     : `No schedule of ${microBatches} micro-batches was found within ${formatMemory(memory)}.`;
