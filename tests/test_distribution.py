@@ -87,7 +87,7 @@ def test_a_message_names_a_page_that_is_there_with_and_without_a_clone(
 
 
 NOT_IN_A_TEST = ("apt-get ", "rm -rf /var/lib/apt/", "useradd ", "chown ")
-"""Commands of the container file that need Debian's packages or another user; their grammar is checked alone."""
+"""Commands of the container file that need Debian or another user: only their grammar is checked."""
 
 
 def container_steps() -> tuple[list[str], list[str]]:
