@@ -19,7 +19,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
-PICTURE = re.compile(r'<img [^>]*src="([^"]+)"[^>]*>')
+RAW_LINK = re.compile(r'\b(src|srcset)="(?!https?:)([^"]+)"')
+PICTURE = re.compile(r'(?:<picture>.*?)?<img [^>]*src="([^"]+)"[^>]*>(?:</picture>)?')
 MEANINGS = meanings_of((ROOT / "docs" / "glossary.md").read_text())
 
 
@@ -43,6 +44,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = resolve(name, link[1])
         return f"]({uri_of(target)}{link[2] or ''})"
 
+    markdown = RAW_LINK.sub(lambda link: f'{link[1]}="{uri_of(resolve(name, link[2]))}"', markdown)
     return LINK.sub(moved, markdown)
 
 

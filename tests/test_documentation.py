@@ -28,6 +28,7 @@ SOURCES = [
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_relative_links_lead_to_files(path: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text())
+    links += re.findall(r'\bsrc(?:set)?="([^"]+)"', path.read_text())
     missing = [link for link in links if not (path.parent / link).exists()]
     assert missing == []
 
