@@ -53,7 +53,7 @@ mutate: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict --site-dir $(OUT)/site
-	@echo "$(OUT)/site/index.html; its search needs a server: python3 -m http.server --directory $(OUT)/site"
+	@echo "$(OUT)/site/index.html"
 
 schemas: $(VENV)/.installed-test
 	$(BIN)/python .ci/write_schemas.py

@@ -100,6 +100,11 @@ _RECORDS = (
         "Read every record and report corrupted ones; exit status 1 if there are any.",
     ),
     Command(
+        "page",
+        "records.page:page",
+        "Write a page of what was measured: when, by whom, how widely it spreads, and the best by workload.",
+    ),
+    Command(
         "best",
         "records.best:best",
         "Show the fastest record of each part of a model on a target, and of the entire model.",

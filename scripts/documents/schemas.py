@@ -59,6 +59,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "records show": (f"{_OWN}.stored:PrintedRecord",),
         "records stats": ("records.database.counts:Stats",),
         "records verify": (f"{_OWN}.stored:Verified",),
+        "records page": (f"{_OWN}.stored:RecordsPage",),
         "records best": (f"{_OWN}.stored:BestFound",),
         "records export": (f"{_OWN}.stored:Exported",),
         "records import": (f"{_OWN}.stored:Imported",),

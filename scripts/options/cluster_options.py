@@ -12,6 +12,7 @@ import typer
 from scripts.options import completion
 from tessel.jobs.inputs.arguments import check_choice
 from tessel.jobs.inputs.plan_options import OPTIMIZERS
+from tessel.progress.manual import manual
 
 
 def link_option(panel: str | None = None, default: str = "") -> Any:
@@ -32,7 +33,8 @@ def optimizer_option(panel: str | None = None, default: str = "") -> Any:
     """Return the declaration of `--optimizer`, which refuses unknown names; a default is stated likewise."""
     return typer.Option(
         help=f"Optimizer, whose state is kept in memory: {', '.join(OPTIMIZERS)}; "
-        "docs/training-step.md has the bytes of each." + (f"  [default: {default}]" if default else ""),
+        f"{manual('training-step.md')} has the bytes of each."
+        + (f"  [default: {default}]" if default else ""),
         show_default=not default,
         rich_help_panel=panel,
         autocompletion=completion.one_of(*OPTIMIZERS),

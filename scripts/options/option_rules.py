@@ -58,6 +58,7 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "records list": free("--records", "--status", "--backend", "--role", "--after", "--limit"),
     "records show": free("--records"),
     "records stats": free("--records"),
+    "records page": free("--out", "--records"),
     "records verify": free("--records"),
     "records best": BEST,
     "records export": EXPORT,

@@ -80,6 +80,11 @@ class Recipe:
         return len(self.actions)
 
     @property
+    def processes(self) -> int:
+        """Processes of the whole job, one a device."""
+        return self.devices * self.data_parallel * self.tensor_parallel * self.context_parallel
+
+    @property
     def num_stages(self) -> int:
         """Stages of one pipeline."""
         return len(self.device_of_stage)

@@ -346,6 +346,14 @@ CHEAP: dict[str, Case] = {
     "records stats": Case(
         bases=("--records {folder}/records.db",), samples={"--records": "{folder}/other.db", "--json": ""}
     ),
+    "records page": Case(
+        bases=("--out {folder}/out/records.html --records {folder}/records.db",),
+        samples={
+            "--out": "{folder}/out/another.html",
+            "--records": "{folder}/other.db",
+            "--json": "",
+        },
+    ),
     "records verify": Case(
         bases=("--records {folder}/records.db",),
         samples={"--records": "{folder}/other.db", "--json": ""},

@@ -48,6 +48,7 @@ ARGUMENTS = {
     "records list": "--records {folder}/records.db --limit 2",
     "records show": "1 --records {folder}/records.db",
     "records stats": "--records {folder}/records.db",
+    "records page": "--out {folder}/records.html --records {folder}/records.db",
     "records verify": "--records {folder}/records.db",
     "records export": "{folder}/records.jsonl --records {folder}/records.db",
     "records import": "{folder}/exported.jsonl --records {folder}/new{number}.db",
@@ -84,7 +85,7 @@ OF_FLEET = {"fleet worker", "fleet server", "fleet status"}
 """Commands that need a scheduler or a tracker: tests/scripts/commands/test_fleet.py and
 tests/tuner/fleet/test_rpc_pool.py."""
 
-WRITES_A_FILE_ONLY = {"export (torchtitan)", "draw (page)", "draw (report)", "run"}
+WRITES_A_FILE_ONLY = {"export (torchtitan)", "draw (page)", "draw (report)", "run", "records page"}
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:

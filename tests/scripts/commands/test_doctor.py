@@ -109,6 +109,23 @@ def test_what_another_platform_or_an_extra_needs_is_not_required_here() -> None:
     assert not installation.is_required(Requirement("torch>=2.11; extra == 'torch'"))
 
 
+def test_what_cannot_be_installed_here_is_not_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scripts.commands.doctor._version", lambda name: None)
+    here, elsewhere = (
+        _distribution(
+            Requirement(f"nvidia-cuda-nvrtc>=13; sys_platform == '{system}' and extra == 'cuda-compile'")
+        )
+        for system in (sys.platform, "nowhere")
+    )
+    assert "cuda-compile" in here.fix
+    assert (elsewhere.status, elsewhere.fix) == ("missing", "")
+    assert "no build for this system" in elsewhere.detail
+    # No registry has this project: without a clone, its wheel is named, and extras are of what is installed.
+    monkeypatch.setattr(installation, "is_clone", lambda: False)
+    for fix in (installation.install_project(), installation.other_python()):
+        assert fix.endswith("python -m pip install tessel_tuner-*.whl")
+
+
 @pytest.mark.tvm
 def test_advice_to_an_installed_wheel_needs_no_clone(tmp_path: Path) -> None:
     site, fakes = tmp_path / "site", tmp_path / "fakes"
