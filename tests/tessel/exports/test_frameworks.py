@@ -10,13 +10,17 @@ pytest.importorskip("torch")
 
 from layer_plans import profile, saved_plan
 
-from benchmarks.frameworks.__main__ import TOLERANCE, frameworks, outcome
+from benchmarks.frameworks.__main__ import TOLERANCE, frameworks, outcomes
 from benchmarks.frameworks.plans import plans
 from benchmarks.frameworks.ranks import Trained, train
 from tessel.engine.actions import actions_from_csv, schedule_of_actions
 from tessel.exports.recipe import Recipe, recipe_of_schedule
 from tessel.exports.torchtitan import orders_csv
+from tessel.handwritten.chimera import CHIMERA
+from tessel.handwritten.gpipe import GPIPE
+from tessel.jobs.exporting import export_recipe
 from tessel.planning.layout import Layout
+from tessel.shapes import xshape
 
 pytestmark = pytest.mark.torch
 
@@ -65,6 +69,20 @@ def recipe_of(devices: tuple[int, ...], order: str) -> Recipe:
     return recipe_of_schedule(schedule_of_actions(made.schedule.placement, actions_from_csv(order)))
 
 
+def both_ways() -> dict[str, Recipe]:
+    """Pipelines in two directions, on even and odd ranks, by rules and by an order in which they overlap."""
+    halves = xshape(2, split_backward=True)
+    text = "0F1,0F0,3F0,3I0,0I1,3W0,3F1,3I1,3W1,0I0,0W0,0W1\n"
+    text += "2F0,2F1,1F1,1I1,1F0,2I0,1W1,1I0,1W0,2I1,2W1,2W0\n"
+    joint = "0F0,0F1,3F1,3B1,3F0,0B1,3B0,0B0\n2F1,1F1,1B1,2F0,2B1,1F0,2B0,1B0\n"
+    return {
+        "chimera": recipe_of_schedule(CHIMERA.build(xshape(2), micro_batches=3)),
+        "gpipe": recipe_of_schedule(GPIPE.build(xshape(2), micro_batches=2)),
+        "halves": recipe_of_schedule(schedule_of_actions(halves, actions_from_csv(text))),
+        "out of order": recipe_of_schedule(schedule_of_actions(xshape(2), actions_from_csv(joint))),
+    }
+
+
 def assert_exact(found: Trained) -> None:
     assert found.error == ""
     assert found.difference is not None
@@ -75,14 +93,17 @@ def test_torch_runs_any_order_on_any_map_of_stages(tmp_path: Path) -> None:
     for number, (name, (devices, order)) in enumerate(ORDERS.items()):
         tied = "".join(name.partition("tied")[1:])
         (tmp_path / f"{number}{tied}.csv").write_text(orders_csv(recipe_of(devices, order)))
-    assert_exact(train("torch_job", tmp_path, 2))
+    for name, recipe in both_ways().items():
+        export_recipe(recipe, "torch", tmp_path / f"{name}.csv")
+    for found in train("torch_job", sorted(tmp_path.glob("*.csv")), 2):
+        assert_exact(found)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHON.exists(), reason="`make frameworks` has installed no frameworks")
 @pytest.mark.parametrize("name", OTHERS)
 def test_frameworks_train_each_kind_of_plan_or_are_refused_it(name: str) -> None:
-    found = {plan: outcome(RELEASES[name], recipe, str(PYTHON)) for plan, recipe in PLANS.items()}
+    found = outcomes(RELEASES[name], PLANS, str(PYTHON))
     assert {plan: text for plan, text in found.items() if not text.startswith(("exact", "refused"))} == {}
     assert found["1F1B"].startswith("exact")
 
@@ -91,4 +112,5 @@ def test_frameworks_train_each_kind_of_plan_or_are_refused_it(name: str) -> None
 @pytest.mark.parametrize("name", OTHERS)
 def test_frameworks_take_the_file_of_a_plan(name: str) -> None:
     """It is parsed, its modules are those of the model, and the first steps end as in one process."""
-    assert outcome(RELEASES[name], PLANS["one micro-batch"], str(PYTHON)).startswith("exact")
+    (found,) = outcomes(RELEASES[name], {"one micro-batch": PLANS["one micro-batch"]}, str(PYTHON)).values()
+    assert found.startswith("exact")
