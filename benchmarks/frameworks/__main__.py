@@ -1,4 +1,4 @@
-"""Train exported plans in torch, torchtitan, DeepSpeed and Megatron-Core, and write which of them end as one process does.
+"""Train exported plans in other frameworks, and write which of them end as one process does.
 
     python -m benchmarks.frameworks --report benchmarks/reports/frameworks_2026-11.md
     python -m benchmarks.frameworks --newest --against benchmarks/reports/frameworks_2026-11.md
