@@ -24,11 +24,13 @@ class Trained(NamedTuple):
             failed.
         moved: furthest that training moved a weight, which says that the difference means something.
         error: last line of a rank that failed; empty if none did.
+        orders: what each rank ran in a step, where the job says it.
     """
 
     difference: float | None
     moved: float = 0.0
     error: str = ""
+    orders: tuple[tuple[str, ...], ...] = ()
 
 
 def train(
@@ -51,7 +53,11 @@ def train(
             for output in outputs
         ]
         found += [
-            Trained(max(each["difference"] for each in same), max(each["moved"] for each in same))
+            Trained(
+                max(each["difference"] for each in same),
+                max(each["moved"] for each in same),
+                orders=tuple(tuple(each.get("order", ())) for each in same),
+            )
             for same in zip(*results, strict=False)
         ]
         if len(found) < len(files):

@@ -15,6 +15,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,14 @@ class Chunk(torch.nn.Module):
         super().__init__()
         self.config, self.vp_stage, self.taken = config, number, None
         self.layers = torch.nn.ModuleList(layers)
+        self.done: dict[str, int] = {"F": 0, "B": 0}
+
+    def note(self, letter: str, order: list[str]) -> None:
+        """Add to this rank's order that a micro-batch, which they take in turn, is run."""
+        ranks = parallel_state.get_pipeline_model_parallel_world_size()
+        rank = parallel_state.get_pipeline_model_parallel_rank()
+        order.append(f"{rank + ranks * (self.vp_stage or 0)}{letter}{self.done[letter]}")
+        self.done[letter] += 1
 
     def set_input_tensor(self, tensors: Any) -> None:
         """Take what the stage before has sent; nothing in a first one."""
@@ -122,7 +131,7 @@ def _train(given: dict[str, str], steps: int) -> None:
     micro_batches = int(given["--global-batch-size"]) // (size * replicas)
     layers, whole, start = (_layers(count) for _ in range(3))
     held = _held(config, layers)
-    difference = 0.0
+    difference, order = 0.0, list[str]()
     for step in range(steps):
         tokens = torch.randint(
             VOCABULARY,
@@ -131,7 +140,7 @@ def _train(given: dict[str, str], steps: int) -> None:
         )
         own = tokens[parallel_state.get_data_parallel_rank()]
         losses = get_forward_backward_func()(
-            forward_step_func=_forward,
+            forward_step_func=partial(_forward, order),
             data_iterator=[iter(own) for _ in held] if chunks > 1 else iter(own),
             model=held if chunks > 1 else held[0],
             num_microbatches=micro_batches,
@@ -151,7 +160,12 @@ def _train(given: dict[str, str], steps: int) -> None:
     own_layers = {layer for chunk in held for layer in chunk.layers}
     pairs = [(one, other) for one, other in zip(layers, whole, strict=True) if one in own_layers]
     difference = max(difference, *(_distance(one, other) for one, other in pairs))
-    print("RESULT", json.dumps({"difference": difference, "moved": _distance(whole, start)}), flush=True)
+    result = {
+        "difference": difference,
+        "moved": _distance(whole, start),
+        "order": order[: len(order) // steps],
+    }
+    print("RESULT", json.dumps(result), flush=True)
     parallel_state.destroy_model_parallel()
 
 
@@ -167,14 +181,19 @@ def _held(config: TransformerConfig, layers: torch.nn.Sequential) -> list[Chunk]
     return chunks
 
 
-def _forward(tokens: Iterator[torch.Tensor], chunk: Chunk) -> tuple[torch.Tensor, Callable[..., Any]]:
+def _forward(
+    order: list[str], tokens: Iterator[torch.Tensor], chunk: Chunk
+) -> tuple[torch.Tensor, Callable[..., Any]]:
     own = next(tokens)
+    chunk.note("F", order)
 
     def loss(output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         found = _loss(output, own)
         return found, found.detach().clone()
 
-    return chunk(own), loss
+    output = chunk(own)
+    output.register_hook(lambda _: chunk.note("B", order))
+    return output, loss
 
 
 def _layers(count: int) -> torch.nn.Sequential:

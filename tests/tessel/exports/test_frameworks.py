@@ -15,7 +15,8 @@ from layer_plans import profile, saved_plan
 from benchmarks.frameworks.__main__ import TOLERANCE, frameworks, outcomes
 from benchmarks.frameworks.plans import plans
 from benchmarks.frameworks.ranks import Trained, train
-from tessel.engine.actions import actions_from_csv, schedule_of_actions
+from tessel.engine.actions import actions_from_csv, actions_of, schedule_of_actions
+from tessel.exports.megatron_plan import layout_of_recipe, megatron_arguments, orders_of_megatron
 from tessel.exports.recipe import Recipe, recipe_of_schedule
 from tessel.exports.torchtitan import orders_csv
 from tessel.handwritten.chimera import CHIMERA
@@ -114,6 +115,18 @@ def test_frameworks_train_each_kind_of_plan_or_are_refused_it(name: str) -> None
     found = outcomes(RELEASES[name], PLANS, python_of(name))
     assert {plan: text for plan, text in found.items() if not text.startswith(("exact", "refused"))} == {}
     assert found["1F1B"].startswith("exact")
+
+
+@pytest.mark.slow
+def test_megatron_runs_the_orders_that_its_export_simulates(tmp_path: Path) -> None:
+    plans = [PLANS[name] for name in ("1F1B", "interleaved")]
+    files = [tmp_path / f"{number}.txt" for number in range(len(plans))]
+    for file, plan in zip(files, plans, strict=True):
+        file.write_text(megatron_arguments(plan))
+    for found, plan in zip(train("megatron_job", files, 2, python=python_of("Megatron")), plans, strict=True):
+        assert_exact(found)
+        expected = actions_of(orders_of_megatron(plan, layout_of_recipe(plan))[0].schedule)
+        assert found.orders == tuple(tuple(map(str, own)) for own in expected)
 
 
 @pytest.mark.parametrize("name", OTHERS)
