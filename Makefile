@@ -58,7 +58,7 @@ docs: $(VENV)/.installed-docs
 schemas: $(VENV)/.installed-test
 	$(BIN)/python .ci/write_schemas.py
 
-# Exported plans, trained for three steps by pinned releases of the frameworks; a quarter of an hour.
+# Exported plans, trained for three steps by pinned releases of the frameworks; minutes, the installation longer.
 frameworks: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --report benchmarks/reports/frameworks_2026-11.md
 
