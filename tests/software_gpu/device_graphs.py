@@ -119,7 +119,7 @@ def test_a_saved_program_runs_in_a_process_without_tvms_package(
 def test_what_cannot_be_captured_is_launched_kernel_by_kernel(
     module: Any, program: tessel.Program, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A part that asks for more of the device's memory breaks a capture; calls go on, and a warning says why."""
+    """A part that asks for more memory breaks a capture; calls go on, and a warning says why."""
     runner = program.compiled.machines
     assert isinstance(runner, GraphRunner)
     main = runner._main

@@ -1,7 +1,7 @@
 """A compiled program on a GPU: its kernels captured once as a CUDA graph, which every call replays.
 
 A call copies its inputs to where the graph reads them, launches the graph and copies the results out, all in
-one stream. The host does nothing between kernels, waits for results that it reads itself and nothing else, and
+one stream. The host does nothing between kernels and waits for nothing but results that it reads itself, and
 only results that stay on the device are allocated. TVM's kernels and torch's are captured in one stream;
 where torch takes part, by torch, so that what its kernels allocate stays the graph's. Checked on the software
 GPU in tests/software_gpu/device_graphs.py; torch's part was not run yet.
