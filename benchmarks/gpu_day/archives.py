@@ -4,8 +4,8 @@
     python -m benchmarks.gpu_day.archives pack wheels archives       # archives/part-00.tar, part-01.tar, …
     python -m benchmarks.gpu_day.archives unpack archives wheels     # there; `make gpu-day ARCHIVES=archives`
 
-Each archive is carried by itself; one that is missing or was changed is named. Weights and inputs are drawn from
-seeds, so that there is no data to carry. Checked in tests/software_gpu/test_gpu_day.py.
+Each archive is carried by itself; one that is missing or was changed is named. Weights and inputs are drawn
+from seeds, so that there is no data to carry. Checked in tests/software_gpu/test_gpu_day.py.
 """
 
 from __future__ import annotations
