@@ -18,6 +18,7 @@ import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 MOST_BYTES = 64 << 20
 """Of one archive."""
@@ -104,7 +105,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(entry, io.BytesIO(content))
 
 
-def _read(path: Path) -> tuple[dict[str, list[str]], list[tuple[str, int, bytes]]]:
+def _read(path: Path) -> tuple[dict[str, Any], list[tuple[str, int, bytes]]]:
     """Return an archive's index, and name, offset and content of what it holds."""
     try:
         with tarfile.open(path) as archive:
