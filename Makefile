@@ -76,8 +76,10 @@ gpu-report:
 
 # The next four minutes of whole jobs on a GPU, for whoever has one for a short time; call it again to go on.
 gpu-day:
-	if [ -n "$(WHEELS)" ]; then $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(OUT)/gpu-site $(WHEELS)/*.whl; fi
-	PYTHONPATH=$(OUT)/gpu-site:. $(GPU_PYTHON) -m benchmarks.gpu_day --out $(OUT)/gpu-day
+	if [ -n "$(ARCHIVES)" ]; then $(GPU_PYTHON) -m benchmarks.gpu_day.archives unpack $(ARCHIVES) $(OUT)/gpu-wheels; fi
+	wheels="$(if $(ARCHIVES),$(OUT)/gpu-wheels,$(WHEELS))"; if [ -n "$$wheels" ] && [ ! -d $(OUT)/gpu-site ]; then \
+		$(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(OUT)/gpu-site $$wheels/*.whl; fi
+	PYTHONPATH=$(OUT)/gpu-site:.:$$PYTHONPATH $(GPU_PYTHON) -m benchmarks.gpu_day --out $(OUT)/gpu-day $(GPU_DAY)
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -119,7 +119,7 @@ def _start(command: list[str], **variables: str) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         **variables,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([variables.get("PYTHONPATH", str(ROOT)), str(ROOT), *sys.path]),
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.Popen(
