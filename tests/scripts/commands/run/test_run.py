@@ -34,7 +34,10 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_planned(ENCODER_DECODER, "decoder.0", tmp_path_factory.mktemp("plan") / "plan.json")
 
 
-@pytest.mark.parametrize(("stages", "target"), [("compiled", "cpu"), ("torch", '{"kind":"cuda"}')])
+@pytest.mark.parametrize(
+    ("stages", "target"),
+    [("compiled", "cpu"), pytest.param("torch", '{"kind":"cuda"}', marks=pytest.mark.slow)],
+)
 def test_a_plan_runs_and_its_gradients_are_exact(
     stages: str,
     target: str,
@@ -99,6 +102,7 @@ def test_weights_in_bfloat16_run_and_are_compared_within_their_own_tolerance(
     assert report["loss_error"] < LOSS_SHARE * TOLERANCES["bfloat16"]
 
 
+@pytest.mark.slow  # overheads of ranks are measured
 def test_a_schedule_alone_runs_on_stages_that_sleep_and_keeps_the_overheads(
     tessel: Callable[..., object], tmp_path: Path
 ) -> None:
