@@ -29,9 +29,7 @@ from hypothesis import HealthCheck, settings
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
-os.environ.pop(
-    "PYTHONDONTWRITEBYTECODE", None
-)  # each of hundreds of processes would compile the project anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the project
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's `&` does, and every child inherits
     signal.signal(signal.SIGINT, signal.default_int_handler)
