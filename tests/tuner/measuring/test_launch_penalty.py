@@ -33,7 +33,9 @@ def test_penalty_is_measured_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(build_timeout_s=0.001), Limits(run_timeout_s=1e-6)], ids=["build", "run"]
+    "limits",
+    [pytest.param(Limits(build_timeout_s=0.001), marks=pytest.mark.slow), Limits(run_timeout_s=1e-6)],
+    ids=["build", "run"],
 )
 def test_a_probe_that_failed_is_measured_again(limits: Limits, tmp_path: Path) -> None:
     """Nothing of a program that runs wherever anything does can be the cause."""

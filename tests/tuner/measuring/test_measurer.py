@@ -407,6 +407,7 @@ with open_store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow  # as tests/tuner/fleet/test_fleet.py does with one file and two tuners
 def test_two_processes_with_one_file_measure_everything_once(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     tuners = [

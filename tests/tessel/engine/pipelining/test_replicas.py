@@ -12,7 +12,7 @@ from shared_modules import PYTHONPATH, ROOT
 
 pytest.importorskip("torch")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]  # four processes
 
 SCRIPT = ROOT / "tests" / "harness" / "replicated_pipeline.py"
 
