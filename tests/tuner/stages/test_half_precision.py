@@ -78,9 +78,8 @@ def float16() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 @pytest.mark.parametrize(
     "built",
     [
-        bfloat16,
         autocast_encoder,
-        *(pytest.param(each, marks=pytest.mark.slow) for each in (float16, autocast)),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (bfloat16, float16, autocast)),
     ],
 )
 def test_stages_in_half_precision_give_the_gradients_of_torch(built) -> None:
