@@ -124,7 +124,7 @@ def by_rate(path: Path, *extents: int) -> str:
     return save(path, nodes, [X, value("rate", INT64, *extents)], outputs, {"asked": np.int64(16000)})
 
 
-@pytest.mark.parametrize("rate", [pytest.param(16000, marks=pytest.mark.slow), 8000])
+@pytest.mark.parametrize("rate", [16000, 8000])
 @pytest.mark.parametrize("extents", [(), (1,), ("one",)])
 def test_an_input_of_a_fixed_value_chooses_its_branch(
     rate: int, extents: tuple[int | str, ...], tmp_path: Path, run_model, assert_close
