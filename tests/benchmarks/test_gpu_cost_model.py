@@ -9,7 +9,7 @@ import pytest
 from benchmarks.gpu_cost_model.measured import compared, print_table
 from cost_model.gpu.kernel_model import GpuKernelModel
 from records.files.exchange import read_records
-from tests.harness.gpu_model import trained_gpu_model
+from tests.oracles.gpu_model import trained_gpu_model
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 

@@ -13,7 +13,7 @@ from cost_model.gpu.typed.kernels import Attention, Product
 from cost_model.gpu.typed.model import gpu_kernel_us
 from records import Operator, Tensor, Workload
 from records.workload import describe
-from tests.harness.gpu_model import trained_gpu_model
+from tests.oracles.gpu_model import trained_gpu_model
 
 ROWS, INNER, COLUMNS = 32, 64, 128
 WIDE = Tensor((ROWS, COLUMNS), "float32")

@@ -7,7 +7,7 @@ import pytest
 from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.kernel_model import GpuKernelModel
 from cost_model.gpu.programs import predict_programs
-from tests.harness.gpu_model import trained_gpu_model
+from tests.oracles.gpu_model import trained_gpu_model
 from tuner.errors import TunerError, UnpriceableError
 from tuner.frontend import load_model
 from tuner.partition.candidate import FREE

@@ -5,7 +5,7 @@ import pytest
 from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.kernel_model import GpuKernelModel
 from tessel.profiles.tuned_plan import profile_of_stages
-from tests.harness.gpu_model import trained_gpu_model
+from tests.oracles.gpu_model import trained_gpu_model
 from tuner.errors import UnpriceableError
 from tuner.frontend import load_model
 from tuner.stages import cut_between, layers_of
