@@ -29,7 +29,7 @@ Run = Callable[..., Any]
 ARGUMENTS = {
     "schedule": "vshape --devices 2 --micro-batches 2",
     "schedule (period)": "vshape --devices 2 --period-only",
-    "schedule (frontier)": "vshape --devices 2 --frontier --time-limit 1s",
+    "schedule (frontier)": "vshape --devices 2 --frontier --work 0.2",
     "schedule (file)": "vshape --devices 2 --micro-batches 2 --save {folder}/saved.json",
     "chunk": "4096 --devices 2 --law 100,10,0.01 --multiple 512",
     "compare": "{folder}/schedule.json --schedules 1f1b",
@@ -69,7 +69,7 @@ SLOW = {
     "partition": SMALL,
     "compile": "mlp:tiny --threads 1 --backends tvm --records {folder}/measured.db --out {folder}/mlp.tessel",
     "stages": f"{SMALL} --devices 2",
-    "tune": f"{SMALL} --devices 2 --micro-batches 2 --time-limit 1s --out {{folder}}/tuned",
+    "tune": f"{SMALL} --devices 2 --micro-batches 2 --work 0.2 --out {{folder}}/tuned",
     "records best": "mlp:tiny --threads 1 --records {folder}/measured.db",
     "language collect": "--records {folder}/measured.db --out {folder}/draft --kernels dense:4x8x8 "
     "--random 2 --rounds 0",

@@ -115,10 +115,19 @@ def test_what_needs_one_says_which_and_how_to_get_it(tmp_path: Path, command: st
     ("command", "extra", "left_out"),
     [
         ("run {folder}/plan.json", "torch", "torch"),
-        ("language train --out {folder}/model", "torch", "torch"),
         ("fleet status tcp://localhost:9", "fleet", "distributed,dask"),
-        ("fleet worker tcp://localhost:9", "fleet", "distributed,dask"),
-        ("partition mlp --fleet tcp://localhost:9 --records {folder}/new.db", "fleet", "distributed,dask"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("language train --out {folder}/model", "torch", "torch"),
+                ("fleet worker tcp://localhost:9", "fleet", "distributed,dask"),
+                (
+                    "partition mlp --fleet tcp://localhost:9 --records {folder}/new.db",
+                    "fleet",
+                    "distributed,dask",
+                ),
+            )
+        ),
     ],
 )
 def test_what_needs_an_extra_says_which(tmp_path: Path, command: str, extra: str, left_out: str) -> None:

@@ -81,6 +81,7 @@ def test_doctor_finds_the_device_and_no_torch_for_it(command: Command) -> None:
     assert findings["gpu by torch"]["status"] == "missing"
 
 
+@pytest.mark.slow
 def test_a_network_is_partitioned_and_its_records_say_where(measured: Callable[..., Any]) -> None:
     first = measured("partition", "mlp:tiny")
     assert first["max_relative_error"] < 1e-5

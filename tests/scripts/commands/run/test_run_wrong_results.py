@@ -156,10 +156,7 @@ NON_FINITE = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in ("right", "gradient") else [pytest.mark.slow])
-        for name in NON_FINITE
-    ],
+    [pytest.param(name, marks=[] if name == "right" else [pytest.mark.slow]) for name in NON_FINITE],
 )
 def test_what_is_not_finite_is_wrong_without_a_reference(
     name: str, tessel: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
