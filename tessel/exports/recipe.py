@@ -274,6 +274,12 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         ScheduleError: its stages are no chain with each stage on one device.
     """
     layout = plan.layout
+    if len(plan.schedules) > 1:
+        raise ScheduleError(
+            f"the plan of {plan.profile.name} gives each of {len(plan.schedules)} replicas an order and "
+            "micro-batches of its own, and frameworks are told one order; plan with --data-parallel 1, or "
+            "read the plan's file"
+        )
     devices, copies = chain_devices(plan.schedule)
     cuts = layout.cuts * copies
     return Recipe(

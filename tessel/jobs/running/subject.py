@@ -45,6 +45,7 @@ def subject_of_plan(plan: PlanView, options: RunOptions) -> Subject:
     """
     if options.step is not None:
         raise UsageError("--step is for schedules; the steps of a plan have a length")
+    plan.schedule.require_equal("a real run")
     tuned = plan.tuned
     name = plan.title if plan.planned is None else plan.planned.profile.name
     name = name if tuned is None else tuned.model

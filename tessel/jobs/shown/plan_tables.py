@@ -31,7 +31,7 @@ def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
         "### The order against hand-written ones, on the same stages\n",
         comparison_table(comparison),
         "### Stages\n",
-        markdown_table(STAGE_COLUMNS, stage_rows(plan.profile, plan.layout)),
+        markdown_table(STAGE_COLUMNS, stage_rows(plan.mean_profile, plan.layout)),
     ]
     return "\n".join(parts)
 
@@ -42,7 +42,9 @@ def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
 
     return (
         PageTable(
-            title="Stages, per micro-batch", columns=STAGE_COLUMNS, rows=stage_rows(plan.profile, plan.layout)
+            title="Stages, per micro-batch",
+            columns=STAGE_COLUMNS,
+            rows=stage_rows(plan.mean_profile, plan.layout),
         ),
         PageTable(
             title=f"Training step ({plan.proof}) against hand-written ways, each with its own best degrees "
@@ -97,4 +99,22 @@ def baseline_rows(plan: SavedPlan) -> tuple[tuple[str, ...], ...]:
     for baseline in plan.baselines:
         step = "-" if baseline.step_ms is None else f"{baseline.step_ms:.4g}"
         rows.append((baseline.name, step, "yes" if baseline.fits else "no"))
+    return tuple(rows)
+
+
+REPLICA_COLUMNS = ("replica", "pipeline (ms)", "micro-batches, in the order in which they begin")
+
+MAX_REPLICAS = 16
+"""Replicas that are listed one by one."""
+
+
+def replica_rows(plan: SavedPlan) -> tuple[tuple[str, ...], ...]:
+    """Return a row for each replica where micro-batches differ: when it is done, and what it runs."""
+    rows = []
+    for replica, schedule in enumerate(plan.schedules[:MAX_REPLICAS]):
+        classes = schedule.classes
+        assert classes is not None, "micro-batches differ"
+        begun = dict.fromkeys(start.micro_batch for start in schedule.starts)
+        names = [classes.names[each] for each in begun]
+        rows.append((str(replica), f"{schedule.makespan * plan.step_us / 1e3:.4g}", " ".join(names)))
     return tuple(rows)
