@@ -39,11 +39,6 @@ from tessel.jobs.shown.pictures import FORMATS as PICTURE_FORMATS
 FORMATS = (
     "csv",
     "json",
-    "sailor",
-    "aceso",
-    "metis",
-    "pipedream",
-    "neusight",
     "plan",
     "saved-plan",
     "stages",
@@ -201,10 +196,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             autocompletion=completion.one_of(*FORMATS),
             callback=_check_format,
         ),
-    ] = None
-    entry: Annotated[
-        str | None,
-        typer.Option(help="Which profile of a file that holds several: MODEL/GPU."),
     ] = None
     num_layers: Annotated[
         int | None,

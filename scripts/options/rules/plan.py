@@ -119,7 +119,6 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--no-recompute": (),
     "--joint-backward": (),
     "--format": (_PROFILE_ALONE, _READ_ALONE),
-    "--entry": (_PROFILE_ALONE, _READ_ALONE),
     "--num-layers": (_PROFILE_ALONE, _READ_ALONE),
     "--work": (),
     "--time-limit": (),

@@ -100,7 +100,6 @@ class PlanOptions(ConfigOptions):
         no_recompute: whether all activations are kept.
         joint_backward: whether backwards are not split into halves.
         format: of the profile; detected if None.
-        entry: which profile of a file that holds several.
         num_layers: of the model, where the profile repeats one block.
         batch: samples of a micro-batch of a model of the zoo.
         shape: of a model's inputs, by name.
@@ -146,7 +145,6 @@ class PlanOptions(ConfigOptions):
     no_recompute: bool = False
     joint_backward: bool = False
     format: str | None = None
-    entry: str | None = None
     num_layers: int | None = None
     batch: int = 1
     shape: Mapping[str, tuple[int, ...]] | None = None
