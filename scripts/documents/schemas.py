@@ -27,7 +27,6 @@ FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gpu-kernel-model": ("cost_model.gpu.kernel_model:GpuManifest",),
         "typed-kernel-model": ("cost_model.gpu.typed.model:TypedManifest",),
         "stage-model": ("cost_model.stage_model:StageManifest",),
-        "draft-model": ("cost_model.draft.draft_model:Manifest",),
         "language-model": ("cost_model.language.model_files:Manifest",),
     }
 )

@@ -9,7 +9,6 @@ from scripts.options.rules.rule import Condition, Rule, free, given
 LANGUAGE_COLLECT: Mapping[str, tuple[Rule, ...]] = {
     **free(
         "--records",
-        "--out",
         "--target",
         "--threads",
         "--kernels",
