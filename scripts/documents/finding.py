@@ -1,4 +1,4 @@
-"""One thing that `tessel doctor` looked at; plain data, so that `--help` need not import more."""
+"""Document of `tessel doctor`."""
 
 from __future__ import annotations
 
@@ -14,3 +14,10 @@ class Finding:
     status: Literal["ok", "missing", "warning", "broken"]
     detail: str
     fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What was looked at, the required parts first."""
+
+    findings: tuple[Finding, ...]

@@ -48,7 +48,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         "plan": (f"{_OWN}.plans:Planned",),
         "check": (f"{_OWN}.checks:Checked", f"{_OWN}.traces:TraceChecked"),
-        "export": (f"{_OWN}.exported:Exported",),
+        "export": (f"{_OWN}.schedules:Exported",),
         "compare": (f"{_OWN}.schedules:Compared",),
         "draw": (f"{_OWN}.schedules:Drawn",),
         "run": (f"{_OWN}.runs:RunDone", f"{_OWN}.runs:OrdersWritten"),
@@ -80,7 +80,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "language evaluate": (f"{_OWN}.language_models:Evaluated",),
         "targets": (f"{_OWN}.machines:TargetsListed", f"{_OWN}.machines:ModelCompiled"),
         "backends": (f"{_OWN}.machines:BackendsListed",),
-        "doctor": (f"{_OWN}.examined:Examined",),
+        "doctor": (f"{_OWN}.finding:Examined",),
     }
 )
 """The types of what each command prints with `--json`."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scripts.options.rules.check import CHECK
-from scripts.options.rules.draw_and_run import DRAW, RUN
-from scripts.options.rules.export import PLAN_EXPORT
+from scripts.options.rules.draw_and_run import DRAW, PLAN_EXPORT, RUN
 from scripts.options.rules.language import (
     LANGUAGE_COLLECT,
     LANGUAGE_EVALUATE,

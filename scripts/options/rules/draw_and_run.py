@@ -1,4 +1,4 @@
-"""Rules of `draw` and `run`."""
+"""Rules of `draw`, `run` and `export`."""
 
 from __future__ import annotations
 
@@ -87,4 +87,19 @@ RUN: Mapping[str, tuple[Rule, ...]] = {
             why="only their weights and inputs are drawn at random",
         ),
     ),
+}
+
+PLAN_EXPORT: Mapping[str, tuple[Rule, ...]] = {
+    **free("--to", "--out"),
+    "--roles": (
+        Rule(
+            needs=(valued("--to", "torchtitan", "megatron", "primus"),),
+            why="other frameworks are told no roles",
+        ),
+        Rule(excludes=given("--keep-names"), why="the rows' names stay what they are"),
+    ),
+    "--keep-names": (
+        Rule(needs=(valued("--to", "torchtitan"),), why="other frameworks are told no modules by name"),
+    ),
+    "--version": (Rule(needs=(valued("--to", "torchtitan"),), why="other frameworks have one kind of file"),),
 }
