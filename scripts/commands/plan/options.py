@@ -50,18 +50,6 @@ FORMATS = (
 tests/scripts/commands/test_plan.py holds them against the real ones."""
 
 
-def _check_runtime(text: str) -> str:
-    return check_choice("--runtime", text, RUNTIMES)
-
-
-def _check_sharding(text: str | None) -> str | None:
-    return None if text is None else check_choice("--sharding", text, SHARDINGS)
-
-
-def _check_offload(text: str) -> str:
-    return check_choice("--offload", text, OFFLOADS)
-
-
 def _check_format(text: str | None) -> str | None:
     return None if text is None else check_choice("--format", text, FORMATS)
 
@@ -108,7 +96,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
         typer.Option(
             help="Runtime: `overlapped`, transfers overlap computation; `deepspeed`, they block it.",
             autocompletion=completion.one_of(*RUNTIMES),
-            callback=_check_runtime,
         ),
     ] = "overlapped"
     sharding: Annotated[
@@ -119,7 +106,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             "[default: none, or optimizer with --gpu]",
             show_default=False,
             autocompletion=completion.one_of(*SHARDINGS),
-            callback=_check_sharding,
         ),
     ] = None
     offload: Annotated[
@@ -128,7 +114,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             help="What lies in the hosts' memory: `none`; `optimizer`, its state, which each update fetches "
             "and returns over --host-link; `auto`, whichever is faster.",
             autocompletion=completion.one_of(*OFFLOADS),
-            callback=_check_offload,
         ),
     ] = "none"
     host_link: Annotated[
