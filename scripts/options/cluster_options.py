@@ -28,7 +28,7 @@ def hop_us_option(panel: str | None = None) -> Any:
 
 
 def optimizer_option(panel: str | None = None, default: str = "") -> Any:
-    """Return the declaration of `--optimizer`; the job refuses unknown names. A default is stated likewise."""
+    """Return the declaration of `--optimizer`; the job refuses unknown names."""
     return typer.Option(
         help=f"Optimizer, whose state is kept in memory: {', '.join(OPTIMIZERS)}; "
         "docs/training-step.md has the bytes of each." + (f"  [default: {default}]" if default else ""),
