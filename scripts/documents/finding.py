@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -16,8 +18,7 @@ class Finding:
     fix: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examined:
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """What was looked at, the required parts first."""
 
     findings: tuple[Finding, ...]
