@@ -2,5 +2,5 @@
 
     python -m benchmarks.profile_readers FILE --out profile.csv     # then: tessel plan profile.csv …
 
-`load` is what reports compare planners on. Checked in tests/benchmarks/test_profile_readers.py.
+`load` is what reports compare planners on. Checked in tests/benchmarks/profile_readers/test_readers.py.
 """

@@ -3,7 +3,7 @@
 Files that lie beside and differ in degree and batch size alone belong to the same profile. What the format
 does not say is assumed, and noted: a backward takes twice as long as its forward; a layer saves what it holds
 beyond weights, gradients and Adam's two moments, each as large as the weights. The optimizer's time is shared
-out by weights. Checked in tests/benchmarks/test_profile_readers.py.
+out by weights. Checked in tests/benchmarks/profile_readers/test_readers.py.
 
 Source: Metis (Um et al., USENIX ATC 2024), github.com/SamsungLabs/Metis, README.
 """

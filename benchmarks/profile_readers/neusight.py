@@ -6,7 +6,7 @@ nothing; with them, the forward of GPT-3 2.7B on an H100 comes out 5.6 % above t
 0.6 %. Bytes are derived from shapes: weights of linear and normalization modules and of plain parameters as
 they are, of token embeddings as the head's (which shares them in these models); every output with a backward
 is saved.
-Checked in tests/benchmarks/test_profile_readers.py.
+Checked in tests/benchmarks/profile_readers/test_readers.py.
 
 Source: NeuSight (Lee et al., ASPLOS 2025), github.com/sitar-lab/NeuSight, scripts/asplos/label.
 """

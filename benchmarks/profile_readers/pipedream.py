@@ -7,7 +7,7 @@ Times are milliseconds and sizes bytes, of one micro-batch, whose number of samp
 order is the topological one that takes the lowest number first; `boundary_bytes` behind a node counts every
 output that is still needed after it. What a node hands on is taken for what it saves. Input nodes cost
 nothing, as in PipeDream's optimizer: their time is the loading of data.
-Checked in tests/benchmarks/test_profile_readers.py.
+Checked in tests/benchmarks/profile_readers/test_readers.py.
 
 Source: PipeDream (Narayanan et al., SOSP 2019), github.com/msr-fiddle/pipedream, graph/graph.py.
 """

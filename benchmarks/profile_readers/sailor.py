@@ -7,7 +7,7 @@ The times hold for one micro-batch on each device of a tensor-parallel group, it
 Weights and activations stand apart, in an `llm_info.json` of one of the folders above, of one sample, in
 32-bit floats; without that file they are unknown, and a note says so. The update is the optimizer's step of
 the profiled model as a whole, the same figure for every layer: it is shared out by weights.
-Checked in tests/benchmarks/test_profile_readers.py.
+Checked in tests/benchmarks/profile_readers/test_readers.py.
 
 Source: Sailor (SOSP 2025), github.com/eth-easl/sailor, docs/PROFILING.md.
 """

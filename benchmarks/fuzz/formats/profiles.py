@@ -94,7 +94,7 @@ def profile_of_others_format() -> Format:
         "pipedream/gnmt/graph.txt",
         "neusight/H100/gpt2_large-train-1024-1.csv",
     )
-    extracts = ROOT / "tests" / "benchmarks" / "profile_extracts"
+    extracts = ROOT / "tests" / "benchmarks" / "profile_readers" / "extracts"
 
     def read(folder: Path) -> None:
         from benchmarks.profile_readers.load import load

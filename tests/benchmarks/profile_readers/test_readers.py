@@ -18,7 +18,7 @@ from benchmarks.profile_readers.load import FORMATS, detect_format, load
 from tessel.errors import DocumentError
 from tessel.profiles import Profile, load_profile, save_table
 
-EXTRACTS = Path(__file__).parent / "profile_extracts"
+EXTRACTS = Path(__file__).parent / "extracts"
 
 
 @dataclass(frozen=True)
