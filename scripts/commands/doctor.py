@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from scripts import installation
-from scripts.documents.finding import Finding
+from scripts.documents.finding import Examined, Finding
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
 
@@ -75,8 +75,6 @@ def doctor(
     """
     findings = list(find_all())
     if json:
-        from scripts.documents.examined import Examined
-
         console.print_json(Examined(findings=tuple(findings)))
     else:
         for finding in findings:

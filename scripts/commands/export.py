@@ -75,7 +75,7 @@ def export(
     texts = export_recipe(recipe, to.value, out, roles=roles, keep_names=keep_names, version=version)
     main = next(iter(texts.values()))
     if json:
-        from scripts.documents.exported import Exported
+        from scripts.documents.schedules import Exported
 
         files = tuple(texts) if out is not None else ()
         console.print_json(Exported(to=str(to), files=files, text=main))

@@ -2,7 +2,7 @@
 
 Every reader takes its numbers through here, so that not-a-number, infinities, negative and absurd figures are
 refused in one way: one sentence that names the file and the place in it. Checked in
-tests/tessel/profiles/test_readers.py.
+tests/tessel/profiles/test_table.py.
 """
 
 from __future__ import annotations

@@ -641,7 +641,6 @@ OF_TORCH: dict[str, Case] = {
         bases=("",),
         samples={
             "--records": "{folder}/other.db",
-            "--out": "{folder}/out/draft",
             "--target": "llvm",
             "--threads": "2",
             "--kernels": "dense:4x8x8",
@@ -653,13 +652,9 @@ OF_TORCH: dict[str, Case] = {
             "--json": "",
         },
         spies={
-            "scripts.commands.language.collect.check_writable_folder": None,
             "scripts.commands.language.collect.find_machine": SimpleNamespace(target="target"),
             "tuner.language.kernels.named_kernels": [("kernel", "module")],
             "tuner.language.collecting.collection_kernels": [("kernel", "module")],
-            "tuner.language.collecting.train_on_records": SimpleNamespace(
-                save=lambda folder: None, manifest=SimpleNamespace(num_samples=1, residual=0.5)
-            ),
             "tuner.backends.metaschedule.trial_worker.builder_and_runner": (None, None),
             "tuner.language.collecting.collect_schedules": SimpleNamespace(
                 num_kernels=1, num_trials=1, num_new=1, mean_quality=(0.5, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.options.rules.rule import PICTURES, CommandLine, Condition, Rule, free, given, valued, written_as
+from scripts.options.rules.rule import PICTURES, CommandLine, Condition, Rule, given, valued, written_as
 
 
 def _is_file(shape: str) -> bool:
@@ -66,9 +66,7 @@ _OF_BATCH = Rule(
     needs=given("--batch"), why="equal micro-batches are shared out equally", remedy="add --batch"
 )
 SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
-    **free("--work", "--time-limit"),
     "--frontier": (Rule(excludes=given("--batch"), why="a frontier is of equal micro-batches"),),
-    "--batch": (),
     "--replicas": (_OF_BATCH,),
     "--keep-order": (
         Rule(needs=given("--replicas"), why="one replica runs them all", remedy="add --replicas"),
@@ -163,7 +161,5 @@ SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
     "--style": _OF_FRONTIER_PICTURES,
 }
 CHUNK: Mapping[str, tuple[Rule, ...]] = {
-    **free("--devices", "--stage-factors", "--multiple", "--max-chunk", "--max-wait-us"),
-    **free("--hop-us", "--decode-us", "--times", "--save"),
     "--law": (Rule(excludes=given("--times"), why="the table gives the law", remedy="leave one out"),),
 }

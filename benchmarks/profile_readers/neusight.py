@@ -6,7 +6,7 @@ nothing; with them, the forward of GPT-3 2.7B on an H100 comes out 5.6 % above t
 0.6 %. Bytes are derived from shapes: weights of linear and normalization modules and of plain parameters as
 they are, of token embeddings as the head's (which shares them in these models); every output with a backward
 is saved.
-Checked in tests/tessel/profiles/test_readers.py.
+Checked in tests/benchmarks/profile_readers/test_readers.py.
 
 Source: NeuSight (Lee et al., ASPLOS 2025), github.com/sitar-lab/NeuSight, scripts/asplos/label.
 """
@@ -23,12 +23,12 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.profile_readers.reading import Reading
 from tessel.documents import read_document
 from tessel.errors import ScheduleError
 from tessel.names import name_of_path
 from tessel.profiles.figures import decode_json, make_cost, read_count, read_number, refusal
 from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
-from tessel.profiles.reading import Reading
 
 COLUMNS = (
     "op",

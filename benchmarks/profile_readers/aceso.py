@@ -6,7 +6,7 @@ Times are microseconds and sizes MiB, of one micro-batch. The operators between 
 make up one block, of which the model has as many as `NUM_BLOCKS` or the caller says. Files that lie beside
 and differ in the micro-batch size alone belong to the same profile. Operators are timed alone: with a
 tensor-parallel degree above 1 their collectives are left out, which is why degrees are not mixed.
-Checked in tests/tessel/profiles/test_readers.py.
+Checked in tests/benchmarks/profile_readers/test_readers.py.
 
 Source: Aceso (Liu et al., EuroSys 2024), its profiler as in github.com/eth-easl/sailor; `op_profiler.py`
 writes 10 000 000 for what did not fit.
@@ -19,12 +19,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.profile_readers.reading import Reading
 from tessel.documents import read_document
 from tessel.errors import ScheduleError
 from tessel.names import name_of_path
 from tessel.profiles.figures import MIB, make_cost, read_count, read_number, refusal
 from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
-from tessel.profiles.reading import Reading
 
 COLUMNS = (
     "op_name",

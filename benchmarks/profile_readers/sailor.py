@@ -7,7 +7,7 @@ The times hold for one micro-batch on each device of a tensor-parallel group, it
 Weights and activations stand apart, in an `llm_info.json` of one of the folders above, of one sample, in
 32-bit floats; without that file they are unknown, and a note says so. The update is the optimizer's step of
 the profiled model as a whole, the same figure for every layer: it is shared out by weights.
-Checked in tests/tessel/profiles/test_readers.py.
+Checked in tests/benchmarks/profile_readers/test_readers.py.
 
 Source: Sailor (SOSP 2025), github.com/eth-easl/sailor, docs/PROFILING.md.
 """
@@ -19,12 +19,12 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.profile_readers.reading import Reading
 from tessel.documents import read_document
 from tessel.errors import ScheduleError, shown
 from tessel.names import name_of_path
 from tessel.profiles.figures import decode_json, make_cost, read_count, read_number, refusal
 from tessel.profiles.profile import CostTable, Layer, Profile
-from tessel.profiles.reading import Reading
 
 MEMORY_FILE = "llm_info.json"
 

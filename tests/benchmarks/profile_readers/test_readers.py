@@ -1,4 +1,4 @@
-"""One contract for all formats that profiles are read from, on extracts of published files."""
+"""One contract for all formats of other planners that benchmarks read, on extracts of published files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.profile_readers.__main__ import main
+from benchmarks.profile_readers.load import FORMATS, detect_format, load
 from tessel.errors import DocumentError
-from tessel.profiles import FORMATS, Profile, load_profile, save_table
-from tessel.profiles.load import detect_format
+from tessel.profiles import Profile, load_profile, save_table
 
 EXTRACTS = Path(__file__).parent / "extracts"
 
@@ -141,8 +142,7 @@ def copied(case: Case, tmp_path: Path) -> Path:
 
 
 def test_every_format_has_a_case() -> None:
-    elsewhere = {"csv", "json", "plan", "stages", "saved-plan", "trace", "nvtx", "log"}
-    assert CASES.keys() == FORMATS.keys() - elsewhere
+    assert CASES.keys() == FORMATS.keys()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -150,8 +150,8 @@ def test_extracts_are_read_for_what_they_say(name: str) -> None:
     case = CASES[name]
     path = EXTRACTS / case.file
     assert detect_format(path, path.read_bytes()) == name
-    profile = load_profile(path)
-    assert load_profile(path, format_name=name) == profile
+    profile = load(path)
+    assert load(path, format_name=name) == profile
     assert (profile.name, profile.device, len(profile.layers)) == (case.name, case.device, case.num_layers)
     assert tuple((table.micro_batch, table.tensor_parallel) for table in profile.tables) == case.tables
     assert profile.is_training
@@ -164,7 +164,7 @@ def test_extracts_are_read_for_what_they_say(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("suffix", [".csv", ".json"])
 def test_profiles_become_tables_that_say_the_same(name: str, suffix: str, tmp_path: Path) -> None:
-    profile = load_profile(EXTRACTS / CASES[name].file)
+    profile = load(EXTRACTS / CASES[name].file)
     save_table(profile, tmp_path / f"table{suffix}")
     table = load_profile(tmp_path / f"table{suffix}")
     assert table.layers == profile.layers
@@ -185,7 +185,7 @@ def test_damaged_figures_are_refused_by_file(name: str, value: str, tmp_path: Pa
     assert case.number in text
     path.write_text(re.sub(re.escape(case.number) + r"\d*", value, text, count=1))
     with pytest.raises(DocumentError) as caught:
-        load_profile(path)
+        load(path)
     assert str(path) in str(caught.value)
     assert ";" in str(caught.value)
     if name != "sailor" or value in ("-1.0", "1e300"):  # of JSON that is none, only the byte is known
@@ -199,30 +199,44 @@ def test_cut_files_are_refused_or_read(name: str, tmp_path: Path) -> None:
     for length in range(0, len(whole), max(1, len(whole) // 40)):
         path.write_bytes(whole[:length])
         with contextlib.suppress(DocumentError):
-            assert isinstance(load_profile(path), Profile)
+            assert isinstance(load(path), Profile)
 
 
 def damaged(name: str, tmp_path: Path, change: Callable[[str], str]) -> str:
     path = copied(CASES[name], tmp_path)
     path.write_text(change(path.read_text()))
     with pytest.raises(DocumentError) as caught:
-        load_profile(path)
+        load(path)
     return str(caught.value)
 
 
 def test_folder_stands_for_the_file_in_it(tmp_path: Path) -> None:
     folder = (EXTRACTS / CASES["sailor"].file).parent
-    assert load_profile(folder) == load_profile(EXTRACTS / CASES["sailor"].file)
+    assert load(folder) == load(EXTRACTS / CASES["sailor"].file)
     with pytest.raises(DocumentError, match="is a folder without"):
-        load_profile(tmp_path)
+        load(tmp_path)
 
 
-def test_json_of_no_format_is_refused_by_its_keys(tmp_path: Path) -> None:
+def test_other_files_are_refused_by_what_they_hold(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"colour": 1, "size": 2}')
     with pytest.raises(DocumentError, match="it has colour, size, which is no profile"):
-        load_profile(tmp_path / "other.json")
-    with pytest.raises(ValueError, match="format 'excel' is not known"):
-        load_profile(tmp_path / "other.json", format_name="excel")
+        load(tmp_path / "other.json")
+    (tmp_path / "other.csv").write_text("layer,forward_ms\n")
+    with pytest.raises(DocumentError, match="no profile of another planner; these are read: sailor"):
+        load(tmp_path / "other.csv")
+
+
+def test_command_writes_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case, table = CASES["metis"], tmp_path / "table.csv"
+    arguments = ["profile_readers", str(EXTRACTS / case.file), "--out", str(table)]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert main() == 0
+    assert len(load_profile(table).layers) == case.num_layers
+    monkeypatch.setattr("sys.argv", [*arguments, "--num-layers", "2"])
+    assert main() == 2
+    assert "--num-layers" in capsys.readouterr().err
 
 
 # Sailor
@@ -231,7 +245,7 @@ def test_json_of_no_format_is_refused_by_its_keys(tmp_path: Path) -> None:
 def test_sailor_without_memory_file_says_that_bytes_are_unknown(tmp_path: Path) -> None:
     path = copied(CASES["sailor"], tmp_path)
     (tmp_path / "copy" / "sailor" / "llm_info.json").unlink()
-    profile = load_profile(path)
+    profile = load(path)
     assert sum(cost.weight_bytes + cost.saved_bytes for cost in profile.tables[0].costs) == 0
     assert any("unknown and count as 0" in note for note in profile.notes)
     shares = [cost.update_us for cost in profile.tables[0].costs]
@@ -242,14 +256,14 @@ def test_sailor_file_of_several_profiles_wants_an_entry(tmp_path: Path) -> None:
     path = copied(CASES["sailor"], tmp_path)
     times = json.loads(path.read_text())
     path.write_text(json.dumps({"OPT-350": {"A100-40": times}, "GPT": {"V100": times}}))
-    expected = load_profile(EXTRACTS / CASES["sailor"].file)
-    assert load_profile(path, entry="OPT-350/A100-40") == expected
+    expected = load(EXTRACTS / CASES["sailor"].file)
+    assert load(path, entry="OPT-350/A100-40") == expected
     with pytest.raises(DocumentError, match="name one with --entry: OPT-350/A100-40, GPT/V100"):
-        load_profile(path)
+        load(path)
     with pytest.raises(DocumentError, match="it has no entry 'OPT-350'"):
-        load_profile(path, entry="OPT-350")
+        load(path, entry="OPT-350")
     with pytest.raises(DocumentError, match="has no entries"):
-        load_profile(EXTRACTS / CASES["pipedream"].file, entry="gnmt")
+        load(EXTRACTS / CASES["pipedream"].file, entry="gnmt")
 
 
 def test_sailor_layers_are_numbered(tmp_path: Path) -> None:
@@ -260,7 +274,7 @@ def test_sailor_layers_are_numbered(tmp_path: Path) -> None:
 
 
 def test_memory_of_sailor_grows_with_the_micro_batch() -> None:
-    profile = load_profile(EXTRACTS / CASES["sailor"].file)
+    profile = load(EXTRACTS / CASES["sailor"].file)
     one, four = (profile.costs(micro_batch=size)[1] for size in (1, 4))
     assert four.saved_bytes == 4 * one.saved_bytes
     assert four.boundary_bytes == 4 * one.boundary_bytes
@@ -271,7 +285,7 @@ def test_memory_of_sailor_grows_with_the_micro_batch() -> None:
 
 
 def test_aceso_block_is_the_sum_of_its_operators() -> None:
-    profile = load_profile(EXTRACTS / CASES["aceso"].file)
+    profile = load(EXTRACTS / CASES["aceso"].file)
     rows = [line.split(",") for line in (EXTRACTS / CASES["aceso"].file).read_text().splitlines()]
     inner = [row for row in rows if row[0].startswith("enc-")]
     block = profile.tables[0].costs[1]
@@ -284,20 +298,20 @@ def test_aceso_of_another_model_asks_for_its_layers(tmp_path: Path) -> None:
     path = tmp_path / "Mine_mbs1_tp1_algo0.csv"
     shutil.copy(EXTRACTS / CASES["aceso"].file, path)
     with pytest.raises(DocumentError, match=r"it holds one block.*add --num-layers"):
-        load_profile(path)
-    assert len(load_profile(path, num_layers=12).layers) == 12
+        load(path)
+    assert len(load(path, num_layers=12).layers) == 12
     (tmp_path / "table.csv").write_bytes(path.read_bytes())
     with pytest.raises(DocumentError, match="its name does not say the micro-batch size"):
-        load_profile(tmp_path / "table.csv")
+        load(tmp_path / "table.csv")
 
 
 def test_aceso_files_that_did_not_fit_are_left_out(tmp_path: Path) -> None:
     path = copied(CASES["aceso"], tmp_path)
     other = path.with_name("GPT-Neo-2.7_mbs2_tp1_algo0.csv")
     other.write_text(re.sub(r"(enc-MLP-gelu),[\d.]+", r"\1,10000000.000", other.read_text()))
-    assert load_profile(path).micro_batches == (1,)
+    assert load(path).micro_batches == (1,)
     with pytest.raises(DocumentError, match="enc-MLP-gelu did not fit"):
-        load_profile(other)
+        load(other)
 
 
 # PipeDream
@@ -322,7 +336,7 @@ def alive_behind(text: str, order: list[str]) -> list[float]:
 
 def test_cuts_of_a_graph_carry_all_that_is_needed_behind() -> None:
     path = EXTRACTS / CASES["pipedream"].file
-    profile = load_profile(path)
+    profile = load(path)
     order = [layer.name.split()[0] for layer in profile.layers]
     edges = re.findall(r"(?m)^\t(node\d+) -- (node\d+)$", path.read_text())
     assert all(order.index(source) < order.index(target) for source, target in edges)
@@ -352,7 +366,7 @@ def test_graphs_that_are_none_are_refused(tmp_path: Path, old: str, new: str, pr
 
 
 def test_metis_halves_add_up_to_what_was_measured() -> None:
-    for cost in load_profile(EXTRACTS / CASES["metis"].file).costs(micro_batch=2, tensor_parallel=1):
+    for cost in load(EXTRACTS / CASES["metis"].file).costs(micro_batch=2, tensor_parallel=1):
         assert cost.backward_us == pytest.approx(2 * cost.forward_us)
 
 
@@ -365,7 +379,7 @@ def test_metis_wants_a_figure_for_each_layer(tmp_path: Path) -> None:
 
 def test_neusight_sums_come_near_the_measured_whole() -> None:
     """Without rows that hold no kernel; with them the forward is a third too long."""
-    profile = load_profile(EXTRACTS / CASES["neusight"].file)
+    profile = load(EXTRACTS / CASES["neusight"].file)
     whole = json.loads((EXTRACTS / CASES["neusight"].file).with_suffix(".json").read_text())
     costs = profile.costs(micro_batch=1)
     assert sum(cost.forward_us for cost in costs) / 1e3 == pytest.approx(whole["fw_latency"], rel=0.1)
@@ -374,24 +388,24 @@ def test_neusight_sums_come_near_the_measured_whole() -> None:
 
 
 def test_neusight_weights_are_those_of_gpt2_large() -> None:
-    costs = load_profile(EXTRACTS / CASES["neusight"].file).costs(micro_batch=1)
+    costs = load(EXTRACTS / CASES["neusight"].file).costs(micro_batch=1)
     block = 12 * 1280**2 + 13 * 1280
     assert costs[1].weight_bytes == 4 * block
     assert costs[0].weight_bytes == 4 * 1280 * (50257 + 1024)
-    layers = load_profile(EXTRACTS / CASES["neusight"].file).layers
+    layers = load(EXTRACTS / CASES["neusight"].file).layers
     assert layers[0].tie == layers[-1].tie != ""
 
 
 def test_neusight_is_given_by_either_file(tmp_path: Path) -> None:
     path = copied(CASES["neusight"], tmp_path)
-    assert load_profile(path.with_suffix(".json")) == load_profile(path)
+    assert load(path.with_suffix(".json")) == load(path)
     path.with_suffix(".json").unlink()
     with pytest.raises(DocumentError, match="add --num-layers"):
-        load_profile(path)
+        load(path)
     inference = path.with_name(path.name.replace("train", "inf"))
     path.rename(inference)
     with pytest.raises(DocumentError, match="not of one network in training"):
-        load_profile(inference)
+        load(inference)
 
 
 def test_what_fuzzing_found_is_read_or_refused_in_time_and_in_a_line(tmp_path: Path) -> None:
@@ -403,15 +417,15 @@ def test_what_fuzzing_found_is_read_or_refused_in_time_and_in_a_line(tmp_path: P
         changed.write_text(table.replace("nn_module_stack", word))
         started = time.process_time()
         with contextlib.suppress(DocumentError):
-            load_profile(changed)
+            load(changed)
         assert time.process_time() - started < 20
     changed.write_text(re.sub(r'"\((\d+, )+\d+\)",torch', '"()",torch', table))
     assert changed.read_text() != table
     with contextlib.suppress(DocumentError):
-        load_profile(changed)
+        load(changed)
     (tmp_path / "GPT" / "A100").mkdir(parents=True)
     profile = tmp_path / "GPT" / "A100" / "profile.json"
     profile.write_text(json.dumps({"1": {"x" * 10**5: {"0": [1e-3, 1e-3, 1e-3]}}}))
     with pytest.raises(DocumentError) as caught:
-        load_profile(profile)
+        load(profile)
     assert len(str(caught.value)) < 1000

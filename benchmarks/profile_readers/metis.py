@@ -3,7 +3,7 @@
 Files that lie beside and differ in degree and batch size alone belong to the same profile. What the format
 does not say is assumed, and noted: a backward takes twice as long as its forward; a layer saves what it holds
 beyond weights, gradients and Adam's two moments, each as large as the weights. The optimizer's time is shared
-out by weights. Checked in tests/tessel/profiles/test_readers.py.
+out by weights. Checked in tests/benchmarks/profile_readers/test_readers.py.
 
 Source: Metis (Um et al., USENIX ATC 2024), github.com/SamsungLabs/Metis, README.
 """
@@ -16,12 +16,12 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.profile_readers.reading import Reading
 from tessel.documents import read_document
 from tessel.errors import ScheduleError
 from tessel.names import name_of_path
 from tessel.profiles.figures import MIB, decode_json, make_cost, read_count, read_number, refusal
 from tessel.profiles.profile import CostTable, Layer, Profile
-from tessel.profiles.reading import Reading
 
 FORWARD_SHARE = 1 / 3
 """Of forward and backward together: the backward of a matrix product is two products."""

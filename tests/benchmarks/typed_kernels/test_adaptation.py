@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from cost_model.gpu.typed.adaptation import _NOISE, _coordinates, _covariance, _scale, adapt, choose_kernels
+from benchmarks.typed_kernels.adaptation import (
+    _NOISE,
+    _coordinates,
+    _covariance,
+    _scale,
+    adapt,
+    choose_kernels,
+)
 from cost_model.gpu.typed.analytic import analytic_us, start_of
 from cost_model.gpu.typed.kernels import Kernels, Product
 from cost_model.gpu.typed.model import shipped_model

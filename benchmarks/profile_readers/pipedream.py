@@ -7,7 +7,7 @@ Times are milliseconds and sizes bytes, of one micro-batch, whose number of samp
 order is the topological one that takes the lowest number first; `boundary_bytes` behind a node counts every
 output that is still needed after it. What a node hands on is taken for what it saves. Input nodes cost
 nothing, as in PipeDream's optimizer: their time is the loading of data.
-Checked in tests/tessel/profiles/test_readers.py.
+Checked in tests/benchmarks/profile_readers/test_readers.py.
 
 Source: PipeDream (Narayanan et al., SOSP 2019), github.com/msr-fiddle/pipedream, graph/graph.py.
 """
@@ -21,11 +21,11 @@ from pathlib import Path
 
 import networkx as nx
 
+from benchmarks.profile_readers.reading import Reading
 from tessel.errors import ScheduleError
 from tessel.names import MAX_NAME, name_of_path
 from tessel.profiles.figures import make_cost, read_number, refusal
 from tessel.profiles.profile import MAX_LAYERS, CostTable, Layer, Profile, StageCosts
-from tessel.profiles.reading import Reading
 
 _NEEDED = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _FIGURES = {name: re.compile(rf"(?<!\w){name}=(\[[^\]]*\]|[^,]*)(?:, |$)") for name in _NEEDED}

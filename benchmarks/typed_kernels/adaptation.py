@@ -3,7 +3,7 @@
 Some 200 kernels fit the few parameters of `analytic_us`; what the forests leave over is a Gaussian process
 of the kernels' extents, which is smooth because tiles and waves are in what it corrects. Which kernels to
 measure is chosen before any is: each next one is where the process knows least, given the others. Checked in
-tests/cost_model/gpu/typed/test_adaptation.py.
+tests/benchmarks/typed_kernels/test_adaptation.py.
 
 Source: Rasmussen and Williams, "Gaussian processes for machine learning", 2006, algorithm 2.1; the choice is
 the greedy one of Krause, Singh and Guestrin (JMLR 2008), by variance, which is a pivoted Cholesky factor.
