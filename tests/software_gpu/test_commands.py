@@ -119,10 +119,10 @@ def test_kernels_are_tuned_by_trials(command: Command, probed: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_program_for_the_device_is_compiled_into_a_file(command: Command, tmp_path: Path) -> None:
-    path = str(tmp_path / "net.tessel")
-    where = ("--target", "cuda", "--backends", "tvm", "--records", f"sqlite:///{tmp_path / 'records.db'}")
-    document = json.loads(command("compile", "mlp:tiny", *where, "--out", path, "--json").stdout)
+def test_a_program_for_the_device_is_compiled_into_a_file(
+    measured: Callable[..., Any], tmp_path: Path
+) -> None:
+    document = measured("compile", "mlp:tiny", "--out", str(tmp_path / "net.tessel"))
     assert document["max_relative_error"] < 1e-5
     assert document["latency_us"]["program"] > 0
 
