@@ -74,7 +74,6 @@ def _read_profile(path: str, options: PlanOptions) -> Profile:
     return load_profile(
         path,
         format_name=options.format,
-        entry=options.entry,
         num_layers=options.num_layers,
         micro_batch=options.micro_batch,
         tensor_parallel=options.tensor_parallel,

@@ -28,6 +28,7 @@ from tessel.names import name_of_path
 from tessel.profiles.figures import decode_json, make_cost, read_count, read_number, refusal
 from tessel.profiles.profile import CostTable, Degrees, Layer, Profile, StageCosts
 from tessel.profiles.reading import Reading
+from tessel.progress.manual import manual
 
 SCHEMA_VERSION = 1
 
@@ -300,7 +301,7 @@ def _unknown_column(name: str) -> tuple[str, str]:
     known = (*_TEXTS, *_COUNTS, *_CLASSES, *COLUMNS)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}? " if near else f"a table begins with {_USUAL_COLUMNS}; "
-    return f"the column {name!r} is not known", f"{hint}docs/profiles.md has all columns"
+    return f"the column {name!r} is not known", f"{hint}{manual('profiles.md')} has all columns"
 
 
 def _read_rows(
@@ -364,7 +365,7 @@ def _profile(
     try:
         return Profile(name=model, device=device, layers=layers, tables=tuple(tables))
     except ScheduleError as error:
-        raise refusal(path, "", error, "see docs/profiles.md") from error
+        raise refusal(path, "", error, f"see {manual('profiles.md')}") from error
 
 
 def _layer(row: _Row, path: Path) -> Layer:

@@ -38,11 +38,6 @@ from tessel.jobs.shown.pictures import FORMATS as PICTURE_FORMATS
 FORMATS = (
     "csv",
     "json",
-    "sailor",
-    "aceso",
-    "metis",
-    "pipedream",
-    "neusight",
     "plan",
     "saved-plan",
     "stages",
@@ -52,18 +47,6 @@ FORMATS = (
 )
 """Of profiles, placements and frameworks, written down since loading them takes longer than a completion may;
 tests/scripts/commands/test_plan.py holds them against the real ones."""
-
-
-def _check_runtime(text: str) -> str:
-    return check_choice("--runtime", text, RUNTIMES)
-
-
-def _check_sharding(text: str | None) -> str | None:
-    return None if text is None else check_choice("--sharding", text, SHARDINGS)
-
-
-def _check_offload(text: str) -> str:
-    return check_choice("--offload", text, OFFLOADS)
 
 
 def _check_format(text: str | None) -> str | None:
@@ -117,7 +100,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
         typer.Option(
             help="Runtime: `overlapped`, transfers overlap computation; `deepspeed`, they block it.",
             autocompletion=completion.one_of(*RUNTIMES),
-            callback=_check_runtime,
         ),
     ] = "overlapped"
     sharding: Annotated[
@@ -128,7 +110,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             "[default: none, or optimizer with --gpu]",
             show_default=False,
             autocompletion=completion.one_of(*SHARDINGS),
-            callback=_check_sharding,
         ),
     ] = None
     offload: Annotated[
@@ -137,7 +118,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             help="What lies in the hosts' memory: `none`; `optimizer`, its state, which each update fetches "
             "and returns over --host-link; `auto`, whichever is faster.",
             autocompletion=completion.one_of(*OFFLOADS),
-            callback=_check_offload,
         ),
     ] = "none"
     host_link: Annotated[
@@ -205,10 +185,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             autocompletion=completion.one_of(*FORMATS),
             callback=_check_format,
         ),
-    ] = None
-    entry: Annotated[
-        str | None,
-        typer.Option(help="Which profile of a file that holds several: MODEL/GPU."),
     ] = None
     num_layers: Annotated[
         int | None,

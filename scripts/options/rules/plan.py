@@ -36,8 +36,8 @@ _PROFILE_ALONE = Rule(
 )
 _HAS_HOPS = Rule(excludes=(valued("--devices", 1),), why="one device has no links")
 PLAN: Mapping[str, tuple[Rule, ...]] = {
+    **dict.fromkeys(("--target", "--records", "--backends", "--jobs"), (_MODEL_ALONE,)),
     **{option: (_MODEL_ALONE, *rules) for option, rules in MEASURING.items()},
-    "--seed": (),
     "--price": (
         Rule(
             needs=(_OF_MEASURED, _OF_CONFIG),
@@ -66,7 +66,6 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--shape": (_MODEL_ALONE,),
     "--value": (_MODEL_ALONE,),
-    "--devices": (),
     "--memory": (
         Rule(
             excludes=given("--device-memory"),
@@ -86,8 +85,6 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--recompute": (_CONFIG_ALONE,),
     "--overlap-tensor": (_CONFIG_ALONE,),
     "--dispatch": (_CONFIG_ALONE,),
-    "--device-memory": (),
-    "--device-speed": (),
     "--link": (_HAS_HOPS,),
     "--hop-us": (_HAS_HOPS,),
     "--collective-link": (_HAS_HOPS,),
@@ -103,14 +100,10 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
             remedy="add --node-devices",
         ),
     ),
-    "--optimizer": (),
-    "--runtime": (),
     "--sharding": (Rule(excludes=(valued("--devices", 1),), why="one device has no replicas"),),
-    "--offload": (),
     "--host-link": (
         Rule(needs=given("--offload"), why="nothing goes to the hosts", remedy="add --offload optimizer"),
     ),
-    "--global-batch": (),
     "--micro-batches": (
         Rule(
             excludes=given("--global-batch"),
@@ -118,9 +111,6 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
             remedy="leave --global-batch out",
         ),
     ),
-    "--placement": (),
-    "--data-parallel": (),
-    "--pipeline": (),
     "--tensor-parallel": (_PROFILE_ALONE,),
     "--context-parallel": (_PROFILE_ALONE,),
     "--expert-parallel": (_PROFILE_ALONE,),
@@ -131,17 +121,6 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
             remedy="give the size as --batch",
         ),
     ),
-    "--chunks": (),
-    "--by-hand": (),
-    "--no-recompute": (),
-    "--joint-backward": (),
     "--format": (_PROFILE_ALONE, _READ_ALONE),
-    "--entry": (_PROFILE_ALONE, _READ_ALONE),
     "--num-layers": (_PROFILE_ALONE, _READ_ALONE),
-    "--work": (),
-    "--time-limit": (),
-    "--save-table": (),
-    "--save": (),
-    "--out": (),
-    "--json": (),
 }

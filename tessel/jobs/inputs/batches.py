@@ -24,6 +24,7 @@ from tessel.batches.lengths import class_of_length
 from tessel.documents import read_document
 from tessel.errors import DocumentError, ScheduleError, UsageError, shown
 from tessel.placement import Placement
+from tessel.progress.manual import manual
 
 if TYPE_CHECKING:
     from tessel.profiles.profile import Profile
@@ -148,7 +149,7 @@ def _of_file(path: Path, placement: Placement) -> Batch:
     except DocumentError:
         raise
     except (msgspec.MsgspecError, ScheduleError) as error:
-        raise DocumentError(f"{path} is no batch: {shown(error)}; see docs/formats.md") from error
+        raise DocumentError(f"{path} is no batch: {shown(error)}; see {manual('formats.md')}") from error
     return batch
 
 

@@ -104,7 +104,6 @@ class PlanOptions(ConfigOptions):
         no_recompute: whether all activations are kept.
         joint_backward: whether backwards are not split into halves.
         format: of the profile; detected if None.
-        entry: which profile of a file that holds several.
         num_layers: of the model, where the profile repeats one block.
         batch: micro-batches of a step by class of a table, such as `4096x6,8192x2`, a number of each, or one
             after the other; of a model of the zoo, samples of a micro-batch.
@@ -153,7 +152,6 @@ class PlanOptions(ConfigOptions):
     no_recompute: bool = False
     joint_backward: bool = False
     format: str | None = None
-    entry: str | None = None
     num_layers: int | None = None
     batch: int | Kinds = 1
     shape: Mapping[str, tuple[int, ...]] | None = None

@@ -88,8 +88,11 @@ def find_devices(subject: Subject, wanted: Device | None, num_ranks: int | None 
 
 
 def find_overheads(subject: Subject, options: RunOptions, devices: Devices) -> Calibration | None:
-    """Look up the overheads of real ranks in the records, or measure and record them."""
-    if options.overheads is Overheads.NONE:
+    """Look up the overheads of real ranks in the records, or measure and record them.
+
+    They are those of equal micro-batches, and None for others.
+    """
+    if options.overheads is Overheads.NONE or subject.schedule.classes is not None:
         return None
     from records import open_store
     from records.database.connection import without_password

@@ -16,12 +16,14 @@ from tessel.jobs.shown.plan_tables import (
     STAGE_COLUMNS,
     baseline_rows,
     format_gap,
+    order_words,
     replica_rows,
     stage_rows,
 )
 from tessel.jobs.shown.sections import Sections
 from tessel.jobs.shown.tables import add_end_to_end, add_partition, add_stages
 from tessel.planning.plan_result import QUANTILES
+from tessel.progress.manual import manual
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
@@ -53,7 +55,7 @@ def _add_saved(out: Sections, plan: PlanView) -> None:
     out.line(
         f"{saved.title}: {plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {saved.proof}"
     )
-    out.line(f"in the order of {saved.order}; {format_bytes(max(saved.memory_bytes))} on the fullest device")
+    out.line(f"in {order_words(saved.order)}; {format_bytes(max(saved.memory_bytes))} on the fullest device")
     out.table("", STAGE_COLUMNS, stage_rows(saved.mean_profile, saved.layout))
     _add_replicas(out, saved)
     out.table("", ("plan", "step (ms)", "fits"), baseline_rows(saved))
@@ -77,8 +79,9 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
         f"{title}  {layout.named_degrees}, {layout.placement_words}"
         + (", one stage a device" if layout.placement == "vshape" else "")
     )
-    order = "in an order of ours" if best.order == "searched" else f"in the order of {best.order}"
-    out.line(f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, {order}")
+    out.line(
+        f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, in {order_words(best.order)}"
+    )
     after_us = round(max(0.0, estimate.step_us - estimate.pipeline_us - estimate.update_us), 3)
     out.line(
         f"step          {_ms(estimate.step_us)} ms = {_ms(estimate.pipeline_us)} pipeline + "
@@ -182,6 +185,7 @@ def _add_comparison(out: Sections, result: PlanResult) -> None:
     out.table("", columns, rows)
     for line in without:
         out.line(line)
+    out.line(f"names of schedules: {manual('glossary.md#schedules-by-name')}")
     out.line()
 
 

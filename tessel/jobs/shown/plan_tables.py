@@ -23,7 +23,7 @@ def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
         f"## {escaped(plan.title)}\n",
         f"{plan.cluster.devices} devices, {plan.layout.global_batch} samples per step, "
         f"{plan.layout.micro_batches} micro-batches of {plan.layout.micro_batch} a replica, "
-        f"{plan.layout.placement}, order {escaped(plan.order)}. A training step takes "
+        f"{plan.layout.placement_words}, in {escaped(order_words(plan.order))}. A training step takes "
         f"{plan.training_step_us / 1e3:.4g} ms, and no allowed plan less than "
         f"{plan.lower_bound_us / 1e3:.4g} ms ({plan.proof}).\n",
         "### Against hand-written ways, each with its own best degrees and cut\n",
@@ -53,6 +53,11 @@ def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
             rows=baseline_rows(plan),
         ),
     )
+
+
+def order_words(order: str) -> str:
+    """Return whose order of blocks a plan has, in words."""
+    return "an order of ours" if order == "searched" else f"the order of {order}"
 
 
 STAGE_COLUMNS = ("stage", "devices", "layers", "forward (ms)", "backward (ms)", "weights", "recomputes")

@@ -126,7 +126,8 @@ def _timed_rows(
     peaks = np.zeros((number, devices), dtype=np.int64)
     _time_rows(order, *_figures(figures, step_us), rows.classes, ends, peaks)
     limits = np.array(figures.headroom or (UNLIMITED,) * devices)
-    return rows, _Timed(ends.max(axis=1), [bool((row <= limits).all()) for row in peaks], ends, peaks)
+    fits = np.all(peaks <= limits, axis=1)
+    return rows, _Timed(ends.max(axis=1), fits.tolist(), ends, peaks)
 
 
 def _chosen(rows: _Rows, timed: _Timed) -> list[tuple[int, tuple[int, ...]]]:
