@@ -124,6 +124,8 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "no_recompute": ((*RUN, "--memory", "450MiB"), (), ("--no-recompute",)),
     "joint_backward": (RUN, (), ("--joint-backward",)),
     "num_layers": (RUN, (), ("--num-layers", "7")),
+    "spread": (RUN, (), ("--spread", "uniform:0.2")),
+    "robust": ((*RUN, "--spread", "lognormal:0.5"), (), ("--robust", "p99")),
 }
 
 NOT_OF_THE_PLAN = {
@@ -132,7 +134,7 @@ NOT_OF_THE_PLAN = {
     "save", "save_table", "out", "json",  # where it goes
     # of a config, looked at in tests/tessel/jobs/test_described_model.py
     *(field.name for field in dataclasses.fields(ConfigCommandOptions)),
-    "batch", "shape", "value", "price", "cost_model",  # of a model that is measured or predicted
+    "batch", "shape", "value", "price", "cost_model",  # of a model, or of a table with classes
     *(field.name for field in dataclasses.fields(MeasuringOptions)),
 }  # fmt: skip
 
