@@ -82,8 +82,9 @@ def export(
     elif out is None:
         for line in main.splitlines():
             console.print_line(line)
-        if to is Framework.TORCHTITAN:
-            messages.note(f"add --out {next(iter(texts))} to write the CSV of the orders next to the options")
+        if len(texts) > 1:
+            path, beside = texts
+            messages.note(f"add --out {path} to write {beside} next to it")
 
 
 def _recipe(path: Path) -> Recipe:

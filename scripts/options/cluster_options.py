@@ -11,6 +11,7 @@ import typer
 
 from scripts.options import completion
 from tessel.jobs.inputs.plan_options import OPTIMIZERS
+from tessel.progress.manual import manual
 
 
 def link_option(panel: str | None = None, default: str = "") -> Any:
@@ -31,7 +32,8 @@ def optimizer_option(panel: str | None = None, default: str = "") -> Any:
     """Return the declaration of `--optimizer`; the job refuses unknown names."""
     return typer.Option(
         help=f"Optimizer, whose state is kept in memory: {', '.join(OPTIMIZERS)}; "
-        "docs/training-step.md has the bytes of each." + (f"  [default: {default}]" if default else ""),
+        f"{manual('training-step.md')} has the bytes of each."
+        + (f"  [default: {default}]" if default else ""),
         show_default=not default,
         rich_help_panel=panel,
         autocompletion=completion.one_of(*OPTIMIZERS),

@@ -23,7 +23,7 @@ from scripts.options.rules.measuring import THREADS
 from scripts.options.rules.plan import PLAN
 from scripts.options.rules.records import BEST, COLLECT, EXPORT, IMPORT, TRAIN
 from scripts.options.rules.rule import CommandLine, Rule, either
-from scripts.options.rules.schedule import SCHEDULE
+from scripts.options.rules.schedule import CHUNK, SCHEDULE
 from scripts.options.rules.tuning import COMPILE, PARTITION, STAGES, TUNE
 
 OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
@@ -32,6 +32,7 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "compile": COMPILE,
     "stages": STAGES,
     "schedule": SCHEDULE,
+    "chunk": CHUNK,
     "check": CHECK,
     "export": PLAN_EXPORT,
     "plan": PLAN,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessel.batches.mixture import Mixture
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Optimizer
 from tessel.planning.runtime import OVERLAPPED, Runtime
@@ -25,9 +26,11 @@ class Job:
         runtime: the framework that runs it.
         sharding: what replicas divide among them: one of `SHARDINGS`.
         offload: what lies in the memory of the hosts: one of `OFFLOADS`.
+        mixture: micro-batches of a step by class, where they differ; the profile has these classes.
 
     Raises:
-        ScheduleError: state is to lie in the memory of hosts, and no link to them is known.
+        ScheduleError: state is to lie in the memory of hosts, and no link to them is known; or replicas whose
+            micro-batches differ exchange something in each of them.
     """
 
     cluster: Cluster
@@ -36,8 +39,14 @@ class Job:
     runtime: Runtime = OVERLAPPED
     sharding: str = "none"
     offload: str = "none"
+    mixture: Mixture | None = None
 
     def __post_init__(self) -> None:
+        if self.mixture is not None and self.sharding not in ("none", "optimizer"):
+            raise ScheduleError(
+                f"sharding {self.sharding} has replicas exchange weights or gradients in every micro-batch, "
+                "and those of unequal micro-batches are not in step; plan with sharding optimizer or none"
+            )
         if self.offload not in OFFLOADS:
             raise ScheduleError(f"there is no offload {self.offload!r}; there are {', '.join(OFFLOADS)}")
         if self.offloads and self.cluster.host is None:

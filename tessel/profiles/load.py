@@ -26,6 +26,7 @@ from tessel.profiles.traces.logs import is_log, read_log
 from tessel.profiles.traces.nvtx import is_nvtx, read_nvtx
 from tessel.profiles.traces.ranges import Trace
 from tessel.profiles.traces.trace_profile import profile_of_trace
+from tessel.progress.manual import manual
 
 FOLDER_FILE = "plan.json"
 """What a folder stands for, where it lies in it."""
@@ -150,7 +151,10 @@ def _format_of_json(path: Path, text: bytes) -> str:
             return name
     found = shown(", ".join(sorted(keys)[:5])) or "no keys"
     raise refusal(
-        path, "", f"it has {found}, which is no profile", "docs/profiles.md shows all formats that are read"
+        path,
+        "",
+        f"it has {found}, which is no profile",
+        f"{manual('profiles.md')} shows all formats that are read",
     )
 
 

@@ -18,6 +18,7 @@ from tessel.batches import Batch
 from tessel.errors import ScheduleError, shown
 from tessel.names import check_name
 from tessel.placement import Placement
+from tessel.progress.manual import manual
 
 SCHEMA_VERSION = 2
 """Of a schedule whose micro-batches differ; one of equal micro-batches is written as version 1, as ever."""
@@ -272,7 +273,7 @@ def decode_schedule(text: bytes | str) -> Schedule:
         printed = msgspec.json.decode(text, type=_PrintedSchedule)
         schedule = Schedule(**{name: getattr(printed, name) for name in Schedule.__struct_fields__})
     except msgspec.MsgspecError as error:
-        raise ScheduleError(f"schedule cannot be read: {shown(error)}; see docs/formats.md") from error
+        raise ScheduleError(f"schedule cannot be read: {shown(error)}; see {manual('formats.md')}") from error
     if schedule.schema_version not in (1, SCHEMA_VERSION):
         raise ScheduleError(
             f"schedule has schema_version {schedule.schema_version}, this installation reads 1 and "

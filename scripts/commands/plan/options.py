@@ -13,7 +13,6 @@ from scripts.options import completion
 from scripts.options.cluster_options import hop_us_option, link_option, optimizer_option
 from scripts.options.search_options import JsonOption, work_option
 from scripts.options.tuning_options import (
-    BatchOption,
     CostModelOption,
     MeasuringOptions,
     PriceOption,
@@ -52,6 +51,11 @@ tests/scripts/commands/test_plan.py holds them against the real ones."""
 
 def _check_format(text: str | None) -> str | None:
     return None if text is None else check_choice("--format", text, FORMATS)
+
+
+def _read_batch(text: str) -> str | int:
+    """Return a number of samples, or what is no number as it is."""
+    return int(text) if text.isascii() and text.isdecimal() else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,11 +192,28 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             help="Layers of the model, first and last included, where the profile repeats one block.",
         ),
     ] = None
-    batch: BatchOption = 1
+    batch: Annotated[
+        str,
+        typer.Option(
+            help="Micro-batches that differ, by length or class of a table: 4096x6,8192x2; of a zoo model, "
+            "samples of one.  [default: 1]",
+            show_default=False,
+            callback=_read_batch,
+        ),
+    ] = "1"
     shape: ShapeOption = None
     value: ValueOption = None
     price: PriceOption = "measured"
     cost_model: CostModelOption = None
+    spread: Annotated[
+        str | None,
+        typer.Option(
+            help="How the duration of each block varies: lognormal:0.1 or uniform:0.2; steps get quantiles."
+        ),
+    ] = None
+    robust: Annotated[
+        str | None, typer.Option(help="Choose among the best plans by a percentile of the step: p95.")
+    ] = None
     work: Annotated[float | None, work_option(f"{DEFAULT_WORK:g}")] = None
     time_limit: Annotated[
         str | None,

@@ -46,7 +46,23 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "--cost-model": (_MODEL_ALONE, PREDICTED),
-    "--batch": (_MODEL_ALONE, *BATCH),
+    "--batch": (
+        Rule(excludes=(_OF_CONFIG,), why="a config's sequences have one length", remedy="give a profile"),
+        Rule(
+            excludes=(
+                Condition(
+                    "a profile and one number",
+                    lambda line: not _is_measured(line) and isinstance(line.values["--batch"], int),
+                ),
+            ),
+            why="a profile's samples are measured already",
+            remedy="say what there is of each class, --batch 4096x6,8192x2",
+        ),
+        *BATCH,
+    ),
+    "--robust": (
+        Rule(needs=given("--spread"), why="durations do not vary", remedy="say how they do, lognormal:0.1"),
+    ),
     "--shape": (_MODEL_ALONE,),
     "--value": (_MODEL_ALONE,),
     "--memory": (

@@ -1,4 +1,4 @@
-"""Rules of `schedule`: shapes and placement files, and what is searched."""
+"""Rules of `schedule`: shapes and placement files, and what is searched; and of `chunk`."""
 
 from __future__ import annotations
 
@@ -159,4 +159,7 @@ SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--width": _OF_FRONTIER_PICTURES,
     "--style": _OF_FRONTIER_PICTURES,
+}
+CHUNK: Mapping[str, tuple[Rule, ...]] = {
+    "--law": (Rule(excludes=given("--times"), why="the table gives the law", remedy="leave one out"),),
 }

@@ -45,6 +45,7 @@ def subject_of_plan(plan: PlanView, options: RunOptions) -> Subject:
     """
     if options.step is not None:
         raise UsageError("--step is for schedules; the steps of a plan have a length")
+    plan.schedule.require_equal("a real run")
     tuned = plan.tuned
     name = plan.title if plan.planned is None else plan.planned.profile.name
     name = name if tuned is None else tuned.model
@@ -87,8 +88,11 @@ def find_devices(subject: Subject, wanted: Device | None, num_ranks: int | None 
 
 
 def find_overheads(subject: Subject, options: RunOptions, devices: Devices) -> Calibration | None:
-    """Look up the overheads of real ranks in the records, or measure and record them."""
-    if options.overheads is Overheads.NONE:
+    """Look up the overheads of real ranks in the records, or measure and record them.
+
+    They are those of equal micro-batches, and None for others.
+    """
+    if options.overheads is Overheads.NONE or subject.schedule.classes is not None:
         return None
     from records import open_store
     from records.database.connection import without_password

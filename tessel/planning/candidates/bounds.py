@@ -508,7 +508,8 @@ def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
         micro_batches: of the layout's placement.
     """
     work = figures.device_work_us() * micro_batches
-    heads, tails = _heads(figures), _tails(figures)
+    first_of_all = _shortest(figures)
+    heads, tails = _heads(first_of_all), _tails(first_of_all)
     num_devices = len(work)
     first, last, ends = [np.inf] * num_devices, [np.inf] * num_devices, [np.inf] * num_devices
     us_of = {stage: each.us for each in figures.synchronisations for stage in each.stages}
@@ -525,6 +526,26 @@ def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
             + max(ends[device] + figures.after_us[device], last[device] + least_update_us)
         )
         for device in range(num_devices)
+    )
+
+
+def _shortest(figures: StageFigures) -> StageFigures:
+    """Return figures whose times no class of micro-batches falls below."""
+    if not figures.by_class:
+        return figures
+
+    def least(values: Sequence[FloatArray | None]) -> FloatArray | None:
+        known = [value for value in values if value is not None]
+        return np.min(known, axis=0) if known else None
+
+    forward_us, backward_us, input_us, hop_us = (
+        least([getattr(each, name) for each in figures.by_class])
+        for name in ("forward_us", "backward_us", "backward_input_us", "hop_us")
+    )
+    assert forward_us is not None, "there are forwards"
+    assert hop_us is not None, "there are hops, of 0 at least"
+    return replace(
+        figures, forward_us=forward_us, backward_us=backward_us, backward_input_us=input_us, hop_us=hop_us
     )
 
 

@@ -22,6 +22,8 @@ from tessel.planning.costs.training_step import (
     whole_steps,
 )
 from tessel.planning.layout import Layout
+from tessel.planning.orders.block_figures import memory_of_blocks, spans_of_blocks
+from tessel.planning.orders.class_order import time_classes
 from tessel.planning.orders.rule_order import IntArray, RuleOrder, order_key, rule_order
 from tessel.schedule import Schedule
 from tessel.search.jit.compiled import compiled
@@ -65,6 +67,8 @@ def time_rule(rule: str, layout: Layout, figures: StageFigures, step_us: float) 
         step = step_of_figures(layout, figures)
         return TimedOrder(rule, estimate_step(step, _built(rule, step)))
     key = order_key(rule, layout, figures)
+    if figures.mixture is not None:
+        return TimedOrder(rule, time_classes(layout.data_parallel, key, figures, step_us))
     order = rule_order(key)
     ends, peaks = time_order(order, figures, step_us)
     return TimedOrder(
@@ -111,7 +115,7 @@ def schedule_in_order(rule: str, step: TrainingStep) -> Schedule:
     key = order_key(rule, step.layout, step.figures)
     order = rule_order(key)
     _, _, end = _timed(order, step.figures, step.step_us)
-    start = end - _spans(step.figures, step.step_us)[order.block]
+    start = end - spans_of_blocks(step.figures, step.step_us)[order.block]
     num_stages = len(step.figures.devices)
     index = [
         step.placement.index_by_name.get(name.format(stage), -1)
@@ -149,26 +153,9 @@ def _timed(order: RuleOrder, figures: StageFigures, step_us: float) -> tuple[Int
     peaks = np.zeros(len(figures.static_bytes), dtype=np.int64)
     end = np.zeros(order.num_tasks, dtype=np.int64)
     lags = whole_steps(figures.hop_us, step_us)
-    work = np.stack((_spans(figures, step_us), _memory(figures)))
+    work = np.stack((spans_of_blocks(figures, step_us), memory_of_blocks(figures)))
     _time(order, work, lags, ends, peaks, end)
     return ends, peaks, end
-
-
-def _spans(figures: StageFigures, step_us: float) -> IntArray:
-    nothing = np.zeros(len(figures.devices))
-    every = (
-        figures.forward_us,
-        figures.backward_us,
-        figures.backward_input_us,
-        figures.backward_weight_us,
-    )
-    return whole_steps(np.concatenate([nothing if us is None else us for us in every]), step_us)
-
-
-def _memory(figures: StageFigures) -> IntArray:
-    kept = np.ceil(figures.kept_bytes).astype(np.int64)
-    halved = np.ceil(figures.halved_bytes).astype(np.int64)
-    return np.concatenate([kept, -kept, halved - kept, -halved])
 
 
 @compiled

