@@ -60,7 +60,6 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
         ),
         *BATCH,
     ),
-    "--spread": (),
     "--robust": (
         Rule(needs=given("--spread"), why="durations do not vary", remedy="say how they do, lognormal:0.1"),
     ),
