@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tessel.errors import ScheduleError
-from tessel.orders import device_orders, earliest_starts
 from tessel.planning.candidates.baselines import find_baselines
 from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds
 from tessel.planning.candidates.candidate import Candidate, has_headroom, promise
@@ -33,8 +32,8 @@ from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.plan_result import Baseline, PlannedStep, PlanProgress, SearchCounts
-from tessel.schedule import Schedule
 from tessel.search.budget import SearchBudget, StoppedBy
+from tessel.search.overlap.find_overlapped import timed_again
 
 SWEEP_SHARE = 0.35
 
@@ -258,14 +257,7 @@ class PlanSearch:
         step = step_of_figures(candidate.layout, candidate.figures)
         if step.placement.blocks != known.schedule.placement.blocks:
             return
-        orders = device_orders(known.schedule.placement, known.schedule.start_by_block())
-        schedule = Schedule.of(
-            step.placement,
-            earliest_starts(step.placement, orders),
-            micro_batches=step.micro_batches,
-            memory=step.limits,
-            found_by=known.schedule.found_by,
-        )
+        schedule = timed_again(known.schedule, step.placement, step.limits)
         estimate = estimate_step(step, schedule)
         if estimate.fits and estimate.step_us <= candidate.step_us:
             self.pool.offer(replace(candidate, order=known.order, estimate=estimate, schedule=schedule))
@@ -571,5 +563,6 @@ def _rule_of(candidate: Candidate) -> tuple[str, ...] | None:
         candidate.layout,
         has_backward=candidate.figures.has_backward,
         is_split=candidate.figures.backward_input_us is not None,
+        overlaps=candidate.figures.overlap_factor is not None,
     )
     return (candidate.order,) if candidate.order.partition("<")[0] in applicable else None

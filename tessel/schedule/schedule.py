@@ -229,6 +229,11 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """Share of the sum of its blocks that a pair takes; None where each block runs by itself."""
         return None if isinstance(self.overlap, msgspec.UnsetType) else self.overlap.factor
 
+    def pair_spans(self) -> dict[Task, int]:
+        """Return the steps of the tasks of pairs, from the start of the pair to its end."""
+        factor = self.overlap_factor
+        return {} if factor is None else spans_of_pairs(self.placement, factor, self.pairs)
+
     def require_apart(self, what: str) -> None:
         """Refuse a schedule in which blocks run together, where only blocks by themselves can be handled.
 

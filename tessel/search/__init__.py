@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tessel.search.makespan.find_schedule import find_schedule
     from tessel.search.makespan.params import MakespanParams, Phase
     from tessel.search.makespan.warmup_cooldown import unroll_repetend
+    from tessel.search.overlap.find_overlapped import find_overlapped
     from tessel.search.repetend.find_repetend import RepetendResult, find_repetend
     from tessel.search.repetend.params import RepetendParams, RepetendPhase
 
@@ -34,6 +35,7 @@ __all__ = [
     "SearchBudget",
     "find_frontier",
     "find_makespan_frontier",
+    "find_overlapped",
     "find_repetend",
     "find_schedule",
     "unroll_repetend",
@@ -53,6 +55,7 @@ _MODULE_BY_NAME = {
     "RepetendResult": "tessel.search.repetend.find_repetend",
     "find_frontier": "tessel.search.frontier.period",
     "find_makespan_frontier": "tessel.search.frontier.makespan",
+    "find_overlapped": "tessel.search.overlap.find_overlapped",
     "find_repetend": "tessel.search.repetend.find_repetend",
     "find_schedule": "tessel.search.makespan.find_schedule",
     "unroll_repetend": "tessel.search.makespan.warmup_cooldown",

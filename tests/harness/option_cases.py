@@ -168,6 +168,7 @@ CHEAP: dict[str, Case] = {
             "--lag": "2",
             "--period-only": "",
             "--frontier": "",
+            "--overlap-factor": "0.6",
             "--batch": "1x3,2",
             "--replicas": "2",
             "--keep-order": "",
@@ -191,6 +192,7 @@ CHEAP: dict[str, Case] = {
         },
         spies={
             "tessel.search.find_schedule": "{schedule}",
+            "tessel.search.find_overlapped": "{schedule}",
             "tessel.search.batches.find_batch_schedule.find_batch_schedule": "{schedule}",
             "tessel.search.batches.assignment.assign_micro_batches": ASSIGNMENT,
             "tessel.search.find_repetend": "{repetend}",

@@ -93,6 +93,7 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--host-link": (
         Rule(needs=given("--offload"), why="nothing goes to the hosts", remedy="add --offload optimizer"),
     ),
+    "--overlap-factor": (),
     "--global-batch": (),
     "--micro-batches": (
         Rule(

@@ -68,6 +68,12 @@ _OF_BATCH = Rule(
 SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
     **free("--work", "--time-limit"),
     "--frontier": (Rule(excludes=given("--batch"), why="a frontier is of equal micro-batches"),),
+    "--overlap-factor": (
+        Rule(
+            excludes=given("--batch", "--frontier", "--period-only", "--infer"),
+            why="pairs are of whole schedules of equal micro-batches that are trained",
+        ),
+    ),
     "--batch": (),
     "--replicas": (_OF_BATCH,),
     "--keep-order": (

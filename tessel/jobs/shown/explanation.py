@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tessel.comparison import Comparison
     from tessel.jobs.inputs.plan_view import PlanView
     from tessel.planning.plan_result import PlannedStep, PlanResult
+    from tessel.schedule import Schedule
     from tessel.tuned_plan import TunedPlan
 
 SHOWN_ALTERNATIVES = 3
@@ -44,6 +45,8 @@ def _add_saved(out: Sections, plan: PlanView) -> None:
         f"{saved.title}: {plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {saved.proof}"
     )
     out.line(f"in the order of {saved.order}; {format_bytes(max(saved.memory_bytes))} on the fullest device")
+    if saved.schedule.overlap_factor is not None:
+        out.line(overlap_words(saved.schedule))
     out.table("", STAGE_COLUMNS, stage_rows(saved.profile, saved.layout))
     out.table("", ("plan", "step (ms)", "fits"), baseline_rows(saved))
 
@@ -84,6 +87,8 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
         out.line(f"sharding      {result.job.sharding}, over {layout.weight_replicas} replicas{experts}")
     if result.job.offload != "none":
         out.line(f"offload       {result.job.offload} state, in the memory of the hosts")
+    if saved.schedule.overlap_factor is not None:
+        out.line(f"overlap       {overlap_words(saved.schedule)}")
     interval = plan.step_interval_us
     if interval is not None:
         out.line(
@@ -106,6 +111,14 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
         f"\nlooked at     {counts.families} kinds of layouts ({counts.families_not_fitting} do not fit, "
         f"{counts.families_cut_off} ruled out by bounds), {counts.layouts} layouts, {counts.orders} orders, "
         f"in {result.search_seconds:.1f} s, stopped by {result.stopped_by}"
+    )
+
+
+def overlap_words(schedule: Schedule) -> str:
+    """Say how many pairs run together, and what they take."""
+    return (
+        f"{len(schedule.pairs)} pairs of a forward and a backward run together, each in "
+        f"{schedule.overlap_factor:g} of its sum"
     )
 
 

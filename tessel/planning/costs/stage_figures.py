@@ -83,6 +83,8 @@ class StageFigures:
         gather_us: of gathering updated weights that replicas divided, after the update, by device.
         chains: stages of each copy of the model, in topological order: a chain, but for two branches.
         next_stages: the stages that take what each makes; none of the last of a copy.
+        overlap_factor: share of its sum that a forward takes with a joint backward that runs beside it; None
+            where each block runs by itself.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -103,6 +105,7 @@ class StageFigures:
     gather_us: tuple[float, ...]
     chains: tuple[tuple[int, ...], ...]
     next_stages: tuple[tuple[int, ...], ...]
+    overlap_factor: float | None = None
 
     @property
     def after_us(self) -> tuple[float, ...]:
@@ -133,14 +136,16 @@ class StageFigures:
         return self.backward_us is not None or self.backward_input_us is not None
 
     def device_work_us(self) -> FloatArray:
-        """Return the least microseconds that one micro-batch of each chain keeps each device at work."""
-        work = self.forward_us.copy()
+        """Return the least microseconds of blocks that one micro-batch of each chain has on each device."""
+        return self.by_device(self.forward_us + self.least_backward_us())
+
+    def least_backward_us(self) -> FloatArray:
+        """Return microseconds of the backward by stage, joint or in halves, whichever takes less."""
+        nothing = np.zeros(len(self.groups))
         if self.backward_input_us is not None and self.backward_weight_us is not None:
             halves = self.backward_input_us + self.backward_weight_us
-            work += halves if self.backward_us is None else np.minimum(halves, self.backward_us)
-        elif self.backward_us is not None:
-            work += self.backward_us
-        return self.by_device(work)
+            return halves if self.backward_us is None else np.minimum(halves, self.backward_us)
+        return nothing if self.backward_us is None else self.backward_us
 
 
 def sum_by_device(groups: Sequence[Sequence[int]], values: FloatArray, num_devices: int) -> FloatArray:
@@ -218,7 +223,8 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
     return StageFigures(
         groups=run.groups,
         forward_us=forward_us,
-        backward_us=backward_us if trained and not is_dominated else None,
+        # Only whole backwards run beside a forward.
+        backward_us=backward_us if trained and (job.overlap_factor or not is_dominated) else None,
         backward_input_us=input_us if splits else None,
         backward_weight_us=weight_us if splits else None,
         hop_us=hops.lag_us,
@@ -238,6 +244,7 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
         gather_us=_gathers(sums, layout, job, run) if trained else (0.0,) * layout.pipeline,
         chains=run.chains,
         next_stages=run.next_stages,
+        overlap_factor=job.overlap_factor if trained else None,
     )
 
 

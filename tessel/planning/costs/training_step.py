@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 
 from tessel.errors import InfeasibleError
+from tessel.overlap import saved_steps
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import StageFigures, stage_figures
@@ -244,15 +245,19 @@ def end_of_step(figures: StageFigures, schedule: Schedule, *, step_us: float) ->
     """
     placement = schedule.placement
     ends = [0] * len(figures.groups)
+    index = placement.index_by_name
+    spans = schedule.pair_spans()
     for start in schedule.starts:
         block = placement.block(start.block)
         stage = int(block.name[1:].partition("_")[0])
-        ends[stage] = max(ends[stage], start.start + block.span)
+        span = spans.get((index[start.block], start.micro_batch), block.span) if spans else block.span
+        ends[stage] = max(ends[stage], start.start + span)
     return estimate_ends(
         figures,
         stage_ends_us=[end * step_us for end in ends],
         activation_bytes=schedule.peak_memory,
         micro_batches=schedule.micro_batches,
+        saved_us=saved_steps(placement, spans, schedule.pairs) * step_us if spans else 0.0,
     )
 
 
@@ -262,6 +267,7 @@ def estimate_ends(
     stage_ends_us: Sequence[float],
     activation_bytes: Sequence[int],
     micro_batches: int,
+    saved_us: float = 0.0,
 ) -> StepEstimate:
     """Return what the step takes, given when each stage's last block ends.
 
@@ -270,11 +276,12 @@ def estimate_ends(
         stage_ends_us: microseconds from the start of the step, by stage of the placement.
         activation_bytes: most bytes of activations held, by device.
         micro_batches: of the placement.
+        saved_us: microseconds that devices are busy less where blocks run together.
     """
     memory = tuple(static + held for static, held in zip(figures.static_bytes, activation_bytes, strict=True))
     step_us, synchronisation_us = finish_us(figures, stage_ends_us)
     limits = figures.memory_bytes
-    busy_us = micro_batches * float(figures.device_work_us().sum())
+    busy_us = micro_batches * float(figures.device_work_us().sum()) - saved_us
     return StepEstimate(
         step_us=step_us,
         pipeline_us=max(stage_ends_us),

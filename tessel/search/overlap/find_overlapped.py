@@ -18,7 +18,7 @@ import msgspec
 from tessel.handwritten import OVERLAPPING
 from tessel.handwritten.construction.rule import Rule
 from tessel.handwritten.strongest import MAX_TASKS
-from tessel.orders import DeadlockError, Orders, Task, device_orders
+from tessel.orders import DeadlockError, Orders, Task, device_orders, earliest_starts
 from tessel.overlap import Overlap, Pair, neighbours, paired_starts
 from tessel.placement import BlockKind, Placement
 from tessel.schedule.schedule import Schedule
@@ -141,6 +141,27 @@ def orders_of(schedule: Schedule) -> tuple[tuple[Task, ...], ...]:
             for each in ((task, behind[task]) if task in behind else (task,))
         )
         for order in orders
+    )
+
+
+def timed_again(schedule: Schedule, placement: Placement, memory: Sequence[int] | None) -> Schedule:
+    """Return a schedule in its own orders and pairs, as early as other lags and limits of its blocks allow.
+
+    Args:
+        schedule: of the same blocks.
+        placement: its blocks and edges with other lags.
+        memory: limit by device; None for none.
+    """
+    if schedule.overlap_factor is not None:
+        orders = orders_of(schedule)
+        factor, count = schedule.overlap_factor, schedule.micro_batches
+        return timed(placement, orders, schedule.pairs, factor, count, memory, schedule.found_by)
+    return Schedule.of(
+        placement,
+        earliest_starts(placement, device_orders(schedule.placement, schedule.start_by_block())),
+        micro_batches=schedule.micro_batches,
+        memory=memory,
+        found_by=schedule.found_by,
     )
 
 
