@@ -439,6 +439,7 @@ OF_TVM: dict[str, Case] = {
             "--out": "{folder}/out/elsewhere",
             "--cut": "layer:0",
             "--optimizer": "adam",
+            "--sharding": "optimizer",
             "--hop-us": "3",
             "--placement": "zbv",
             "--no-recompute": "",

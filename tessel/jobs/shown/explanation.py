@@ -182,6 +182,9 @@ def _add_tuned(out: Sections, whole: PlanView, plan: TunedPlan) -> None:
         )
     out.line()
     add_stages(out, plan.stages)
+    if plan.state_sharding != "none":
+        copies = f"{plan.replicas} copies of the pipeline" if plan.replicas > 1 else "one copy: nothing"
+        out.line(f"\nsharding: {plan.state_sharding}, over {copies}; `tessel run` keeps all of it on each")
     _add_schedule(out, whole, plan)
     if plan.other_shapes:
         _add_other_shapes(out, plan)
