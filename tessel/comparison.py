@@ -3,8 +3,8 @@
 Each rule contributes its strongest schedule (`tessel.handwritten.strongest`), and the searched schedule names
 the method that found it; if that is a rule, the search found nothing shorter. A hand-written schedule that
 exceeds the memory limit is listed as not fitting; a rule that does not apply is listed with the reason.
-Ratios are makespan over 1F1B's makespan, so smaller is faster. Where pairs of the searched schedule run together,
-neighbours of the others are paired too, wherever that makes them shorter.
+Ratios are makespan over 1F1B's makespan, so smaller is faster. Where pairs of the searched schedule run
+together, neighbours of the others are paired too, wherever that makes them shorter.
 """
 
 from __future__ import annotations

@@ -63,9 +63,7 @@ def _check_figures(plan: TunedPlan) -> None:
                 raise ScheduleError(f"{name} of {stage.name} is {getattr(stage, name)}")
     if plan.placement != plan.schedule.placement:
         raise ScheduleError("its placement is not that of its schedule")
-    figures = figures_of_model(
-        plan, optimizer=plan.optimizer, keeps_joint=True, sharding=plan.state_sharding
-    )
+    figures = figures_of_model(plan, optimizer=plan.optimizer, keeps_joint=True, sharding=plan.state_sharding)
     check_blocks(plan.placement, figures, plan.step_us)
     if plan.static_bytes != figures.static_bytes:
         raise ScheduleError(

@@ -8,8 +8,9 @@ and halves of backwards run by themselves.
     device 0   F0 F1 F2 B0 B0 .  B1 B1     apart      F0 F1 F2 B0 B0 .
                F0 F1 (F2 B0) B1 B1         together   the pair takes 0.67 of three steps: two
 
-Left out: how the share depends on the blocks. In DeepSeek's published trace of DualPipe it is 0.54. Checked in
-tests/tessel/test_overlap.py and tests/tessel/checking/test_overlap.py against simulations that share no code.
+Left out: how the share depends on the blocks. In DeepSeek's published trace of DualPipe it is 0.54. Checked
+in tests/tessel/search/overlap/test_find_overlapped.py against CP-SAT, and in
+tests/tessel/checking/test_overlap.py against a simulation of cells.
 
 Source: DeepSeek-V3 (2024), section 3.2.1, and its profile data; the cell OVERLAP_F_B of
 torch.distributed.pipelining.
@@ -98,17 +99,17 @@ MILLION = 1_000_000
 """Parts in which a factor is counted, so that whole steps are exact."""
 
 
-def pair_span(forward: int, backward: int, factor: float) -> int:
+def pair_span(forward: int, backward: int, *, factor: float) -> int:
     """Return the whole steps of a pair whose blocks take so many by themselves."""
     return max(forward, backward, -(-round(factor * MILLION) * (forward + backward) // MILLION))
 
 
 def spans_of_pairs(placement: Placement, factor: float, pairs: Iterable[Pair]) -> dict[Task, int]:
     """Return what the tasks of pairs take."""
-    found = {}
-    for pair in pairs:
-        span = pair_span(*(placement.blocks[task.block_index].span for task in pair), factor)
-        found |= dict.fromkeys(pair, span)
+    found: dict[Task, int] = {}
+    for forward, backward in pairs:
+        spans = (placement.blocks[task.block_index].span for task in (forward, backward))
+        found[forward] = found[backward] = pair_span(*spans, factor=factor)
     return found
 
 
@@ -265,7 +266,7 @@ class _Walk:
     def _finish(self, unit: tuple[Task, ...]) -> None:
         blocks = self._placement.blocks
         spans = [blocks[task.block_index].span for task in unit]
-        span = spans[0] if len(spans) == 1 else pair_span(spans[0], sum(spans[1:]), self._factor)
+        span = spans[0] if len(spans) == 1 else pair_span(spans[0], sum(spans[1:]), factor=self._factor)
         start = max(self._start[task] for task in unit)
         self._done |= dict.fromkeys(unit, start)
         self._ends |= dict.fromkeys(unit, start + span)
@@ -305,7 +306,6 @@ class _Walk:
         for task in pair:
             self._pending[task] += sum(source in pair for source, _ in self._waits[task])
         self._ready += [task for task in pair if not self._pending[task]]
-
 
 
 def saved_steps(placement: Placement, spans: Mapping[Task, int], pairs: Iterable[Pair]) -> int:

@@ -184,7 +184,8 @@ def _torn_pairs(runs: list[_Run]) -> Iterator[str]:
     first: dict[int, _Run] = {}
     for run in runs:
         if run.pair is not None and first.setdefault(run.pair, run).start != run.start:
-            yield f"{first[run.pair]} and {run} run together, and start at {first[run.pair].start} and {run.start}"
+            other = first[run.pair]
+            yield f"{other} and {run} run together, and start at {other.start} and {run.start}"
 
 
 def _wrong_counts(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:

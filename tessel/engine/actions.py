@@ -157,7 +157,7 @@ def actions_to_csv(actions: RankActions) -> str:
 
 
 def cells_of(schedule: Schedule, actions: RankActions) -> RankCells:
-    """Return cells of actions, in which the pairs of a schedule that run together share one, the forward first.
+    """Return cells of actions, in which pairs that run together share one, the forward first.
 
     Args:
         schedule: with pairs or without.

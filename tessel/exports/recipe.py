@@ -126,8 +126,8 @@ class Recipe:
         if factor is None or not count:
             return []
         return [
-            f"{count} cells OVERLAP_F_B, priced at {factor:g} of their sum: how both run together is yours, for "
-            "torch's runtime by register_custom_function"
+            f"{count} cells OVERLAP_F_B, priced at {factor:g} of their sum: how both run together is yours, "
+            "for torch's runtime by register_custom_function"
         ]
 
     def device_notes(self) -> list[str]:

@@ -69,7 +69,9 @@ def _streams(pipeline: Pipeline, micro_batches: int, extra: int = 0) -> Streams:
     num_chunks = pipeline.num_chunks
     num_devices = len(pipeline.stages) // num_chunks
     turns = Turns(num_devices, num_chunks)
-    return pipeline.on_devices([_stream(turns, device, micro_batches, extra) for device in range(num_devices)])
+    return pipeline.on_devices(
+        [_stream(turns, device, micro_batches, extra) for device in range(num_devices)]
+    )
 
 
 def _stream(turns: Turns, device: int, micro_batches: int, extra: int) -> Iterator[Instruction]:
@@ -96,6 +98,6 @@ COMBINED_1F1B = StreamRule(
     streams=partial(_streams, extra=1),
     extra_edges=recompute_on_arrival,
 )
-"""One more forward ahead, so that the forward and the backward of a turn may run together: Megatron's combined
-1F1B (Megatron-LM, `core/pipeline_parallel`, `--overlap-moe-expert-parallel-comm`). Without pairs it is
-interleaved 1F1B that holds more."""
+"""One more forward ahead, so that the forward and the backward of a turn may run together: Megatron's
+combined 1F1B (Megatron-LM, `core/pipeline_parallel`, `--overlap-moe-expert-parallel-comm`). Without pairs it
+is interleaved 1F1B that holds more."""

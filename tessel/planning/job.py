@@ -29,7 +29,8 @@ class Job:
             (`tessel.overlap`); None where each block runs by itself.
 
     Raises:
-        ScheduleError: state is to lie in the memory of hosts, and no link to them is known; or a share is none.
+        ScheduleError: state is to lie in the memory of hosts, and no link to them is known; or a share
+            is none.
     """
 
     cluster: Cluster
@@ -45,8 +46,8 @@ class Job:
             raise ScheduleError(f"there is no offload {self.offload!r}; there are {', '.join(OFFLOADS)}")
         if self.overlap_factor is not None and not 0 < self.overlap_factor <= 1:
             raise ScheduleError(
-                f"overlap_factor is {self.overlap_factor:g}, and a pair takes a share of its sum, above 0, 1 at "
-                "most"
+                f"overlap_factor is {self.overlap_factor:g}, and a pair takes a share of its sum, above 0, 1 "
+                "at most"
             )
         if self.offloads and self.cluster.host is None:
             raise ScheduleError(

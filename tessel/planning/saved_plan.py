@@ -58,8 +58,8 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         runtime: a key of `RUNTIMES`; of version 1, the one whose hops its schedule has.
         sharding: what replicas divide among them: one of `SHARDINGS`.
         offload: what lies in the memory of the hosts: one of `OFFLOADS`.
-        overlap_factor: share of its sum that a forward takes with a backward beside it; `UNSET` where each block
-            runs by itself.
+        overlap_factor: share of its sum that a forward takes with a backward beside it; `UNSET` where each
+            block runs by itself.
         layout: degrees, cuts and which device runs which stage.
         schedule: of one pipeline; its placement counts memory in bytes.
         order: the rule that made the order, or `searched`.
@@ -146,7 +146,9 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             runtime=RUNTIMES[self.runtime],
             sharding=self.sharding,
             offload=self.offload,
-            overlap_factor=None if isinstance(self.overlap_factor, msgspec.UnsetType) else self.overlap_factor,
+            overlap_factor=None
+            if isinstance(self.overlap_factor, msgspec.UnsetType)
+            else self.overlap_factor,
         )
 
     @property

@@ -222,7 +222,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def pairs(self) -> tuple[Pair, ...]:
         """The forwards and backwards that run together."""
-        return () if isinstance(self.overlap, msgspec.UnsetType) else tuple(self.overlap.tasks(self.placement))
+        return (
+            () if isinstance(self.overlap, msgspec.UnsetType) else tuple(self.overlap.tasks(self.placement))
+        )
 
     @property
     def overlap_factor(self) -> float | None:
@@ -245,8 +247,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """
         if self.overlap_factor is not None:
             raise ScheduleError(
-                f"{what} runs one block at a time, and this schedule has {len(self.pairs)} pairs of a forward "
-                "and a backward that run together; make it without --overlap-factor"
+                f"{what} runs one block at a time, and this schedule has {len(self.pairs)} pairs of a "
+                "forward and a backward that run together; make it without --overlap-factor"
             )
 
     def require_equal(self, what: str) -> None:
@@ -338,8 +340,8 @@ def decode_schedule(text: bytes | str) -> Schedule:
         schedule.schema_version < OVERLAP_VERSION or schedule.classes is not None
     ):
         raise ScheduleError(
-            f"schedule has pairs that run together, which are of schema_version {OVERLAP_VERSION} and of equal "
-            "micro-batches; make it again"
+            f"schedule has pairs that run together, which are of schema_version {OVERLAP_VERSION} and of "
+            "equal micro-batches; make it again"
         )
     if schedule.schema_version == 1 and schedule.classes is not None:
         raise ScheduleError(

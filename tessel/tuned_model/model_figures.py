@@ -93,10 +93,13 @@ def figures_of_model(
         trained_bytes=tuple(round(each.trained) for each in held),
         frozen_bytes=tuple(round(each.weights - each.trained) for each in held),
         static_bytes=tuple(
-            static_bytes(each, OPTIMIZERS[optimizer] if tuned.training else None, shares=shares) for each in held
+            static_bytes(each, OPTIMIZERS[optimizer] if tuned.training else None, shares=shares)
+            for each in held
         ),
         memory_bytes=None if memory_limit_bytes is None else (memory_limit_bytes,) * len(held),
-        synchronisations=() if link is None or not tuned.training else _synchronisations(tuned, link, sharding),
+        synchronisations=()
+        if link is None or not tuned.training
+        else _synchronisations(tuned, link, sharding),
         ties=(),
         update_us=tuple(update_us_a_byte * each.trained / parts for each in held),
         gather_us=_gathers(tuned, groups, optimizer, link if parts > 1 else None),

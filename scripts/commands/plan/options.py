@@ -143,7 +143,7 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     overlap_factor: Annotated[
         float | None,
         typer.Option(
-            help="Share of their sum that a forward and a backward take that run together on a device, such as "
+            help="Share of their sum that a forward and a backward take that run together on a device: "
             "0.6; each runs by itself if left out."
         ),
     ] = None

@@ -96,9 +96,7 @@ def _find_schedule(placement: Placement, limits: tuple[int, ...] | None, options
     budget = options.make_budget()
     micro_batches = DEFAULT_MICRO_BATCHES if options.micro_batches is None else options.micro_batches
     found = search_thread.run_search(
-        lambda: find(
-            placement, micro_batches=micro_batches, memory=limits, budget=budget, seed=options.seed
-        ),
+        lambda: find(placement, micro_batches=micro_batches, memory=limits, budget=budget, seed=options.seed),
         budget,
         description="searching",
     )

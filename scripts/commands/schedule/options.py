@@ -130,8 +130,7 @@ class ScheduleOptions:
     overlap_factor: Annotated[
         float | None,
         typer.Option(
-            help="Share of their sum that a forward and a backward take that run together on a device, such as "
-            "0.6.",
+            help="Share of their sum that a forward and a backward take that run together on a device: 0.6.",
             show_default=False,
         ),
     ] = None

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tessel.errors import UsageError
 from tessel.jobs.inputs.arguments import check_choice, check_counts, parse_bandwidth, parse_bytes, parse_cuts
 from tessel.jobs.inputs.limits import check_hop_us, check_overlap_factor, make_budget
 from tessel.jobs.inputs.plan_options import (

@@ -199,7 +199,8 @@ class PlanOptions(ConfigOptions):
         check_overlap_factor(self.overlap_factor)
         if self.overlap_factor is not None and self.runtime == "deepspeed":
             raise UsageError(
-                "--overlap-factor with --runtime deepspeed: its pipelines run one block at a time; leave one out"
+                "--overlap-factor with --runtime deepspeed: its pipelines run one block at a time; leave "
+                "one out"
             )
         check_hop_us(self.hop_us)
         self.cluster()

@@ -16,8 +16,8 @@ from tuner.tuning.search.options import SearchOptions
 
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")
 SHARDINGS = ("none", "optimizer")
-"""What copies of a measured pipeline may divide among them. Of gradients and weights the halves that each copy
-gathers and sums for its blocks are not measured."""
+"""What copies of a measured pipeline may divide among them: what they gather and sum of weights and gradients
+beside each block is not measured."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -36,8 +36,8 @@ class TuneOptions(SearchOptions):
         value: of inputs that become constants, by name.
         cut: modules after which the model is cut; as it marks them, or found, if None.
         optimizer: whose state each device keeps: one of `OPTIMIZERS`.
-        sharding: what copies of the pipeline, replicas and those of an `xshape`, divide among them: `none`, or
-            `optimizer`, its state.
+        sharding: what copies of the pipeline, replicas and those of an `xshape`, divide among them: `none`,
+            or `optimizer`, its state.
         hop_us: latency of one hop; measured if None.
         placement: `vshape`, `interleaved:2`, `zbv`, `xshape`, `mshape`, `nnshape`, `kshape`, the path of a
             placement, or `auto`: as planned from measured layers.

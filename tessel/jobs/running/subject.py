@@ -50,8 +50,8 @@ def subject_of_plan(plan: PlanView, options: RunOptions) -> Subject:
     sharding = job.sharding if job is not None else tuned.state_sharding if tuned is not None else "none"
     if sharding != "none":
         messages.note(
-            f"the plan divides {sharding} among replicas (--sharding); here every replica keeps all of it, and "
-            "gradients are summed as without"
+            f"the plan divides {sharding} among replicas (--sharding); here every replica keeps all of it, "
+            "and gradients are summed as without"
         )
     plan.schedule.require_apart("a real run")
     name = plan.title if plan.planned is None else plan.planned.profile.name

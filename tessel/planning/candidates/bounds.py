@@ -35,7 +35,6 @@ from tessel.planning.costs.held_bytes import job_shares
 from tessel.planning.costs.replicas import collective_link, replica_positions
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums
 from tessel.planning.costs.stage_figures import (
-    StageFigures,
     figures_of_sums,
     position_speeds,
     update_sums,

@@ -32,7 +32,7 @@ FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = range(4)
 
 APART, FORWARD_FIRST, BACKWARD_FIRST = range(3)
 PAIRINGS = (FORWARD_FIRST, BACKWARD_FIRST, APART)
-"""Which neighbours of a device run together: none, a forward and what follows it, a backward and what does."""
+"""Which neighbours run together: none, a forward and what follows it, a backward and what does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def rule_order(key: OrderKey) -> RuleOrder:
     together = _together(tasks, ends, num_stages, key.micro_batches, key.pairing)
     joined = np.zeros(len(tasks), dtype=np.bool_)
     sizes = num_stages, len(key.stage_devices), key.micro_batches
-    count = _sequence(tasks, ends, together, *sizes, sequence, source, joined)
+    count = _sequence(tasks, ends, together, sizes, sequence, source, joined)
     if count < len(tasks):
         raise ValueError(f"the order of {key.rule} deadlocks on {key.stage_devices}")
     block = tasks // key.micro_batches
@@ -232,17 +232,16 @@ def _sequence(
     tasks: IntArray,
     ends: IntArray,
     together: npt.NDArray[np.bool_],
-    num_stages: int,
-    chain_length: int,
-    micro_batches: int,
+    sizes: tuple[int, int, int],
     sequence: IntArray,
     source: IntArray,
     joined: npt.NDArray[np.bool_],
 ) -> int:
     """Write places of `tasks` in a topological order, and each one's source as a place of that order.
 
-    Pairs that would wait for themselves come apart. Returns how many tasks are not stuck.
+    Sizes are stages, those of a chain, and micro-batches. Pairs that would wait for themselves come apart. Returns how many tasks are not stuck.
     """
+    num_stages, chain_length, micro_batches = sizes
     place_of = np.full(4 * num_stages * micro_batches, -1, dtype=np.int64)
     following = ends[:-1].copy()
     count = 0

@@ -136,7 +136,8 @@ def schedule_in_order(rule: str, step: TrainingStep) -> Schedule:
     first = np.flatnonzero(order.joined)
     factor = step.figures.overlap_factor or 1.0
     span[first] = span[first + 1] = [
-        pair_span(*pair, factor) for pair in zip(span[first].tolist(), span[first + 1].tolist(), strict=True)
+        pair_span(*pair, factor=factor)
+        for pair in zip(span[first].tolist(), span[first + 1].tolist(), strict=True)
     ]
     start = end - span
     num_stages = len(step.figures.devices)

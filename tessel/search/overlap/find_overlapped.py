@@ -105,7 +105,7 @@ def paired_rule(
     factor: float,
     memory: Sequence[int] | None = None,
 ) -> Schedule:
-    """Return the shortest schedule that follows a rule with its neighbours paired, or not where that is shorter.
+    """Return the shortest schedule that follows a rule, with its neighbours paired or not.
 
     Of those that fit the limit, where any does; of a rule with many tasks, of its published version alone.
 
@@ -131,7 +131,7 @@ def paired_rule(
 def orders_of(schedule: Schedule) -> tuple[tuple[Task, ...], ...]:
     """Return the order in which each device runs a schedule, of a pair the forward first."""
     orders = device_orders(schedule.placement, schedule.start_by_block())
-    behind = {forward: backward for forward, backward in schedule.pairs}
+    behind = dict(schedule.pairs)
     late = set(behind.values())
     return tuple(
         tuple(
@@ -186,7 +186,9 @@ def timed(
         found.starts,
         micro_batches=micro_batches,
         memory=memory,
-        overlap=Overlap.of(placement, factor, sorted(found.pairs, key=lambda pair: (found.starts[pair[1]], pair))),
+        overlap=Overlap.of(
+            placement, factor, sorted(found.pairs, key=lambda pair: (found.starts[pair[1]], pair))
+        ),
         found_by=found_by,
         lower_bound=lower_bound,
     )
@@ -209,7 +211,7 @@ def _orders_of_rule(
 
 
 def _pairings(placement: Placement, orders: Orders) -> Iterator[tuple[Pair, ...]]:
-    """Yield the pairs of neighbours that are tried: a forward and what follows, a backward and what does, none."""
+    """Yield the pairs that are tried: a forward and what follows it, a backward and what does, none."""
     yield neighbours(placement, orders, forward_first=True)
     yield neighbours(placement, orders, forward_first=False)
     yield ()

@@ -1,8 +1,8 @@
 """Makespan that no schedule beats in which forwards and backwards of a device may run together.
 
 That of each device by its work (`tessel.overlap.least_end`), where a choice counts as the option that takes
-least, and that of one micro-batch's way. Checked in tests/tessel/search/overlap/test_find_overlapped.py against
-CP-SAT.
+least, and that of one micro-batch's way. Checked in
+tests/tessel/search/overlap/test_find_overlapped.py against CP-SAT.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _is_paired(block: Block, kind: BlockKind) -> bool:
 
 
 def _backwards(placement: Placement, device: int) -> Mapping[tuple[str, ...], int]:
-    """Return the steps of each backward that may be in a pair, of a choice with its cheapest option, by its blocks."""
+    """Return the least steps of each backward that may be in a pair, by the blocks of all its options."""
     optional = {name for choice in placement.choices for option in choice.options for name in option}
-    found = {
+    found: dict[tuple[str, ...], int] = {
         (block.name,): block.span
         for block in placement.blocks
         if block.devices == (device,) and block.kind is BlockKind.BACKWARD and block.name not in optional

@@ -18,6 +18,9 @@ from tessel.orders import Task
 from tessel.overlap import Pair, pair_span
 from tessel.placement import BlockKind, Placement
 
+UNLIMITED = 1 << 60
+"""Room where there is no limit of memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -101,7 +104,7 @@ class _Listing:
             {True: [], False: []} for _ in devices
         ]
         self.free = [0] * placement.devices
-        self.room = [math.inf] * placement.devices if memory is None else list(memory)
+        self.room = [UNLIMITED] * placement.devices if memory is None else list(memory)
         self.orders: list[list[Task]] = [[] for _ in devices]
         self.pairs: list[Pair] = []
         self.closing = self._closing(placement)
@@ -136,7 +139,7 @@ class _Listing:
         spans = [block.span for block in self.blocks]
         busy = [0] * placement.devices
         for backward, forward in self.closing.items():
-            own = pair_span(spans[forward], spans[backward], self.factor)
+            own = pair_span(spans[forward], spans[backward], factor=self.factor)
             busy[self.blocks[forward].devices[0]] += own
             spans[forward] = spans[backward] = own
         period = max(busy, default=0)
@@ -202,7 +205,7 @@ class _Listing:
         one, two = self.blocks[forward.block_index], self.blocks[backward.block_index]
         if two.kind is not BlockKind.BACKWARD:
             return 0
-        return one.span + two.span - pair_span(one.span, two.span, self.factor)
+        return one.span + two.span - pair_span(one.span, two.span, factor=self.factor)
 
     def _awaited(self, device: int, now: int, alone: Task) -> int | None:
         """Return when the other half of a pair comes, if that is sooner than what it saves."""
@@ -219,7 +222,7 @@ class _Listing:
 
     def _start(self, device: int, now: int, tasks: tuple[Task, ...]) -> None:
         spans = [self.blocks[task.block_index].span for task in tasks]
-        span = spans[0] if len(spans) == 1 else pair_span(*spans, self.factor)
+        span = spans[0] if len(spans) == 1 else pair_span(spans[0], spans[1], factor=self.factor)
         if len(tasks) == 2:
             self.pairs.append((tasks[0], tasks[1]))
         end = self.free[device] = now + span

@@ -1,12 +1,13 @@
 """Moves at random places of orders with pairs: neighbours exchanged, paired, taken apart.
 
-Each is timed from the start, O(tasks + edges), and kept where it makes the whole no longer and keeps the limits.
+Each is timed from the start, O(tasks + edges), and kept where the whole is no longer and keeps the limits.
 Checked in tests/tessel/search/overlap/test_find_overlapped.py: what is found is what `paired_starts` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ class PairedOrders(NamedTuple):
     Attributes:
         task: int64, shape (tasks,), device by device; task `m·B + b` is block b of micro-batch m.
         bounds: int64, shape (devices + 1,), where those of each device begin.
-        joined: bool, shape (tasks,), whether a task runs together with the next one, a forward with a backward.
+        joined: bool, shape (tasks,), whether a task, a forward, runs together with the next one.
     """
 
     task: IntArray
@@ -60,7 +61,7 @@ def as_tasks(found: PairedOrders, num_blocks: int) -> tuple[list[list[Task]], li
     tasks = [Task(number % num_blocks, number // num_blocks) for number in found.task.tolist()]
     pairs = [(tasks[place], tasks[place + 1]) for place in np.flatnonzero(found.joined).tolist()]
     ends = found.bounds.tolist()
-    return [tasks[first:after] for first, after in zip(ends, ends[1:], strict=False)], pairs
+    return [tasks[first:after] for first, after in pairwise(ends)], pairs
 
 
 def kinds_of(placement: Placement) -> IntArray:

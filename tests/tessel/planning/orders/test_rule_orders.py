@@ -52,7 +52,9 @@ def test_orders_are_those_of_the_rules(
         if "<" in name or RULES[name].why_not(step.placement, step.micro_batches) is not None:
             continue  # a limit in flight, or a joint backward in ZB-V's order, is this module's own
         if factor is not None:
-            strongest = paired_rule(RULES[name], step.placement, micro_batches=step.micro_batches, factor=factor)
+            strongest = paired_rule(
+                RULES[name], step.placement, micro_batches=step.micro_batches, factor=factor
+            )
             assert schedule.makespan >= strongest.makespan  # of the rule's every variant
             continue
         published = RULES[name].build(step.placement, micro_batches=step.micro_batches)

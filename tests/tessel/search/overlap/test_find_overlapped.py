@@ -11,7 +11,6 @@ from tessel.errors import InfeasibleError, ScheduleError
 from tessel.handwritten import OVERLAPPING
 from tessel.overlap import Overlap
 from tessel.placement import BlockKind, Placement
-from tessel.schedule import Schedule
 from tessel.schedule.schedule import decode_schedule
 from tessel.search import SearchBudget, find_overlapped, find_schedule
 from tessel.search.overlap.find_overlapped import orders_of, paired_rule, timed
@@ -58,7 +57,9 @@ def least_makespan(placement: Placement, micro_batches: int, factor: float, memo
             model.add_exactly_one(ways)
     for task in tasks:
         model.add_at_most_one(beside[task])
-        model.add(length[task] == blocks[task[0]].span).only_enforce_if([each.negated() for each in beside[task]])
+        model.add(length[task] == blocks[task[0]].span).only_enforce_if(
+            [each.negated() for each in beside[task]]
+        )
     for edge in placement.edges:
         names = placement.index_by_name
         for m in range(micro_batches):
@@ -85,7 +86,9 @@ def least_makespan(placement: Placement, micro_batches: int, factor: float, memo
 
 def placement_of(seed: int) -> tuple[Placement, int]:
     rng = np.random.default_rng(seed)
-    shape, devices, micro_batches = (("vshape", 2, 3), ("zbv", 1, 3), ("vshape", 3, 2), ("vshape", 1, 4))[seed % 4]
+    shape, devices, micro_batches = (("vshape", 2, 3), ("zbv", 1, 3), ("vshape", 3, 2), ("vshape", 1, 4))[
+        seed % 4
+    ]
     placement = make_shape(shape, devices, lag=int(rng.integers(2)))
     blocks = tuple(msgspec.structs.replace(block, span=int(rng.integers(1, 7))) for block in placement.blocks)
     return msgspec.structs.replace(placement, blocks=blocks), micro_batches
@@ -99,13 +102,19 @@ def test_nothing_is_shorter_than_the_bound_nor_than_what_cp_sat_finds(seed: int)
     memory = None if seed % 3 == 0 else stages + seed % 3
     least = least_makespan(placement, micro_batches, factor, memory)
     found = find_overlapped(
-        placement, micro_batches=micro_batches, factor=factor, memory=memory, budget=SearchBudget(work_limit=0.1)
+        placement,
+        micro_batches=micro_batches,
+        factor=factor,
+        memory=memory,
+        budget=SearchBudget(work_limit=0.1),
     )
     check_schedule(found)
     assert found.lower_bound <= least <= found.makespan
     assert found.makespan == least  # of so few tasks every move is tried
     assert found.optimal == (found.makespan == found.lower_bound)
-    apart = find_schedule(placement, micro_batches=micro_batches, memory=memory, budget=SearchBudget(work_limit=0.1))
+    apart = find_schedule(
+        placement, micro_batches=micro_batches, memory=memory, budget=SearchBudget(work_limit=0.1)
+    )
     assert found.makespan <= apart.makespan
     if factor == 1:
         assert found.makespan == apart.makespan
@@ -173,7 +182,9 @@ def test_what_is_wrong_with_pairs_is_named() -> None:
         )
     )
     starts = tuple(
-        msgspec.structs.replace(start, start=start.start + (start.block == first.backward and start.start == 5))
+        msgspec.structs.replace(
+            start, start=start.start + (start.block == first.backward and start.start == 5)
+        )
         for start in found.starts
     )
     assert "run together, and start at" in wrong(starts=starts)
@@ -184,8 +195,10 @@ def test_what_is_wrong_with_pairs_is_named() -> None:
     with pytest.raises(ScheduleError, match="runs one block at a time, and this schedule has 2 pairs"):
         found.require_equal("tessel check")
     with pytest.raises(InfeasibleError):
-        find_overlapped(placement, micro_batches=3, factor=0.6, memory=0, budget=SearchBudget(work_limit=0.01))
-    tight = find_overlapped(placement, micro_batches=3, factor=0.6, memory=1, budget=SearchBudget(work_limit=0.01))
+        find_overlapped(
+            placement, micro_batches=3, factor=0.6, memory=0, budget=SearchBudget(work_limit=0.01)
+        )
+    tight = find_overlapped(
+        placement, micro_batches=3, factor=0.6, memory=1, budget=SearchBudget(work_limit=0.01)
+    )
     assert (tight.makespan, tight.pairs) == (30, ())
-
-
