@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from tessel.architectures.architecture import Architecture
+from tessel.architectures.architecture import Architecture, Attention, Block
 from tessel.architectures.families import load_architecture
 from tessel.architectures.gpu_sheets import GpuSheet
 from tessel.architectures.kernels import KernelPrice
@@ -44,6 +44,7 @@ class PublishedRun:
         blocks: layers of the model, where it was cut short; None for all.
         dense_blocks: of these, layers without experts; None for as many as the config says.
         recipe: how it was trained.
+        kv_heads: of attention, where they were not the config's.
         has_predictors: whether layers that predict further tokens are trained.
         sharding: what replicas divide.
     """
@@ -60,6 +61,7 @@ class PublishedRun:
     global_batch: int = 1
     blocks: int | None = None
     dense_blocks: int | None = None
+    kv_heads: int | None = None
     has_predictors: bool = True
     sharding: str = "optimizer"
 
@@ -84,7 +86,16 @@ class PublishedRun:
                 blocks = blocks[: self.blocks]
             else:
                 blocks = (*blocks[:first], *blocks[len(blocks) - self.blocks + first :])
+        if self.kv_heads is not None:
+            blocks = tuple(_with_kv_heads(block, self.kv_heads) for block in blocks)
         return replace(model, blocks=blocks, predictors=model.predictors if self.has_predictors else ())
+
+
+def _with_kv_heads(block: Block, kv_heads: int) -> Block:
+    parts = (
+        replace(part, kv_heads=kv_heads) if isinstance(part, Attention) else part for part in block.parts
+    )
+    return replace(block, parts=tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +124,7 @@ def simulate(run: PublishedRun, sheet: GpuSheet, price: KernelPrice | None = Non
         sheet: of its GPU.
         price: of kernels; a roofline if None.
     """
-    shape = Shape(
-        recipe=run.recipe,
-        micro_batch=run.micro_batch,
-        tensor_parallel=run.tensor_parallel,
-        context_parallel=run.context_parallel,
-        expert_parallel=run.expert_parallel,
-    )
-    profile = profile_of_architecture(
-        run.architecture,
-        [shape],
-        price or Roofline(sheet=sheet, dtype=run.recipe.dtype, dispatch=run.recipe.dispatch),
-        device=sheet.name,
-        update_ratio=UPDATE_RATIO,
-    )
+    profile = profile_of(run, sheet, price)
     layout = layout_of(run, profile)
     job = Job(
         cluster=cluster_of(run.devices, sheet), optimizer=OPTIMIZERS["adam-mixed"], sharding=run.sharding
@@ -135,6 +133,24 @@ def simulate(run: PublishedRun, sheet: GpuSheet, price: KernelPrice | None = Non
     rule = "1f1b" if run.chunks == 1 else "interleaved"
     found = estimate_step(step, schedule_in_order(rule, step))
     return Simulated(found.step_us, tuple(found.memory_bytes))
+
+
+def profile_of(run: PublishedRun, sheet: GpuSheet, price: KernelPrice | None = None) -> Profile:
+    """Return the predicted layers of a layout, with its degrees alone; arguments as of `simulate`."""
+    shape = Shape(
+        recipe=run.recipe,
+        micro_batch=run.micro_batch,
+        tensor_parallel=run.tensor_parallel,
+        context_parallel=run.context_parallel,
+        expert_parallel=run.expert_parallel,
+    )
+    return profile_of_architecture(
+        run.architecture,
+        [shape],
+        price or Roofline(sheet=sheet, dtype=run.recipe.dtype, dispatch=run.recipe.dispatch),
+        device=sheet.name,
+        update_ratio=UPDATE_RATIO,
+    )
 
 
 def cluster_of(devices: int, sheet: GpuSheet) -> Cluster:

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.published.layouts import PublishedRun, Simulated, simulate
 from tessel.architectures.gpu_sheets import find_sheet
-from tessel.architectures.kernels import AttentionCore, Beside, Exchange, Kernel, Moved, Product
+from tessel.architectures.kernels import AttentionCore, Beside, Exchange, Kernel, Moved, Product, Scan
 from tessel.architectures.shape import Recipe
 
 MODELS = {
@@ -31,6 +31,12 @@ KINDS = {
     "all_to_all": "all2all",
     "ring": "p2p",
 }
+ACCESSES = {"in_order": "default", "permuted": "permute_fwd", "loss": "ce_fusion"}
+"""Names of the file's bandwidths; its backward of a permutation is 2 % faster."""
+VOCABULARY = {32064: 32128, 16032: 16128}
+"""A device's share of 128 256 tokens, and as Megatron pads it to a multiple of 128 on each device."""
+EXPERT_ROWS = {1229: 1232, 614: 616}
+"""Rows of an expert of DeepSeek-V2 in the mean, and as those of each sender are rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +51,9 @@ class SystemPrice:
             return self._exchange_us(kernel)
         if isinstance(kernel, Beside):
             return max(self(kernel.kernel), self(kernel.exchange))
-        moved_us = self._moved_us(kernel.moved_bytes)
         if isinstance(kernel, Moved):
-            return moved_us
+            return self._moved_us(kernel)
+        assert not isinstance(kernel, Scan), "no state space was run"
         operation, factor = self._rate(kernel)
         flops = kernel.flops * (2 if isinstance(kernel, AttentionCore) else 1)
         return flops / (self._operations[operation]["tflops"] * factor) / 1e6
@@ -57,11 +63,12 @@ class SystemPrice:
         found: Mapping[str, Any] = self.system["accelerator"]["op"]
         return found
 
-    def _moved_us(self, num_bytes: float) -> float:
-        memory = self.system["accelerator"]["bandwidth"]["default"]
-        return float(memory["latency_us"] + num_bytes / (memory["gbps"] * memory["efficient_factor"]) / 1e3)
+    def _moved_us(self, kernel: Moved) -> float:
+        memory = self.system["accelerator"]["bandwidth"][ACCESSES[kernel.access]]
+        rate = memory["gbps"] * memory["efficient_factor"]
+        return float(memory["latency_us"] + kernel.moved_bytes / rate / 1e3)
 
-    def _rate(self, kernel: Kernel) -> tuple[str, float]:
+    def _rate(self, kernel: Product | AttentionCore) -> tuple[str, float]:
         operation, keys = _keys(kernel)
         known = self._operations[operation]["accurate_efficient_factor"] or {}
         found = next((known[key] for key in keys if key in known), None)
@@ -81,7 +88,7 @@ class SystemPrice:
         return float(latency_us + sent / rate)
 
 
-def _keys(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
+def _keys(kernel: Product | AttentionCore) -> tuple[str, tuple[str, ...]]:
     """Return the operation of a kernel in the file, and the keys under which its rate may stand."""
     if isinstance(kernel, AttentionCore):
         parts = round(kernel.tokens / kernel.queries)
@@ -91,20 +98,22 @@ def _keys(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
             f"qk_head_dim={kernel.key_dim}, v_head_dim={kernel.value_dim}, qkv_contiguous=True"
         )
         return ("sdp_bwd" if kernel.is_backward else "sdp_fwd"), (key,)
-    assert isinstance(kernel, Product), "no state space was run"
     rows = round(kernel.rows)
     if kernel.groups > 1:
-        of = f"ng={kernel.groups}, M={round(kernel.rows / kernel.groups)}, "
-        stage = "stage=bwd_grad_w" if kernel.sums_rows else "stage="
-        shapes = (
-            f"{of}N={kernel.outputs}, K={kernel.inputs},",
-            f"{of}N={kernel.inputs}, K={kernel.outputs},",
-        )
-        return "group_matmul", tuple(f"{shape}|{stage}" for shape in shapes)
+        of = f"ng={kernel.groups}, M={EXPERT_ROWS.get(round(rows / kernel.groups), rows // kernel.groups)}, "
+        forward = f"{of}N={kernel.outputs}, K={kernel.inputs},"
+        if kernel.sums_rows:
+            return "group_matmul", (f"{forward}|bwd_grad_w",)
+        backward = f"{of}N={kernel.inputs}, K={kernel.outputs},"
+        return "group_matmul", (f"{forward}|fwd", f"{backward}|bwd_grad_act")
+    outputs, inputs = (
+        VOCABULARY.get(kernel.outputs, kernel.outputs),
+        VOCABULARY.get(kernel.inputs, kernel.inputs),
+    )
     if kernel.sums_rows:
-        sizes = f"b=1, m={kernel.outputs}, k={rows}, n={kernel.inputs}, layout=NT, accumulate=True, "
+        sizes = f"b=1, m={outputs}, k={rows}, n={inputs}, layout=NT, accumulate=True, "
         return "matmul", (f"{sizes}out_dtype=fp32",)
-    sizes = f"b=1, m={rows}, k={kernel.inputs}, n={kernel.outputs}, layout="
+    sizes = f"b=1, m={rows}, k={inputs}, n={outputs}, layout="
     return "matmul", tuple(f"{sizes}{layout}, accumulate=False, out_dtype=bf16" for layout in ("TN", "NN"))
 
 
@@ -160,8 +169,9 @@ def _with_short_keys(system: dict[str, Any]) -> dict[str, Any]:
         if "main_grad_dtype=fp32" not in key:
             continue
         sizes = key[: key.index(" dtype=")]
-        if "stage=fwd" in key or "stage=bwd_grad_w" in key:
-            short[f"{sizes}|{'stage=bwd_grad_w' if 'bwd_grad_w' in key else 'stage='}"] = rate
+        stage = re.search(r"stage=(\w+)", key)
+        assert stage is not None, "every rate of the file names its stage"
+        short[f"{sizes}|{stage[1]}"] = rate
     grouped["accurate_efficient_factor"] = short
     return system
 
@@ -181,6 +191,8 @@ def _run(row: Mapping[str, Any]) -> PublishedRun:
         expert_parallel=degree("ep"),
         global_batch=row["mbc"] * degree("dp"),
         blocks=row["layer_num"],
+        # The file's products have 20 480 outputs: keys and values of 16 heads, as the first config said.
+        kv_heads=16 if row["model"] == "llama3-405b" else None,
         dense_blocks=1 if row["model"].startswith("deepseek") else None,
         has_predictors=False,
     )

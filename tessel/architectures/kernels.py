@@ -121,11 +121,17 @@ class Scan(NamedTuple):
         return ELEMENT_BYTES * self.rows * self.inner * 8 * (2.5 if self.is_backward else 1.0)
 
 
+Access = Literal["in_order", "permuted", "loss"]
+"""How elementwise work goes through memory: rows in order; rows gathered or scattered, as tokens for experts;
+or the rows of logits of a loss, several times."""
+
+
 class Moved(NamedTuple):
     """Elementwise work, which takes as long as its traffic."""
 
     moved_bytes: float
     flops: float = 0.0
+    access: Access = "in_order"
 
 
 class Exchange(NamedTuple):

@@ -191,11 +191,11 @@ def _head_work(model: Architecture, shape: Shape) -> Work:
     work.keep(ELEMENT_BYTES * shape.own_rows * model.hidden, for_weight=True)
     if shape.recipe.has_fused_loss:
         work.keep(2 * logits)
-        work.elementwise(6 * logits, backward=0.5)
+        work.elementwise(6 * logits, backward=0.5, access="loss")
     else:
         # In 32 bits: logits, then probabilities for the backward, whose gradient is made beside them.
         work.keep(2 * logits + 4 * logits)
-        work.elementwise(16 * logits)
+        work.elementwise(16 * logits, access="loss")
         work.running = 4 * logits
     return work
 

@@ -34,6 +34,7 @@ from tessel.architectures.architecture import (
 )
 from tessel.architectures.kernels import (
     ELEMENT_BYTES,
+    Access,
     AttentionCore,
     Beside,
     Exchange,
@@ -86,10 +87,12 @@ class Work:
         self.backward_weight.append(Product(rows, outputs, inputs, groups, sums_rows=True))
         self.stand_ins[outputs, inputs] = ELEMENT_BYTES * outputs * inputs
 
-    def elementwise(self, num_bytes: float, module: str = "", *, backward: float = 1.5) -> None:
+    def elementwise(
+        self, num_bytes: float, module: str = "", *, backward: float = 1.5, access: Access = "in_order"
+    ) -> None:
         """Add work that moves so many bytes forward, and so many times as many backward."""
-        self.forward.append((module, Moved(num_bytes)))
-        self.backward_input.append(Moved(backward * num_bytes))
+        self.forward.append((module, Moved(num_bytes, access=access)))
+        self.backward_input.append(Moved(backward * num_bytes, access=access))
 
     def keep(self, num_bytes: float, module: str = "", *, for_weight: bool = False) -> None:
         """Keep bytes until the backward, or until its second half."""
@@ -377,7 +380,7 @@ def _routed(part: Experts, work: Work, width: int, shape: Shape) -> None:
         if is_first:
             work.exchange(exchange, exchange, "moe")
             into_group(work, rows * width, shape, "moe")
-            work.elementwise(4 * rows * width, "moe")  # rows in the experts' order
+            work.elementwise(4 * rows * width, "moe", access="permuted")  # rows in the experts' order
             work.keep(recipe.kept_bytes * rows * width, "moe", for_weight=True)
         work.grouped(product, rows, local, shape, "moe")
         if is_first:
@@ -385,5 +388,5 @@ def _routed(part: Experts, work: Work, width: int, shape: Shape) -> None:
             elements = rows * part.expert.width / shape.tensor_parallel
             _activation(work, part.expert, elements, shape, "moe", act_module=module)
     out_of_group(work, rows * width, shape, "moe")
-    work.elementwise(4 * rows * width, "moe")  # back in the tokens' order, summed
+    work.elementwise(4 * rows * width, "moe", access="permuted")  # back in the tokens' order, summed
     work.exchange(exchange, exchange, "moe")

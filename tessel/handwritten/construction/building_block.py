@@ -194,7 +194,9 @@ def _drain_early(grid: list[_Device], micro_batches: int) -> None:
     A hole that a backward takes is lost to a weight half, which then holds its activation for longer: moves
     that raise the peak are left out.
     """
-    limit = max(_peak_until_weights(device) for device in grid)
+    slots = 1 + max(slot for device in grid for slot in device.values())
+    changes = [_changes(device, slots) for device in grid]
+    limit = max(_peak_until_weights(each) for each in changes)
     begin = max(grid[0][_Work(_Pass.BACKWARD_UP, 0)], grid[0][_Work(_Pass.FORWARD_DOWN, micro_batches - 1)])
     everything = sorted(
         (slot, index, work)
@@ -203,32 +205,36 @@ def _drain_early(grid: list[_Device], micro_batches: int) -> None:
         if slot > begin
     )
     for slot, index, work in everything:
-        device = grid[index]
-        taken = set(device.values())
+        change = changes[index]
+        kind = change[slot]
         for hole in range(_earliest(grid, index, work), slot):
-            if hole in taken:
+            if change[hole]:
                 continue
-            device[work] = hole
-            if _peak_until_weights(device) <= limit:
+            change[hole], change[slot] = kind, 0
+            if _peak_until_weights(change) <= limit:
+                grid[index][work] = hole
                 break
-            device[work] = slot
+            change[hole], change[slot] = 0, kind
 
 
-def _peak_until_weights(device: _Device) -> int:
-    """Most activations held at once if each is until a weight half runs, which they do in every free slot."""
-    kinds = {slot: work.kind for work, slot in device.items()}
-    held = peak = waiting = 0
-    for slot in range(max(kinds) + 1):
-        kind = kinds.get(slot)
-        if kind is None:
-            held -= min(waiting, 1)
-            waiting -= min(waiting, 1)
-        elif kind in _FORWARD:
-            held += 1
-            peak = max(peak, held)
-        else:
-            waiting += 1
-    return peak
+def _changes(device: _Device, slots: int) -> npt.NDArray[np.int64]:
+    """Return 1 for each slot with a forward, -1 for each with a backward, 0 for the holes."""
+    changes = np.zeros(slots, dtype=np.int64)
+    for work, slot in device.items():
+        changes[slot] = 1 if work.kind in _FORWARD else -1
+    return changes
+
+
+def _peak_until_weights(changes: npt.NDArray[np.int64]) -> int:
+    """Most activations held at once if each is until a weight half runs, which they do in every free slot.
+
+    Halves that wait are a queue whose servers are the holes: what arrived and what could be served, less the
+    lowest that the difference ever was (Lindley 1952).
+    """
+    arrived = np.cumsum(changes < 0)
+    surplus = arrived - np.cumsum(changes == 0)
+    waiting = surplus - np.minimum(np.minimum.accumulate(surplus), 0)
+    return int((np.cumsum(changes > 0) - (arrived - waiting)).max())
 
 
 def _run_early(grid: list[_Device]) -> None:

@@ -7,7 +7,6 @@ tests/tessel/planning/orders/test_rule_orders.py against the schedules of `tesse
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tessel.handwritten.construction.columns import Columns
 from tessel.handwritten.construction.rule import Streams
 from tessel.instruction import Backward, BackwardInput, BackwardWeight, Forward, Instruction
 from tessel.placement import Placement
@@ -155,31 +155,29 @@ def _skeleton(stage_devices: tuple[int, ...], num_chains: int, is_joint: bool, i
 def _tasks(key: OrderKey, streams: Streams) -> tuple[IntArray, IntArray]:
     """Return where each device's tasks begin, and all tasks as `block · micro_batches + micro_batch`."""
     num_stages = len(key.stage_devices) * key.num_chains
-    by_device = [
-        [
-            (form * num_stages + instruction.stage) * key.micro_batches + instruction.micro_batch
-            for instruction in stream
-            for form in _forms(instruction, key)
+    by_device = []
+    for columns in map(Columns.of, streams):
+        forms = np.array([_forms(kind, key) for kind in columns.kinds], dtype=np.int64).reshape(-1, 2)
+        each = forms[columns.kind]
+        tasks = (each * num_stages + columns.stage[:, None]) * key.micro_batches + columns.micro_batch[
+            :, None
         ]
-        for stream in streams
-    ]
+        by_device.append(tasks[each >= 0])
     ends = np.cumsum([0, *map(len, by_device)])
-    return ends, np.array([task for tasks in by_device for task in tasks], dtype=np.int64)
+    return ends, np.concatenate([np.empty(0, dtype=np.int64), *by_device])
 
 
-def _forms(instruction: Instruction, key: OrderKey) -> Iterator[int]:
-    match instruction:
-        case Forward():
-            yield FORWARD
-        case Backward() if key.is_joint:
-            yield BACKWARD
-        case Backward():
-            yield BACKWARD_INPUT
-            yield BACKWARD_WEIGHT
-        case BackwardInput():
-            yield BACKWARD_INPUT if key.is_split else BACKWARD
-        case BackwardWeight() if key.is_split:
-            yield BACKWARD_WEIGHT
+def _forms(kind: type[Instruction], key: OrderKey) -> tuple[int, int]:
+    """Return the forms that a kind of instruction takes here, one after the other; -1 for none."""
+    if kind is Forward:
+        return FORWARD, -1
+    if kind is Backward:
+        return (BACKWARD, -1) if key.is_joint else (BACKWARD_INPUT, BACKWARD_WEIGHT)
+    if kind is BackwardInput:
+        return (BACKWARD_INPUT if key.is_split else BACKWARD), -1
+    if kind is BackwardWeight and key.is_split:
+        return BACKWARD_WEIGHT, -1
+    return -1, -1
 
 
 @compiled
