@@ -237,7 +237,8 @@ def _sequence(
 ) -> int:
     """Write places of `tasks` in a topological order, and each one's source as a place of that order.
 
-    Sizes are stages, those of a chain, and micro-batches. Pairs that would wait for themselves come apart. Returns how many tasks are not stuck.
+    Sizes are stages, those of a chain, and micro-batches. Pairs that would wait for themselves come apart.
+    Returns how many tasks are not stuck.
     """
     num_stages, chain_length, micro_batches = sizes
     place_of = np.full(4 * num_stages * micro_batches, -1, dtype=np.int64)
