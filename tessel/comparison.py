@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from tessel.handwritten import HANDWRITTEN, OVERLAPPING
+from tessel.handwritten.paired import paired_rule
 from tessel.handwritten.strongest import build_strongest
 from tessel.schedule import Schedule
-from tessel.search.overlap.find_overlapped import paired_rule
 
 SEARCHED = "searched"
 BASELINE = "1f1b"

@@ -7,10 +7,11 @@ starts from these, and tests examine these. Times are schedule steps.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessel.dag import Dag
+from tessel.orders import Task
 from tessel.placement import BlockKind
 from tessel.schedule import Schedule
 
@@ -139,9 +140,9 @@ def memory_curves(schedule: Schedule) -> tuple[MemoryCurve, ...]:
     """Return the units each device holds over time, from step 0 to the makespan."""
     changes: list[dict[int, int]] = [{0: 0, schedule.makespan: 0} for _ in range(schedule.placement.devices)]
     index = schedule.placement.index_by_name
-    spans: Mapping[tuple[int, int], int] = schedule.pair_spans()
+    spans = schedule.pair_spans()
     for start in schedule.starts:
-        task = index[start.block], start.micro_batch
+        task = Task(index[start.block], start.micro_batch)
         units = schedule.memory_of(*task)
         when = start.start + (spans.get(task, 0) if units < 0 else 0)
         for device in schedule.placement.block(start.block).devices:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tessel.errors import ScheduleError
+from tessel.handwritten.paired import timed_again
 from tessel.planning.candidates.baselines import find_baselines
 from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds
 from tessel.planning.candidates.candidate import Candidate, has_headroom, promise
@@ -33,7 +34,6 @@ from tessel.planning.options import PlanOptions
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.plan_result import Baseline, PlannedStep, PlanProgress, SearchCounts
 from tessel.search.budget import SearchBudget, StoppedBy
-from tessel.search.overlap.find_overlapped import timed_again
 
 SWEEP_SHARE = 0.35
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tessel.handwritten import HANDWRITTEN, OVERLAPPING
+from tessel.handwritten.paired import paired_rule
 from tessel.handwritten.strongest import build_strongest
 from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.families import Family
@@ -31,7 +32,6 @@ from tessel.planning.cutting.chain_cut import chain_cut
 from tessel.planning.cutting.cut import Cut
 from tessel.planning.layout import Layout, layout_of_groups
 from tessel.planning.plan_result import Baseline, PlannedStep
-from tessel.search.overlap.find_overlapped import paired_rule
 
 CLIMBED_FAMILIES = 2
 """Families of a baseline whose cuts are improved: those that are fastest as first cut."""

@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 
 from tessel.errors import InfeasibleError
+from tessel.orders import Task
 from tessel.overlap import saved_steps
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.planning.costs.stage_costs import FloatArray
@@ -250,7 +251,8 @@ def end_of_step(figures: StageFigures, schedule: Schedule, *, step_us: float) ->
     for start in schedule.starts:
         block = placement.block(start.block)
         stage = int(block.name[1:].partition("_")[0])
-        span = spans.get((index[start.block], start.micro_batch), block.span) if spans else block.span
+        task = Task(index[start.block], start.micro_batch) if spans else None
+        span = block.span if task is None else spans.get(task, block.span)
         ends[stage] = max(ends[stage], start.start + span)
     return estimate_ends(
         figures,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tessel.handwritten import OVERLAPPING
+from tessel.handwritten.paired import paired_rule
 from tessel.planning.cluster import OPTIMIZERS
 from tessel.planning.costs.stage_costs import cuts_at
 from tessel.planning.costs.training_step import build_step, estimate_step
@@ -13,7 +14,6 @@ from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.orders.timed_order import in_flight_by_stage, schedule_in_order, time_rule
-from tessel.search.overlap.find_overlapped import paired_rule
 from tessel.validation import check_schedule
 from tests.samples.plan_samples import random_profile, small_cluster
 

@@ -9,11 +9,11 @@ from ortools.sat.python import cp_model
 
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.handwritten import OVERLAPPING
+from tessel.handwritten.paired import orders_of, paired_rule, timed
 from tessel.overlap import Overlap
 from tessel.placement import BlockKind, Placement
 from tessel.schedule.schedule import decode_schedule
 from tessel.search import SearchBudget, find_overlapped, find_schedule
-from tessel.search.overlap.find_overlapped import orders_of, paired_rule, timed
 from tessel.shapes import make_shape
 from tessel.validation import check_schedule, find_violations
 
