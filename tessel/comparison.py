@@ -17,7 +17,6 @@ import msgspec
 
 from tessel.handwritten import HANDWRITTEN, OVERLAPPING
 from tessel.handwritten.paired import paired_rule
-from tessel.handwritten.strongest import build_strongest
 from tessel.schedule import Schedule
 
 SEARCHED = "searched"
@@ -122,11 +121,13 @@ def compare_schedules(
         if reason is not None:
             not_applicable.append((rule.name, reason))
             continue
-        given = {"micro_batches": searched.micro_batches, "memory": searched.memory}
-        if factor is None:
-            built = build_strongest(rule, searched.placement, **given)
-        else:
-            built = paired_rule(rule, searched.placement, factor=factor, **given)
+        built = paired_rule(
+            rule,
+            searched.placement,
+            micro_batches=searched.micro_batches,
+            factor=factor,
+            memory=searched.memory,
+        )
         schedules.append((rule.name, built))
     baseline = next((schedule.makespan for name, schedule in schedules if name == BASELINE), None)
     schedules = [(name, schedule) for name, schedule in schedules if name in shown]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tessel.handwritten.construction.rule import Rule
-from tessel.handwritten.strongest import MAX_TASKS
+from tessel.handwritten.strongest import MAX_TASKS, build_strongest
 from tessel.orders import Orders, Task, device_orders, earliest_starts
 from tessel.overlap import Overlap, Pair, neighbours, paired_starts
 from tessel.placement import Placement
@@ -20,7 +20,7 @@ def paired_rule(
     placement: Placement,
     *,
     micro_batches: int,
-    factor: float,
+    factor: float | None,
     memory: Sequence[int] | None = None,
 ) -> Schedule:
     """Return the shortest schedule that follows a rule, with its neighbours paired or not.
@@ -31,12 +31,14 @@ def paired_rule(
         rule: it applies to the placement.
         placement: blocks of one micro-batch.
         micro_batches: how many are run.
-        factor: share of its sum that a pair takes.
+        factor: share of its sum that a pair takes; None for the strongest order without pairs.
         memory: limit in units, one a device; None for none.
 
     Raises:
         ScheduleError: see `Rule.every_orders`.
     """
+    if factor is None:
+        return build_strongest(rule, placement, micro_batches=micro_batches, memory=memory)
     found = [
         schedule
         for orders in orders_of_rule(rule, placement, micro_batches, memory)

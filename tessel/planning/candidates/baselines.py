@@ -21,7 +21,6 @@ import numpy as np
 
 from tessel.handwritten import HANDWRITTEN, OVERLAPPING
 from tessel.handwritten.paired import paired_rule
-from tessel.handwritten.strongest import build_strongest
 from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.families import Family
 from tessel.planning.candidates.pool import Pool, offer_by_hand
@@ -140,11 +139,9 @@ def rules_on_stages(own: PlannedStep) -> tuple[PlannedStep, ...]:
         limits = step.limits if rule.needs_limit else None
         if rule.why_not(step.placement, step.micro_batches, limits) is not None:
             continue
-        given = {"micro_batches": step.micro_batches, "memory": step.limits}
-        if factor is None:
-            schedule = build_strongest(rule, step.placement, **given)
-        else:
-            schedule = paired_rule(rule, step.placement, factor=factor, **given)
+        schedule = paired_rule(
+            rule, step.placement, micro_batches=step.micro_batches, factor=factor, memory=step.limits
+        )
         estimate = estimate_step(step, schedule)
         if estimate.fits:
             found.append(replace(own, order=rule.name, estimate=estimate, schedule=schedule))
