@@ -17,8 +17,8 @@ from math import ceil
 import msgspec
 
 from tessel.errors import ScheduleError, shown
-from tessel.overlap import Overlap
 from tessel.placement import Block, BlockKind, Placement
+from tessel.schedule.overlap import Overlap
 from tessel.schedule.schedule import Repetend, Schedule
 
 MAX_STEP = 10**15

@@ -1,6 +1,6 @@
 """Time of orders in which a forward and a backward of one device run together, as an OVERLAP_F_B cell says.
 
-What a pair takes is `tessel.overlap`'s. Checked in tests/tessel/checking/test_overlap.py.
+What a pair takes is `tessel.schedule.overlap`'s. Checked in tests/tessel/checking/test_overlap.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tessel.checking.case import Case, NamedTask, task_orders
 from tessel.engine.actions import Action, ActionKind, RankCells
-from tessel.overlap import paired_starts
 from tessel.planning.costs.training_step import estimate_ends
+from tessel.schedule.overlap import paired_starts
 
 Pair = tuple[NamedTask, NamedTask]
 """A forward and a backward of one device, by the names of their blocks."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from tessel.handwritten.construction.rule import Rule
 from tessel.handwritten.strongest import MAX_TASKS, build_strongest
 from tessel.orders import Orders, Task, device_orders, earliest_starts
-from tessel.overlap import Overlap, Pair, neighbours, paired_starts
 from tessel.placement import Placement
+from tessel.schedule.overlap import Overlap, Pair, neighbours, paired_starts
 from tessel.schedule.schedule import Schedule
 
 

@@ -14,12 +14,12 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from tessel.overlap import saved_steps
 from tessel.planning.cluster import Cluster, Link
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import Baseline, Change, PlannedStep
+from tessel.schedule.overlap import saved_steps
 
 MORE_MEMORY = 1.25
 FASTER_LINKS = 2.0

@@ -26,7 +26,7 @@ class Job:
         sharding: what replicas divide among them: one of `SHARDINGS`.
         offload: what lies in the memory of the hosts: one of `OFFLOADS`.
         overlap_factor: share of its sum that a forward takes with a backward that runs beside it
-            (`tessel.overlap`); None where each block runs by itself.
+            (`tessel.schedule.overlap`); None where each block runs by itself.
 
     Raises:
         ScheduleError: state is to lie in the memory of hosts, and no link to them is known; or a share

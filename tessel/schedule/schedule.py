@@ -18,8 +18,8 @@ from tessel.batches import Batch
 from tessel.errors import ScheduleError, shown
 from tessel.names import check_name
 from tessel.orders import Task
-from tessel.overlap import Overlap, Pair, saved_steps, spans_of_pairs
 from tessel.placement import Placement
+from tessel.schedule.overlap import Overlap, Pair, saved_steps, spans_of_pairs
 
 SCHEMA_VERSION = 2
 """Of a schedule whose micro-batches differ; one of equal micro-batches is written as version 1, as ever."""

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tessel.overlap import DeviceWork, least_end
 from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import StageFigures
+from tessel.schedule.overlap import DeviceWork, least_end
 
 
 def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:

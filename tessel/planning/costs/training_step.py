@@ -26,7 +26,6 @@ import numpy as np
 
 from tessel.errors import InfeasibleError
 from tessel.orders import Task
-from tessel.overlap import saved_steps
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import StageFigures, stage_figures
@@ -34,6 +33,7 @@ from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
+from tessel.schedule.overlap import saved_steps
 
 STEPS_OF_BUSIEST_DEVICE = 4096
 """Steps that one micro-batch keeps the busiest device at work, about: rounding a block up then costs that

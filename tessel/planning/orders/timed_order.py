@@ -13,7 +13,6 @@ import numpy as np
 from tessel.handwritten.gpipe import GPIPE
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.orders import Task
-from tessel.overlap import MILLION, Overlap, pair_span
 from tessel.planning.costs.stage_figures import StageFigures
 from tessel.planning.costs.training_step import (
     StepEstimate,
@@ -34,6 +33,7 @@ from tessel.planning.orders.rule_order import (
     rule_order,
 )
 from tessel.schedule import Schedule
+from tessel.schedule.overlap import MILLION, Overlap, pair_span
 from tessel.search.jit.compiled import compiled
 
 OPERATIONS_A_TASK = 25

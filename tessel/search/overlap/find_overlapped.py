@@ -3,7 +3,7 @@
     the best order of blocks by themselves → the orders of hand-written rules and of paired list scheduling,
     neighbours paired in each → exchanges, pairs and halves at random places, as long as the budget lasts
 
-Every candidate is timed exactly (`tessel.overlap.paired_starts`). The answer is no longer than the best found
+Every candidate is timed exactly (`paired_starts`). The answer is no longer than the best found
 without pairs, nor than any rule with its neighbours paired; whether it is optimal is said where it meets
 `paired_bound`, and only there. Checked in tests/tessel/search/overlap/test_find_overlapped.py against CP-SAT.
 """
@@ -18,8 +18,8 @@ import msgspec
 from tessel.handwritten import OVERLAPPING
 from tessel.handwritten.paired import fits, orders_of, orders_of_rule, pairings, timed
 from tessel.orders import DeadlockError, Orders, Task, device_orders
-from tessel.overlap import Pair
 from tessel.placement import BlockKind, Placement
+from tessel.schedule.overlap import Pair
 from tessel.schedule.schedule import Schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule

@@ -1,6 +1,6 @@
 """Makespan that no schedule beats in which forwards and backwards of a device may run together.
 
-That of each device by its work (`tessel.overlap.least_end`), where a choice counts as the option that takes
+That of each device by its work (`least_end`), where a choice counts as the option that takes
 least, and that of one micro-batch's way. Checked in
 tests/tessel/search/overlap/test_find_overlapped.py against CP-SAT.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from tessel.overlap import DeviceWork, least_end
 from tessel.placement import Block, BlockKind, Placement
+from tessel.schedule.overlap import DeviceWork, least_end
 from tessel.search.model.instance import Instance
 
 ROUNDING = 1e-6

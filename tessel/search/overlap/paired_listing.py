@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessel.orders import Task
-from tessel.overlap import Pair, pair_span
 from tessel.placement import BlockKind, Placement
+from tessel.schedule.overlap import Pair, pair_span
 
 UNLIMITED = 1 << 60
 """Room where there is no limit of memory."""

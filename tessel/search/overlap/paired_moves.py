@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tessel.orders import Orders, Task
-from tessel.overlap import MILLION, Pair
 from tessel.placement import BlockKind, Placement
+from tessel.schedule.overlap import MILLION, Pair
 from tessel.search.jit.compiled import compiled
 from tessel.search.jit.random_generator import below, next_state
 from tessel.search.model.instance import InstanceArrays, IntArray

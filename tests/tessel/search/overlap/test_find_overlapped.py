@@ -10,8 +10,8 @@ from ortools.sat.python import cp_model
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.handwritten import OVERLAPPING
 from tessel.handwritten.paired import orders_of, paired_rule, timed
-from tessel.overlap import Overlap
 from tessel.placement import BlockKind, Placement
+from tessel.schedule.overlap import Overlap
 from tessel.schedule.schedule import decode_schedule
 from tessel.search import SearchBudget, find_overlapped, find_schedule
 from tessel.shapes import make_shape
