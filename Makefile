@@ -53,12 +53,12 @@ mutate: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict --site-dir $(OUT)/site
-	@echo "$(OUT)/site/index.html; its search needs a server: python3 -m http.server --directory $(OUT)/site"
+	@echo "$(OUT)/site/index.html"
 
 schemas: $(VENV)/.installed-test
 	$(BIN)/python .ci/write_schemas.py
 
-# Exported plans, trained for three steps by pinned releases of the frameworks; a quarter of an hour.
+# Exported plans, trained for three steps by pinned releases of the frameworks; minutes, the installation longer.
 frameworks: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --report benchmarks/reports/frameworks_2026-11.md
 
@@ -76,8 +76,10 @@ gpu-report:
 
 # The next four minutes of whole jobs on a GPU, for whoever has one for a short time; call it again to go on.
 gpu-day:
-	if [ -n "$(WHEELS)" ]; then $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(OUT)/gpu-site $(WHEELS)/*.whl; fi
-	PYTHONPATH=$(OUT)/gpu-site:. $(GPU_PYTHON) -m benchmarks.gpu_day --out $(OUT)/gpu-day
+	if [ -n "$(ARCHIVES)" ]; then $(GPU_PYTHON) -m benchmarks.gpu_day.archives unpack $(ARCHIVES) $(OUT)/gpu-wheels; fi
+	wheels="$(if $(ARCHIVES),$(OUT)/gpu-wheels,$(WHEELS))"; if [ -n "$$wheels" ] && [ ! -d $(OUT)/gpu-site ]; then \
+		$(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(OUT)/gpu-site $$wheels/*.whl; fi
+	PYTHONPATH=$(OUT)/gpu-site:.:$$PYTHONPATH $(GPU_PYTHON) -m benchmarks.gpu_day --out $(OUT)/gpu-day $(GPU_DAY)
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

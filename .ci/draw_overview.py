@@ -22,6 +22,8 @@ from tessel.planning.saved_plan import SavedPlan, load_saved_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "images" / "overview.svg"
+NARROW = PICTURE.with_stem("overview_narrow")
+"""Its parts below one another, for a telephone: 400 pixels wide."""
 PROFILE = ROOT / "examples" / "profiles" / "eight_layers.csv"
 PLAN = ROOT / "out" / "overview" / "plan.json"
 OPTIONS = ["--devices", "4", "--memory", "16GiB", "--global-batch", "16", "--work", "2"]
@@ -52,24 +54,28 @@ def main() -> None:
         "--quiet",
     ]
     subprocess.run(command, cwd=ROOT, check=True)
-    save_figure(overview(load_saved_plan(PLAN)), PICTURE)
-    print(f"{PICTURE.relative_to(ROOT)} written")
+    plan = load_saved_plan(PLAN)
+    for picture, is_narrow in ((PICTURE, False), (NARROW, True)):
+        save_figure(overview(plan, is_narrow=is_narrow), picture)
+        print(f"{picture.relative_to(ROOT)} written")
 
 
-def overview(plan: SavedPlan) -> DescribedFigure:
-    """Return the picture: the table at the left, the plan above its proof at the right."""
+def overview(plan: SavedPlan, *, is_narrow: bool = False) -> DescribedFigure:
+    """Return the picture: the table at the left, the plan above its proof at the right; or all stacked."""
     with matplotlib.rc_context({"font.size": 9.0}):
-        figure = DescribedFigure(figsize=(11.0, 4.6), layout="constrained")
+        figure = DescribedFigure(figsize=(4.2, 8.4) if is_narrow else (11.0, 4.6), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplot_mosaic([["table", "plan"], ["table", "proof"]], width_ratios=[1, 2.1])
+        if is_narrow:
+            axes = figure.subplot_mosaic([["table"], ["plan"], ["proof"]], height_ratios=[3, 1.6, 2.4])
+        else:
+            axes = figure.subplot_mosaic([["table", "plan"], ["table", "proof"]], width_ratios=[1, 2.1])
         draw_table(axes["table"])
         draw_schedule(
             plan.schedule, axes["plan"], step_ms=plan.step_us / 1000, device_names=plan.device_names
         )
-        axes["plan"].set_title(
-            "2  The plan: which device runs which layer of which micro-batch, and when", loc="left"
-        )
-        draw_proof(plan, axes["proof"])
+        what = "" if is_narrow else ": which device runs which layer of which micro-batch, and when"
+        axes["plan"].set_title(f"2  The plan{what}", loc="left")
+        draw_proof(plan, axes["proof"], is_narrow=is_narrow)
         add_legend(figure, [axes["plan"]])
     figure.title = "From a table of timings to a plan and its proof"
     step, bound = plan.training_step_us / 1000, plan.lower_bound_us / 1000
@@ -102,7 +108,7 @@ def draw_table(axes: Axes) -> None:
     axes.set_title("1  A table of timings", loc="left")
 
 
-def draw_proof(plan: SavedPlan, axes: Axes) -> None:
+def draw_proof(plan: SavedPlan, axes: Axes, *, is_narrow: bool) -> None:
     """Draw the step of the plan and of each baseline, and the bound."""
     taken = {baseline.name: baseline.step_ms for baseline in plan.baselines}
     bars = [("this plan", plan.training_step_us / 1000)]
@@ -124,8 +130,10 @@ def draw_proof(plan: SavedPlan, axes: Axes) -> None:
     axes.set_yticks(range(len(bars)), [title for title, _ in bars])
     axes.set_ylim(len(bars) - 0.4, -1.2)
     axes.margins(x=0.12)
-    axes.set_xlabel("training step (ms, simulated), each with its own best cut under the same memory limit")
-    axes.set_title("3  Evidence: hand-written schedules, and a proven lower bound", loc="left")
+    how = "" if is_narrow else ", each with its own best cut under the same memory limit"
+    axes.set_xlabel(f"training step (ms, simulated){how}")
+    what = "" if is_narrow else ": hand-written schedules, and a proven lower bound"
+    axes.set_title(f"3  Evidence{what}", loc="left")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(left=False)

@@ -1,16 +1,27 @@
-"""A hook of MkDocs: the README is the first page, linked files come along, and pictures open on their own."""
+"""A hook of MkDocs: the README is the first page, linked files come along, and pictures open on their own.
+
+Terms lead to the glossary, groups of the menu to their first page, and what is searched is a script as well,
+so that pages opened from a disk can be searched.
+"""
 
 import re
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from glossary_links import linked, meanings_of, with_anchors
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation, Section
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
-PICTURE = re.compile(r'<img [^>]*src="([^"]+)"[^>]*>')
+RAW_LINK = re.compile(r'\b(src|srcset)="(?!https?:)([^"]+)"')
+PICTURE = re.compile(r'(?:<picture>.*?)?<img [^>]*src="([^"]+)"[^>]*>(?:</picture>)?')
+MEANINGS = meanings_of((ROOT / "docs" / "glossary.md").read_text())
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -33,11 +44,28 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = resolve(name, link[1])
         return f"]({uri_of(target)}{link[2] or ''})"
 
+    markdown = RAW_LINK.sub(lambda link: f'{link[1]}="{uri_of(resolve(name, link[2]))}"', markdown)
     return LINK.sub(moved, markdown)
 
 
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Let a group within a part of the menu lead to its first page, where the theme then unfolds it."""
+    for group in (each for part in nav.items for each in part.children or () if isinstance(each, Section)):
+        group.is_link, group.url = True, group.children[0].url
+    return nav
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the index of the search as a script, which a page opened from a disk may load."""
+    folder = Path(config.site_dir) / "search"
+    index = (folder / "search_index.json").read_text()
+    (folder / "search_index.js").write_text(f"window.searchIndex = {index};\n")
+
+
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let each picture be opened in its own size, which a narrow screen needs."""
+    """Link terms, and let each picture be opened in its own size, which a narrow screen needs."""
+    is_glossary = page.file.src_uri == "glossary.md"
+    html = with_anchors(html, MEANINGS) if is_glossary else linked(html, MEANINGS, glossary="glossary.html")
     return PICTURE.sub(lambda image: f'<a class="picture" href="{image[1]}">{image[0]}</a>', html)
 
 

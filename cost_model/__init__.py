@@ -7,8 +7,9 @@ tests/cost_model/test_public_names.py.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from records.lazy_names import names_on_demand
 
 if TYPE_CHECKING:
     from cost_model.dataset import Dataset, Sample, load_dataset
@@ -65,39 +66,24 @@ __all__ = [
     "train_stage_model",
 ]
 
-_MODULE_BY_NAME = {
-    "CostModelError": "cost_model.errors",
-    "CostModelFileError": "cost_model.errors",
-    "Dataset": "cost_model.dataset",
-    "DeviceSpeed": "cost_model.roofline",
-    "KernelModel": "cost_model.kernel_model",
-    "Prediction": "cost_model.kernel_model",
-    "Query": "cost_model.features",
-    "Sample": "cost_model.dataset",
-    "SplitFigures": "cost_model.evaluation",
-    "StageFigures": "cost_model.stage_model",
-    "StageModel": "cost_model.stage_model",
-    "contradictions": "cost_model.roofline",
-    "device_speed": "cost_model.roofline",
-    "evaluate": "cost_model.evaluation",
-    "evaluate_stages": "cost_model.stage_model",
-    "load_dataset": "cost_model.dataset",
-    "load_kernel_model": "cost_model.kernel_model",
-    "load_stage_model": "cost_model.stage_model",
-    "load_stages": "cost_model.stage_model",
-    "reached_speed": "cost_model.roofline",
-    "roofline_us": "cost_model.roofline",
-    "supported_speed": "cost_model.roofline",
-    "train_kernel_model": "cost_model.kernel_training",
-    "train_stage_model": "cost_model.stage_model",
-}
-
 if not TYPE_CHECKING:  # or a type checker would take any misspelt name for one of these
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULE_BY_NAME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+    __getattr__ = names_on_demand(
+        __name__,
+        {
+            "cost_model.dataset": "Dataset Sample load_dataset",
+            "cost_model.errors": "CostModelError CostModelFileError",
+            "cost_model.evaluation": "SplitFigures evaluate",
+            "cost_model.features": "Query",
+            "cost_model.kernel_model": "KernelModel Prediction load_kernel_model",
+            "cost_model.kernel_training": "train_kernel_model",
+            "cost_model.roofline": (
+                "DeviceSpeed contradictions device_speed reached_speed roofline_us supported_speed"
+            ),
+            "cost_model.stage_model": (
+                "StageFigures StageModel evaluate_stages load_stage_model load_stages train_stage_model"
+            ),
+        },
+    )
 
 
 def __dir__() -> list[str]:

@@ -10,11 +10,11 @@ types from here and waits for no SQLAlchemy. Checked in tests/test_import_weight
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from records.environment import Environment
 from records.errors import RecordError, RecordFileError
+from records.lazy_names import names_on_demand
 from records.measurement import Measurement, Status
 from records.record import Match, Record
 from records.workload import Operator, Tensor, Workload
@@ -41,16 +41,12 @@ __all__ = [
     "open_store",
 ]
 
-_MODULE_BY_NAME = {
-    "Finding": "records.database.verification",
-    "RecordStore": "records.database.store",
-    "Stats": "records.database.counts",
-    "open_store": "records.database.store",
-}
-
 if not TYPE_CHECKING:  # or a type checker would take any misspelt name for one of these
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULE_BY_NAME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+    __getattr__ = names_on_demand(
+        __name__,
+        {
+            "records.database.counts": "Stats",
+            "records.database.store": "RecordStore open_store",
+            "records.database.verification": "Finding",
+        },
+    )

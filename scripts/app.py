@@ -41,6 +41,11 @@ _COMMANDS = (
         "Search for the order of all blocks of all micro-batches under a memory limit.",
     ),
     Command(
+        "chunk",
+        "chunk:chunk",
+        "Find the sizes of a prompt's chunks with which a serving pipeline is through with it first.",
+    ),
+    Command(
         "plan",
         "plan.command:plan",
         "Find degrees, cuts, placement and order of a training step from a table of layer timings.",
@@ -93,6 +98,11 @@ _RECORDS = (
         "verify",
         "records.listing:verify",
         "Read every record and report corrupted ones; exit status 1 if there are any.",
+    ),
+    Command(
+        "page",
+        "records.page:page",
+        "Write a page of what was measured: when, by whom, how widely it spreads, and the best by workload.",
     ),
     Command(
         "best",

@@ -50,14 +50,19 @@ def install_project() -> str:
     """Return the command that installs this project itself."""
     if is_clone():
         return "python -m pip install -c constraints.txt -e ."
-    return f"install its wheel: python -m pip install {PROJECT}-*.whl"
+    return f"install its wheel: {_install_wheel()}"
 
 
 def other_python() -> str:
     """Return how to come to a Python that this project is tested with."""
     if is_clone():
         return "make clean; make PYTHON=python3.12 test"
-    return f"python3.12 -m venv new, and in there: {install(PROJECT)}"
+    return f"python3.12 -m venv new, and in there: {_install_wheel()}"
+
+
+def _install_wheel() -> str:
+    """Return the command that installs this project from its wheel: no registry has it."""
+    return f"python -m pip install {PROJECT.replace('-', '_')}-*.whl"
 
 
 def _required() -> list[str]:
@@ -70,6 +75,11 @@ def _required() -> list[str]:
         return [PROJECT]
     found = [requirement for requirement in map(Requirement, lines) if is_required(requirement)]
     return [f"{requirement.name}{requirement.specifier}" for requirement in found]
+
+
+def is_for_this_platform(requirement: Requirement, extra: str) -> bool:
+    """Whether an extra brings it here: some distributions have no builds for this system."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def is_required(requirement: Requirement) -> bool:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tessel.documents import load_placement, load_schedule, save
     from tessel.errors import ScheduleError
     from tessel.jobs.checking import check
+    from tessel.jobs.chunking import chunk
     from tessel.jobs.loading import load
     from tessel.jobs.plan import Plan, load_plan
     from tessel.jobs.planning import plan
@@ -54,6 +55,7 @@ __all__ = [
     "SearchBudget",
     "check",
     "check_schedule",
+    "chunk",
     "compare_schedules",
     "compile",
     "draw",
@@ -83,6 +85,7 @@ _MODULE_BY_NAME = {
     "SearchBudget": "tessel.search",
     "check": "tessel.jobs.checking",
     "check_schedule": "tessel.validation",
+    "chunk": "tessel.jobs.chunking",
     "compare_schedules": "tessel.comparison",
     "compile": "tessel.compiling.partitioning",
     "draw": "tessel.picture.files",

@@ -20,6 +20,7 @@ from tessel.handwritten.paired import paired_rule
 from tessel.schedule import Schedule
 
 SEARCHED = "searched"
+OURS = "ours"
 BASELINE = "1f1b"
 
 
@@ -50,8 +51,9 @@ class ComparisonRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def title(self) -> str:
-        """The name, and the method that found it: `searched (by 1f1b)`."""
-        return f"{self.schedule} (by {self.found_by})" if self.found_by else self.schedule
+        """The name, and the method that found it: `ours (by 1f1b)`."""
+        name = shown_name(self.schedule)
+        return f"{name} (by {self.found_by})" if self.found_by else name
 
     @property
     def length(self) -> str:
@@ -73,7 +75,7 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def __repr__(self) -> str:
         shown = (
-            f"{row.schedule} {row.length} {row.unit}{'' if row.fits else ' (does not fit)'}"
+            f"{shown_name(row.schedule)} {row.length} {row.unit}{'' if row.fits else ' (does not fit)'}"
             for row in self.rows
         )
         return f"Comparison({', '.join(shown)})"
@@ -108,7 +110,8 @@ def compare_schedules(
     if factor is None:
         searched.require_equal("tessel compare")
     rules = HANDWRITTEN if factor is None else OVERLAPPING
-    shown = {SEARCHED, *(rule.name for rule in rules)} if names is None else {SEARCHED, *names}
+    every = (rule.name for rule in rules)
+    shown = {SEARCHED, *(every if names is None else map(named_schedule, names))}
     _check_names(shown)
     schedules = [(SEARCHED, searched)]
     not_applicable = []
@@ -153,7 +156,7 @@ def comparison_html(rows: Sequence[ComparisonRow], *, caption: str = "") -> str:
     titles = ("schedule", f"makespan ({rows[0].unit})", "bubble ratio", memory, "fits", "ratio to 1F1B")
     cells = [
         (
-            row.schedule,
+            shown_name(row.schedule),
             row.length,
             f"{row.bubble_ratio:.1%}",
             f"{max(row.peak_memory_bytes or row.peak_memory) / (2**20 if in_bytes else 1):.4g}",
@@ -170,14 +173,24 @@ def comparison_html(rows: Sequence[ComparisonRow], *, caption: str = "") -> str:
     return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def shown_name(schedule: str) -> str:
+    """Return what a schedule is called in words: the searched one, as documents name it, is ours."""
+    return OURS if schedule == SEARCHED else schedule
+
+
+def named_schedule(text: str) -> str:
+    """Return the name in documents of a schedule that is named in words."""
+    return SEARCHED if text == OURS else text
+
+
 def format_ms(time_ms: float) -> str:
     """Return milliseconds with a digit after the point, below 10 with three digits."""
     return f"{time_ms:.1f}" if time_ms >= 10 or time_ms == 0 else f"{time_ms:.3g}"
 
 
 def _check_names(names: Iterable[str]) -> None:
-    known = [SEARCHED, *(rule.name for rule in OVERLAPPING)]
-    for name in sorted(names):
+    known = [OURS, *(rule.name for rule in OVERLAPPING)]
+    for name in sorted(map(shown_name, names)):
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? There are" if near else "choose some of"

@@ -16,6 +16,7 @@ import msgspec
 from records.output import io_reason, io_remedy, output_problem, write_output
 from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.placement import Placement
+from tessel.progress.manual import manual
 from tessel.schedule.schedule import Schedule, decode_schedule
 from tessel.validation import check_schedule
 
@@ -151,7 +152,7 @@ def _kind(text: bytes, path: str | os.PathLike[str]) -> DocumentKind:
     found = shown(", ".join(sorted(keys)[:5])) or "no keys"
     raise DocumentError(
         f"{path} has {found}, which is no placement, schedule or plan; "
-        'a placement has "blocks", a schedule "starts", a plan "schedule" (docs/formats.md)'
+        'a placement has "blocks", a schedule "starts", a plan "schedule" (' + manual("formats.md") + ")"
     )
 
 
@@ -178,7 +179,9 @@ def _decode(text: bytes, wanted: type[_Document], path: str | os.PathLike[str]) 
     try:
         return msgspec.json.decode(text, type=wanted)
     except msgspec.ValidationError as error:
-        raise DocumentError(f"{path}: {shown(error)}; see docs/formats.md for what stands where") from error
+        raise DocumentError(
+            f"{path}: {shown(error)}; see {manual('formats.md')} for what stands where"
+        ) from error
     except msgspec.DecodeError as error:
         raise DocumentError(
             f"{path} is not whole JSON, {shown(error)}; name a plan or a schedule (.json), or write it again"

@@ -6,6 +6,9 @@ slower. Whatever measures, and each rank, sets the threads of its own processes.
 a deadline, and each run draws the same ones: what passed once passes again. New ones are drawn by
 `pytest --hypothesis-profile explore`.
 
+Sessions measure for a tenth of the usual time: no test says how fast a program is, and a decision between two
+is right by its record, whatever that says.
+
 Folders with long files come first: a long one at the end would keep one core busy and the others idle. What
 is imported while tests are collected, with torch and TVM millions of objects, is no garbage: none is looked
 for until then, and later not among these.
@@ -16,13 +19,17 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the project
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # what a shell's `&` does, and every child inherits
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,6 +46,7 @@ _LONG = ("tuner", "scripts", "examples", "cost_model")
 
 
 def pytest_collection_finish() -> None:
+    _measure_briefly()
     gc.freeze()
     gc.enable()
 
@@ -51,3 +59,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return _LONG.index(folder) if folder in _LONG else len(_LONG)
 
     items.sort(key=place)
+
+
+def _measure_briefly() -> None:
+    request = sys.modules.get("tuner.measuring.request")
+    if request is not None:  # else nothing that was collected measures
+        usual = request.DEFAULT_LIMITS
+        brief = msgspec.structs.replace(usual.timing, budget_s=usual.timing.budget_s / 10)
+        for field, value in (("timing", brief), ("race_s", usual.race_s / 10)):
+            object.__setattr__(usual, field, value)  # the default of many functions

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from fnmatch import fnmatch
@@ -13,6 +16,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+
+from tessel.progress import manual
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("records", "cost_model", "tuner", "tessel", "scripts")
@@ -52,10 +57,88 @@ def test_a_wheel_holds_what_the_repository_does(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.whl")
     held = set(zipfile.ZipFile(path).namelist())
     assert data_files() <= held
+    pages = {f"{Path(manual.FOLDER).name}/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    assert pages == {"/".join(name.split("/")[-2:]) for name in held if name.endswith(".md")}
     modules = {
         path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")
     }
     assert modules <= held
+
+
+def test_a_message_names_a_page_that_is_there_with_and_without_a_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert manual.manual("formats.md") == "docs/formats.md"
+    named = {
+        name
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for name in re.findall(r"manual\(['\"]([\w.-]+)", path.read_text())
+    }
+    assert "profiles.md" in named
+    assert [name for name in named if not (ROOT / "docs" / name).is_file()] == []
+    monkeypatch.setattr(manual, "__file__", str(tmp_path / "site" / "tessel" / "progress" / "manual.py"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert manual.manual("formats.md") == "docs/formats.md"
+    installed = tmp_path / manual.FOLDER / "formats.md"
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    assert manual.manual("formats.md#plan") == installed.as_uri()
+
+
+NOT_IN_A_TEST = ("apt-get ", "rm -rf /var/lib/apt/", "useradd ", "chown ")
+"""Commands of the container file that need Debian or another user: only their grammar is checked."""
+
+
+def container_steps() -> tuple[list[str], list[str]]:
+    """Return the commands of the container file's RUN lines, one by one, and what it starts."""
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    runs = re.findall(r"^RUN (.+)$", text, re.MULTILINE)
+    steps = [step.strip() for run in runs for step in run.split("&&")]
+    return steps, json.loads(re.findall(r"^ENTRYPOINT (.+)$", text, re.MULTILINE)[0])
+
+
+def test_the_container_file_names_what_is_there() -> None:
+    steps, entry = container_steps()
+    for step in steps:
+        subprocess.run(["bash", "-n", "-c", step], check=True)
+    assert entry[0] in PROJECT["project"]["scripts"]
+    assert any("-c constraints.txt" in step for step in steps)
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert not {"constraints.txt", "pyproject.toml", "docs", "README.md", *PACKAGES} & set(ignored)
+
+
+@pytest.mark.slow  # a build fetches setuptools
+def test_the_container_file_s_steps_run_one_by_one(tmp_path: Path) -> None:
+    """In a new environment instead of an image, whose other distributions are those of this one."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "opt" / "tessel")], check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    own["PATH"] = f"{tmp_path / 'venv' / 'bin'}{os.pathsep}{own['PATH']}"
+    steps, entry = container_steps()
+    folder, left_out = tmp_path, []
+    for step in steps:
+        if step.startswith(NOT_IN_A_TEST):
+            left_out.append(step)
+            continue
+        here = re.sub(r"(?<=\s)/(?=opt|work)", f"{tmp_path}/", step)
+        if here.startswith("cd "):
+            folder = Path(here.removeprefix("cd "))
+            continue
+        # The rest is of this environment, which pip is not to see: it would find the project installed.
+        more = {"PIP_NO_DEPS": "1"} if " pip " in here else {"PYTHONPATH": sysconfig.get_path("purelib")}
+        subprocess.run(["bash", "-c", here], cwd=folder, env={**own, **more}, check=True)
+    assert len(left_out) == len(NOT_IN_A_TEST) + 1  # apt-get updates, then installs
+    work = tmp_path / "work"
+    ours = {**own, "PYTHONPATH": sysconfig.get_path("purelib"), "NUMBA_DISABLE_JIT": "1"}
+    asked = [*entry, "schedule", "vshape", "--devices", "2", "--micro-batches", "2", "--json"]
+    done = subprocess.run(asked, cwd=work, env=ours, capture_output=True, text=True, check=True)
+    assert (
+        json.loads(done.stdout)["makespan"] == 12
+    )  # two forwards and backwards of 4 steps, and one way back
+    named = ["python", "-c", "from tessel.progress.manual import manual; print(manual('formats.md'))"]
+    where = subprocess.run(named, cwd=work, env=ours, capture_output=True, text=True, check=True)
+    assert where.stdout.strip() == (tmp_path / "venv" / manual.FOLDER / "formats.md").as_uri()
 
 
 def test_the_version_is_the_newest_release_of_the_changelog() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from headless_chromium import ChromiumUnusableError, open_browser
 
 import tessel
 
@@ -25,6 +28,7 @@ SOURCES = [
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_relative_links_lead_to_files(path: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text())
+    links += re.findall(r'\bsrc(?:set)?="([^"]+)"', path.read_text())
     missing = [link for link in links if not (path.parent / link).exists()]
     assert missing == []
 
@@ -120,6 +124,54 @@ def test_the_picture_of_the_rooms_is_current() -> None:
 def test_every_page_is_in_the_menu() -> None:
     menu = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(menu) == sorted({"index.md", *(path.name for path in (ROOT / "docs").glob("*.md"))})
+
+
+def test_the_menu_shows_fifteen_entries_until_a_group_is_opened() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text()
+    assert len(re.findall(r"^ {6}- ", menu, re.MULTILINE)) == 15
+
+
+def test_the_first_use_of_each_term_leads_to_the_glossary() -> None:
+    links = SimpleNamespace(**runpy.run_path(str(ROOT / ".ci" / "glossary_links.py")))
+    meanings = links.meanings_of((ROOT / "docs" / "glossary.md").read_text())
+    assert len(meanings) > 50
+    html = (
+        "<h2>Stages</h2><p><code>stage</code> <a href='x'>a stage</a> <b>Stages</b> and a stage, "
+        "sub-stage, a candidate partition &lt;stage></p>"
+    )
+    found = links.linked(html, meanings, glossary="glossary.html")
+    assert re.sub(r"</?a[^>]*>", "", found) == re.sub(r"</?a[^>]*>", "", html)
+    assert re.findall(r'href="glossary.html#([\w-]+)" title="[^"]+">([^<]+)<', found) == [
+        ("term-stage", "Stages"),
+        ("term-candidate-partition", "candidate partition"),
+    ]
+    rows = links.with_anchors("<tr>\n<td>warm-up, cool-down</td>", meanings)
+    assert 'id="term-warm-up"' in rows
+    assert 'id="term-cool-down"' in rows
+
+
+@pytest.mark.slow
+def test_the_pages_are_searched_from_a_disk_and_are_dark_where_the_screen_is(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="comes with the extra `docs`")
+    site = tmp_path / "site"
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)]
+    subprocess.run(build, cwd=ROOT, check=True)
+    try:
+        with open_browser(tmp_path / "profile") as browser:
+            browser.resize(1280, 900, dark=True)
+            browser.visit(f"{(site / 'search.html').as_uri()}?q=repetend")
+            found = browser.evaluate(
+                "new Promise((done) => (function look() { const found = "
+                "[...document.querySelectorAll('#mkdocs-search-results a')].map((each) => each.href);"
+                " found.length ? done(found) : setTimeout(look, 20); })())"
+            )
+            ground = browser.evaluate(
+                "getComputedStyle(document.querySelector('.wy-nav-content')).backgroundColor"
+            )
+    except ChromiumUnusableError as error:
+        pytest.skip(f"this machine's chromium: {error}")
+    assert any("/schedules.html" in address or "/results.html" in address for address in found)
+    assert ground == "rgb(22, 22, 22)"
 
 
 def test_messages_of_the_troubleshooting_page_are_messages_of_the_product() -> None:

@@ -95,24 +95,28 @@ def check(formats: tuple[str, ...], count: int) -> None:
         assert report["read"] > 0
 
 
-def test_changed_files_of_text_are_read_or_refused() -> None:
-    check(TEXT, 200)
+@pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.slow)])
+def test_changed_files_of_text_are_read_or_refused(count: int) -> None:
+    check(TEXT, count)
 
 
 @pytest.mark.tvm
 @pytest.mark.torch
-def test_changed_files_of_models_are_read_or_refused() -> None:
+@pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.slow)])
+def test_changed_files_of_models_are_read_or_refused(count: int) -> None:
     pytest.importorskip("onnx")
-    check(("pt2", "onnx"), 40)
+    check(("pt2", "onnx"), count)
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_changed_language_models_are_read_or_refused() -> None:
     check(("language-model",), 60)
 
 
-def test_changed_cost_models_are_read_or_refused() -> None:
-    check(("kernel-model", "stage-model"), 60)
+@pytest.mark.parametrize("count", [12, pytest.param(60, marks=pytest.mark.slow)])
+def test_changed_cost_models_are_read_or_refused(count: int) -> None:
+    check(("kernel-model", "stage-model"), count)
 
 
 def test_seed_names_a_mutant_for_good() -> None:

@@ -1,4 +1,4 @@
-"""Train exported plans in torch, torchtitan and DeepSpeed, and write which of them end as one process does.
+"""Train exported plans in other frameworks, and write which of them end as one process does.
 
     python -m benchmarks.frameworks --report benchmarks/reports/frameworks_2026-11.md
     python -m benchmarks.frameworks --newest --against benchmarks/reports/frameworks_2026-11.md
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.frameworks.plans import plans
-from benchmarks.frameworks.ranks import train
+from benchmarks.frameworks.ranks import Trained, train
 from tessel.errors import ScheduleError
 from tessel.exports.recipe import Recipe
 from tessel.exports.torchtitan import release_of
@@ -48,7 +48,7 @@ SHARED = (
 """In the environment; two releases of torchtitan lie beside it, each in a folder of its own."""
 
 BESIDE = ("megatron-core==0.16.1",)
-"""Installed without what they need: their parser of layouts and their orders are called by tests, no more."""
+"""Installed without what they need, which is for GPUs: what is called of them needs torch alone."""
 
 TITANS = ("0.2.2", "0.3.0")
 TOLERANCE = 1e-6
@@ -116,7 +116,7 @@ def install_newest(folder: Path) -> str:
         venv.create(folder, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--upgrade"]
     subprocess.run([*pip, SHARED[0], *map(without_pin, SHARED[1:])], check=True)
-    subprocess.run([*pip, "--no-deps", "torchtitan"], check=True)
+    subprocess.run([*pip, "--no-deps", "torchtitan", *map(without_pin, BESIDE)], check=True)
     return str(python)
 
 
@@ -127,11 +127,10 @@ def without_pin(requirement: str) -> str:
 
 def newest_frameworks(python: str) -> tuple[Framework, ...]:
     """Return the releases of an environment, each as the export's release that is next to it."""
-    asked = (
-        "import importlib.metadata as m; print(*(m.version(n) for n in ('torch', 'torchtitan', 'deepspeed')))"
-    )
+    names = ("torch", "torchtitan", "deepspeed", "megatron-core")
+    asked = f"import importlib.metadata as m; print(*map(m.version, {names}))"
     output = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout
-    torch, titan, deepspeed = output.split()
+    torch, titan, deepspeed, megatron = output.split()
     version = release_of(titan).name
     file = "titan.toml" if version == "0.2.2" else "titan.py"
     return (
@@ -140,6 +139,7 @@ def newest_frameworks(python: str) -> tuple[Framework, ...]:
             name=f"torchtitan {titan}", job="torchtitan_job", to="torchtitan", file=file, version=version
         ),
         Framework(name=f"DeepSpeed {deepspeed}", job="deepspeed_job", to="deepspeed", file="planned.py"),
+        Framework(name=f"Megatron-Core {megatron}", job="megatron_job", to="megatron", file="arguments.txt"),
     )
 
 
@@ -189,21 +189,35 @@ def frameworks(folder: Path) -> tuple[Framework, ...]:
             for version, path in paths.items()
         ),
         Framework(name="DeepSpeed 0.19.8", job="deepspeed_job", to="deepspeed", file="planned.py"),
+        Framework(name="Megatron-Core 0.16.1", job="megatron_job", to="megatron", file="arguments.txt"),
     )
 
 
-def outcome(framework: Framework, recipe: Recipe, python: str = sys.executable) -> str:
-    """Return what became of a plan in a framework: a difference, the export's refusal, or what failed."""
-    if framework.to == "torch" and (recipe.data_parallel > 1 or any(recipe.recompute)):
-        return "not in the file: the CSV has orders alone"
+def outcomes(
+    framework: Framework, recipes: Mapping[str, Recipe], python: str = sys.executable
+) -> dict[str, str]:
+    """Return what became of each plan in a framework: a difference, the export's refusal, or what failed."""
+    found = dict.fromkeys(recipes, "not in the file: the CSV has orders alone")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / framework.file
-        try:
-            export_recipe(recipe, framework.to, path, version=framework.version)
-        except ScheduleError as error:
-            return f"refused: {error}"
-        ranks = recipe.devices * recipe.data_parallel
-        found = train(framework.job, path, ranks, python=python, path=framework.path)
+        files: dict[int, dict[str, Path]] = {}
+        for number, (name, recipe) in enumerate(recipes.items()):
+            if framework.to == "torch" and (recipe.data_parallel > 1 or any(recipe.recompute)):
+                continue
+            path = Path(folder) / str(number) / framework.file
+            path.parent.mkdir()
+            try:
+                export_recipe(recipe, framework.to, path, version=framework.version)
+            except ScheduleError as error:
+                found[name] = f"refused: {error}"
+            else:
+                files.setdefault(recipe.devices * recipe.data_parallel, {})[name] = path
+        for ranks, own in files.items():
+            ended = train(framework.job, [*own.values()], ranks, python=python, path=framework.path)
+            found |= dict(zip(own, map(_verdict, ended), strict=True))
+    return found
+
+
+def _verdict(found: Trained) -> str:
     if found.difference is None:
         return f"**failed**: {found.error}"
     verdict = "exact" if found.difference <= TOLERANCE < found.moved else "**differs**"
@@ -227,7 +241,8 @@ def _heading() -> Iterator[str]:
         "torchtitan splits, parallelises and schedules its debug model by the file; the loop around it is "
         "the benchmark's, since the trainer of both releases asks for a GPU. 0.3.0 has "
         '`spmd_backend="partial_dtensor"` and SDPA attention, whose own kernels are compiled. DeepSpeed\'s '
-        "engine trains a model of its own, with `gradient_clipping` 0."
+        "engine trains a small model with `gradient_clipping` 0; Megatron-Core's schedules train one by the "
+        "plan's layout, in their own order and with `batch_p2p_comm` off."
     )
     yield ""
 
@@ -237,8 +252,8 @@ def _rows(releases: Sequence[Framework], python: str) -> Iterator[str]:
     yield "| framework | plan | result |"
     yield "|---|---|---|"
     for release in releases:
-        for name, recipe in recipes.items():
-            row = f"| {release.name} | {name} | {outcome(release, recipe, python)} |"
+        for name, found in outcomes(release, recipes, python).items():
+            row = f"| {release.name} | {name} | {found} |"
             print(row, flush=True)
             yield row
 

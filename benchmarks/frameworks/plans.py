@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tessel.engine.actions import actions_from_csv, schedule_of_actions
 from tessel.exports.recipe import Recipe, recipe_of_schedule
+from tessel.handwritten.chimera import CHIMERA
 from tessel.handwritten.construction.rule import Rule
 from tessel.handwritten.gpipe import GPIPE
 from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
@@ -15,7 +16,7 @@ from tessel.handwritten.zero_bubble.zb_h1 import ZB_H1
 from tessel.handwritten.zero_bubble.zb_v import ZB_V
 from tessel.placement import Placement
 from tessel.schedule import Schedule
-from tessel.shapes import interleaved, vshape, zbv
+from tessel.shapes import interleaved, vshape, xshape, zbv
 
 LAYERS = ("tok_embeddings", *(f"layers.{index}" for index in range(6)), "lm_head")
 """Of torchtitan's debug model; its norm is with the head."""
@@ -35,6 +36,7 @@ def plans() -> Mapping[str, Recipe]:
         "interleaved": _recipe(_built(INTERLEAVED_1F1B, interleaved(2))),
         "zero bubble": _recipe(_built(ZB_H1, vshape(2, split_backward=True))),
         "zero bubble, V": _recipe(_built(ZB_V, zbv(2, split_backward=True))),
+        "both ways": _recipe(_built(CHIMERA, xshape(2))),
     }
 
 
@@ -50,6 +52,7 @@ def _out_of_order() -> Schedule:
 
 def _recipe(schedule: Schedule) -> Recipe:
     found = recipe_of_schedule(schedule, model="debug model")
-    size = len(LAYERS) // found.num_stages
-    cuts = tuple((size * stage, size * (stage + 1) - 1) for stage in range(found.num_stages))
-    return replace(found, layers=LAYERS, cuts=cuts, micro_batch=1)
+    count = found.num_stages // found.copies
+    size = len(LAYERS) // count
+    cuts = tuple((size * stage, size * (stage + 1) - 1) for stage in range(count))
+    return replace(found, layers=LAYERS, cuts=cuts * found.copies, micro_batch=1)

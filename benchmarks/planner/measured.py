@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessel.profiles.load import load_profile
+from benchmarks.profile_readers.load import load
 from tessel.profiles.profile import CostTable, Profile, StageCosts
 
 DEVICES = {"A100-40": "A100", "GH-96": "GH200", "V100-16": "V100"}
@@ -35,18 +35,18 @@ def measured_profiles(sailor: Path, neusight: Path) -> Iterator[Profile]:
     planner = sailor / "sailor" / "Planner"
     for gpu in DEVICES:
         path = planner / f"baselines/Aceso/profiler/{gpu}/profiled-data-fp16/GPT-Neo-2.7_mbs1_tp1_algo0.csv"
-        yield _named(load_profile(path, micro_batch=1), "GPT-Neo-2.7B", DEVICES[gpu], _aceso_shares(path))
+        yield _named(load(path, micro_batch=1), "GPT-Neo-2.7B", DEVICES[gpu], _aceso_shares(path))
     products = 2 * LLAMA_TOKENS * LLAMA_BLOCK_WEIGHTS
     # Scores and values of causal attention without a fused kernel: all pairs are computed.
     attention = 4 * LLAMA_TOKENS**2 * LLAMA_COLUMNS
     shares = (1.0, products / (products + attention) / 2, 0.5)
     for gpu, degree in LLAMA_DEGREES.items():
         path = planner / f"sailor_planner/profiles/LLAMA-3-8/{gpu}/profile.json"
-        profile = load_profile(path, micro_batch=1, tensor_parallel=degree)
+        profile = load(path, micro_batch=1, tensor_parallel=degree)
         yield _named(profile, f"Llama-3-8B-tp{degree}", DEVICES[gpu], shares)
     for label, name in LABELS:
         path = neusight / f"scripts/asplos/label/NVIDIA_H100_80GB_HBM3/{label}.csv"
-        yield _named(load_profile(path), name, "H100", _neusight_shares(path))
+        yield _named(load(path), name, "H100", _neusight_shares(path))
 
 
 def _named(profile: Profile, model: str, device: str, shares: Sequence[float]) -> Profile:

@@ -89,7 +89,7 @@ def run_all(arguments: argparse.Namespace) -> bool:
     network = None
     if LANGUAGE in arguments.proposers:
         network, _ = load_network(arguments.model, target.text, target.num_threads)
-    knowledge = Knowledge(known, caches_of_this_machine(1), environment.device_model, network)
+    knowledge = Knowledge(known, caches_of_this_machine(1), network)
     builder, runner = builder_and_runner(
         arguments.clock, arguments.folder / f"samples-{arguments.clock}.jsonl"
     )

@@ -64,10 +64,8 @@ def first_batches(arguments: argparse.Namespace) -> dict[str, dict[str, list[flo
         own = kernels[fold :: arguments.folds]
         left_out = {task for _, _, task in own}
         known = tuple(each for each in trials if each.task not in left_out)
-        model = train_draft_model(
-            known, caches=caches, device_model=environment.device_model, seed=arguments.seed
-        )
-        knowledge = Knowledge(known, caches, environment.device_model, draft=partial(_the_same, model))
+        model = train_draft_model(known, caches=caches, seed=arguments.seed)
+        knowledge = Knowledge(known, caches, draft=partial(_the_same, model))
         for proposer in arguments.proposers:
             for name, module, task in own:
                 candidates = candidates_of(module, tuned_for)

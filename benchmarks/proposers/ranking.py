@@ -44,9 +44,7 @@ def first_over_best(records: str, folds: int, threads: int) -> dict[int, list[fl
     found: dict[int, list[float]] = {count: [] for count in COUNTS}
     for fold in range(folds):
         known = [each for each in trials if dealt[each.task] != fold]
-        model = train_draft_model(
-            known, caches=caches_of_this_machine(threads), device_model=environment.device_model
-        )
+        model = train_draft_model(known, caches=caches_of_this_machine(threads))
         for task in tasks:
             own = [each for each in trials if each.task == task and dealt[task] == fold]
             if not own:

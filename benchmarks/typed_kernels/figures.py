@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.typed_kernels.adaptation import adapt, choose_kernels
 from benchmarks.typed_kernels.baselines import interpolated_us, nearest_us, roofline_us
-from cost_model.gpu.typed.adaptation import adapt, choose_kernels
 from cost_model.gpu.typed.kernels import Kernels
 from cost_model.gpu.typed.model import TypedModel
 from cost_model.gpu.typed.training import Cell, Training, model_of_cells

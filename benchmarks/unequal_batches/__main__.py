@@ -19,12 +19,12 @@ from statistics import median
 import numpy as np
 
 from tessel.batches import Batch, scaled_class
+from tessel.batches.balancers import in_turns, largest_differencing, longest_first
 from tessel.checking.trace_assessment import assess_trace
 from tessel.checking.trace_replay import TraceReplay
 from tessel.placement import Placement
 from tessel.profiles.step_trace import FloatArray, StepTrace, read_step_trace
 from tessel.search.batches.assignment import assign_micro_batches
-from tessel.search.batches.balancers import in_turns, largest_differencing, longest_first
 from tessel.search.batches.find_batch_schedule import find_batch_schedule
 from tessel.search.batches.sequences import RuleReplays, rule_sequences
 from tessel.search.budget import SearchBudget, processor_clock

@@ -29,7 +29,6 @@ from cost_model.draft.decision_space import (
 
 Array = npt.NDArray[np.float64]
 
-FEATURES_VERSION = 4
 
 LANES = 16
 """Elements of float32 in the widest vector register of x86."""

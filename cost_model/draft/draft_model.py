@@ -1,57 +1,35 @@
-"""Rank candidates of any kernel by their decisions, with an interval; learnt from measured trials.
+"""Rank candidates of any kernel by their decisions; learnt from measured trials.
 
 The label of a trial is the logarithm of its speed relative to the best of its own kernel, so that trials of
 kernels of any size are on one scale; what is far off is clipped, since how bad it is does not matter. Four
 forests are trained, each without a quarter of the kernels. Their mean is the prediction, and their spread
-says where they know little. Residuals of each kernel's trials under the forest that did not see it give the
-interval (CV+). When trials of the kernel at hand are known, they weigh more, and belong to every forest.
-Checked in tests/cost_model/draft/test_draft_model.py; compared in `benchmarks.proposers`.
+says where they know little. When trials of the kernel at hand are known, they weigh more, and belong to every
+forest. A model is trained from the records whenever one is needed, and never saved. Checked in
+tests/cost_model/draft/test_draft_model.py; compared in `benchmarks.proposers`.
 
-Source: labels relative to the best of a task are those of Ansor (Zheng et al., OSDI 2020, section 5.1);
-intervals from cross-validation are those of Barber et al., "Predictive Inference with the Jackknife+",
-Annals of Statistics 49(1), 2021.
+Source: labels relative to the best of a task are those of Ansor (Zheng et al., OSDI 2020, section 5.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.draft.decision_features import (
-    FEATURE_NAMES,
-    FEATURES_VERSION,
-    Caches,
-    decision_features,
-)
+from cost_model.draft.decision_features import Caches, decision_features
 from cost_model.draft.decision_space import DecisionSpace, Rows
-from cost_model.errors import CostModelError, CostModelFileError
+from cost_model.errors import CostModelError
 from cost_model.forests.boosting import train_forest
-from cost_model.forests.model_files import (
-    ModelManifest,
-    load_booster,
-    load_manifest,
-    provenance_of,
-    save_model,
-)
 
 Array = npt.NDArray[np.float64]
-
-SCHEMA_VERSION = 1
-MANIFEST = "draft_model.json"
-
-_MAKING = "tessel language collect"
-"""The command that writes a draft model."""
 
 MIN_TRIALS = 32
 """Below this the order would be a guess."""
 
 NUM_FORESTS = 4
-COVERAGE = 0.9
 
 _WORST = -3.0
 """Logarithm of the least relative speed that is told apart: a twentieth of the best."""
@@ -85,14 +63,12 @@ class DraftTrials:
         space: of the candidates.
         rows: the candidates.
         latencies_us: of each, positive; infinite where it failed.
-        record_ids: of each; empty where they are of no record.
     """
 
     task: str
     space: DecisionSpace
     rows: Rows
     latencies_us: tuple[float, ...]
-    record_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.latencies_us):
@@ -108,31 +84,6 @@ class DraftTrials:
         return min(self.latencies_us, default=np.inf)
 
 
-class Manifest(ModelManifest, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a saved draft model is.
-
-    Attributes:
-        schema_version: of this document.
-        device_model: processor that the trials were measured on.
-        num_threads: of the measurements.
-        caches: sizes of the processor's caches that features compare with.
-        num_kernels: kernels trained on.
-        residual: of predictions of kernels not seen, the quantile that covers the share `coverage`.
-    """
-
-    schema_version: int = SCHEMA_VERSION
-    device_model: str
-    num_threads: int
-    caches: tuple[int, int, int]
-    num_kernels: int
-    residual: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.residual <= 100 or not 0 < self.coverage < 1 or self.num_threads < 1:
-            raise ValueError("the interval, its coverage or the number of threads is out of range")
-        Caches(*self.caches, num_cores=self.num_threads)  # refuses sizes that are none
-
-
 @dataclass(frozen=True, slots=True)
 class DraftPrediction:
     """Logarithms of candidates' speed relative to the best of the kernel.
@@ -140,80 +91,40 @@ class DraftPrediction:
     Attributes:
         mean: the prediction; larger is faster.
         spread: how far the forests differ, as a standard deviation.
-        residual: half the width of an interval that covers `COVERAGE` of trials of kernels not seen.
     """
 
     mean: Array
     spread: Array
-    residual: float
 
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """A trained model; `train_draft_model` makes it."""
+    """A trained model; `train_draft_model` makes it.
 
-    forests: tuple[Any, ...]  # xgboost.Booster: the distribution ships no types
-    manifest: Manifest
+    Attributes:
+        forests: boosters of XGBoost, whose distribution ships no types.
+        caches: sizes that features compare with.
+    """
 
-    @property
-    def caches(self) -> Caches:
-        """The processor's."""
-        return Caches(*self.manifest.caches, num_cores=self.manifest.num_threads)
+    forests: tuple[Any, ...]
+    caches: Caches
 
     def predict(self, space: DecisionSpace, rows: Rows) -> DraftPrediction:
         """Return the predictions of candidates; 8 000 take some 0.3 s."""
         if not len(rows):
-            return DraftPrediction(np.zeros(0), np.zeros(0), self.manifest.residual)
+            return DraftPrediction(np.zeros(0), np.zeros(0))
         return self.predict_features(decision_features(space, rows, self.caches))
 
     def predict_features(self, features: npt.NDArray[np.float32]) -> DraftPrediction:
         """Return the same for features as `decision_features` returns them, one row at least."""
         found = np.stack([forest.inplace_predict(features) for forest in self.forests]).astype(np.float64)
-        return DraftPrediction(found.mean(axis=0), found.std(axis=0), self.manifest.residual)
-
-    def save(self, folder: Path) -> None:
-        """Write the model; files appear whole, the manifest last."""
-        boosters = {_name(index): forest for index, forest in enumerate(self.forests)}
-        save_model(folder, MANIFEST, self.manifest, boosters)
-
-
-def load_draft_model(folder: Path) -> DraftModel:
-    """Read a model.
-
-    Raises:
-        CostModelFileError: it is missing, damaged, or of another version.
-    """
-    manifest = load_manifest(
-        folder,
-        MANIFEST,
-        Manifest,
-        schema_version=SCHEMA_VERSION,
-        features=(FEATURES_VERSION, FEATURE_NAMES),
-        made_by=_MAKING,
-    )
-    if set(manifest.digests) != {_name(index) for index in range(NUM_FORESTS)}:
-        raise CostModelFileError(
-            f"the manifest in {folder} names {len(manifest.digests)} forests, a draft model has "
-            f"{NUM_FORESTS}; collect and train it again with `tessel language collect`"
-        )
-    forests = tuple(
-        load_booster(
-            folder,
-            _name(index),
-            num_features=len(FEATURE_NAMES),
-            digests=manifest.digests,
-            made_by=_MAKING,
-        )
-        for index in range(NUM_FORESTS)
-    )
-    return DraftModel(forests, manifest)
+        return DraftPrediction(found.mean(axis=0), found.std(axis=0))
 
 
 def train_draft_model(
     trials: Sequence[DraftTrials],
     *,
     caches: Caches,
-    device_model: str,
     current: str | None = None,
     seed: int = 0,
     num_threads: int = 1,
@@ -223,7 +134,6 @@ def train_draft_model(
     Args:
         trials: of any kernels; a kernel may have several spaces.
         caches: of the processor.
-        device_model: the processor.
         current: the kernel whose candidates it will be asked for.
         seed: of the folds and the trees.
         num_threads: threads of the training, on which the result does not depend.
@@ -237,43 +147,23 @@ def train_draft_model(
             f"the records hold {len(labelled.labels)} trials of kernels that are tiled in levels, a draft "
             f"model needs at least {MIN_TRIALS}; measure more with `tessel language collect`"
         )
-    forests, residuals = [], []
+    forests = []
     for index in range(NUM_FORESTS):
         is_apart = labelled.folds(seed) == index
         learnt = ~is_apart if is_apart.any() and not is_apart.all() else np.ones_like(is_apart)
         # A weight is a number of copies, since `train_forest` knows no weights; the trees are the same.
         copies = np.repeat(np.flatnonzero(learnt), labelled.weights[learnt])
-        forest = train_forest(
-            _PARAMETERS,
-            _ROUNDS,
-            labelled.features[copies],
-            labelled.labels[copies],
-            seed=seed + index,
-            num_threads=num_threads,
-        )
-        forests.append(forest)
-        if not learnt.all():
-            residuals.append(
-                np.abs(forest.inplace_predict(labelled.features[~learnt]) - labelled.labels[~learnt])
+        forests.append(
+            train_forest(
+                _PARAMETERS,
+                _ROUNDS,
+                labelled.features[copies],
+                labelled.labels[copies],
+                seed=seed + index,
+                num_threads=num_threads,
             )
-    residual = float(np.quantile(np.concatenate(residuals), COVERAGE)) if residuals else -_WORST
-    ids = [number for each in trials for number in each.record_ids]
-    return DraftModel(
-        tuple(forests),
-        Manifest(
-            features_version=FEATURES_VERSION,
-            feature_names=FEATURE_NAMES,
-            coverage=COVERAGE,
-            num_samples=len(labelled.labels),
-            seed=seed,
-            device_model=device_model,
-            num_threads=caches.num_cores,
-            caches=caches.sizes,
-            num_kernels=len({each.task for each in trials}),
-            residual=min(residual, -_WORST),
-            **provenance_of(ids or [0]),
-        ),
-    )
+        )
+    return DraftModel(tuple(forests), caches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +202,3 @@ def _labels(trials: DraftTrials, best_us: float) -> Array:
     latencies = np.asarray(trials.latencies_us, dtype=np.float64)
     with np.errstate(divide="ignore"):
         return np.maximum(np.log(best_us / latencies), _FAILED)
-
-
-def _name(index: int) -> str:
-    return f"draft_{index}"

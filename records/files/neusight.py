@@ -34,11 +34,6 @@ OPERATORS = ("bmm", "linear", *_TWO_OPERANDS, *_BY_A_NUMBER, *_ONE_OPERAND, *_BY
 """What is read; other tables of the folder (convolutions, merged ones) are passed over."""
 
 
-def is_neusight(folder: str | os.PathLike[str]) -> bool:
-    """Whether the folder holds such tables, itself or below `scripts/asplos/data`."""
-    return bool(_tables(Path(folder)))
-
-
 def read_neusight(folder: str | os.PathLike[str]) -> Iterator[tuple[Workload, Measurement]]:
     """Yield the measured kernels of all tables in the order of their files.
 

@@ -73,7 +73,7 @@ class CompileOptions(TuningOptions):
 @common_options("out target backends trials threads shape value graph_level_search records json")
 @takes_options
 def compile(model: ModelArgument, options: CompileOptions) -> None:
-    """Compile a model for inference on this machine's CPU into one file.
+    """Compile a model for inference on this machine's CPU or GPU into one file.
 
     `tessel.load("net.tessel")` gives it back as a function, in a process that has no tuner. What is searched
     and measured is what `tessel partition` does, and records are shared with it.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from scripts import installation
-from scripts.documents.finding import Finding
+from scripts.documents.finding import Examined, Finding
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
 
@@ -75,8 +75,6 @@ def doctor(
     """
     findings = list(find_all())
     if json:
-        from scripts.documents.examined import Examined
-
         console.print_json(Examined(findings=tuple(findings)))
     else:
         for finding in findings:
@@ -202,6 +200,8 @@ def _distribution(requirement: Requirement) -> Finding:
         wanted = f"{name}{requirement.specifier}"
         fix = installation.install_extra(extra) if extra else installation.install(wanted)
         detail = f"not installed; needed for {purpose}" if extra else "not installed"
+        if extra and not installation.is_for_this_platform(requirement, extra):
+            detail, fix = f"has no build for this system; needed for {purpose}", ""
         return Finding(name=name, status="missing" if extra else "broken", detail=detail, fix=fix)
     if not requirement.specifier.contains(Version(version), prereleases=True):
         detail = f"{version} is installed, {requirement.specifier} is needed"

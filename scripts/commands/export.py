@@ -75,15 +75,16 @@ def export(
     texts = export_recipe(recipe, to.value, out, roles=roles, keep_names=keep_names, version=version)
     main = next(iter(texts.values()))
     if json:
-        from scripts.documents.exported import Exported
+        from scripts.documents.schedules import Exported
 
         files = tuple(texts) if out is not None else ()
         console.print_json(Exported(to=str(to), files=files, text=main))
     elif out is None:
         for line in main.splitlines():
             console.print_line(line)
-        if to is Framework.TORCHTITAN:
-            messages.note(f"add --out {next(iter(texts))} to write the CSV of the orders next to the options")
+        if len(texts) > 1:
+            path, beside = texts
+            messages.note(f"add --out {path} to write {beside} next to it")
 
 
 def _recipe(path: Path) -> Recipe:

@@ -1,9 +1,11 @@
-"""One thing that `tessel doctor` looked at; plain data, so that `--help` need not import more."""
+"""Document of `tessel doctor`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,3 +16,9 @@ class Finding:
     status: Literal["ok", "missing", "warning", "broken"]
     detail: str
     fix: str = ""
+
+
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    """What was looked at, the required parts first."""
+
+    findings: tuple[Finding, ...]

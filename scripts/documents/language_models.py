@@ -23,16 +23,12 @@ class SchedulesCollected(msgspec.Struct, frozen=True, kw_only=True):
         new_trials: measured now.
         mean_quality: by round, the mean over its trials of the kernel's best latency over theirs; the first
             is of random schedules; null where nothing was measured now.
-        model: folder of the draft model; null where the trials are too few for one.
-        interval: half the width of its intervals, in logarithms of relative speed; null likewise.
     """
 
     kernels: int
     trials: int
     new_trials: int
     mean_quality: tuple[float | None, ...]
-    model: str | None
-    interval: float | None
 
 
 class PrintedSchedule(msgspec.Struct, frozen=True, kw_only=True):

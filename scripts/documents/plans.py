@@ -35,6 +35,8 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         trained_bytes: weights of each device that have gradients and optimizer state.
         not_trained_bytes: weights of each device that have none.
         fits: whether every device keeps its limit.
+        replicas: of the best plan of micro-batches that differ, the classes that each replica runs, in the
+            order in which they begin; left out where all are alike.
     """
 
     data_parallel: int
@@ -60,6 +62,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     not_trained_bytes: tuple[int, ...]
     fits: bool
     overlap_factor: float | msgspec.UnsetType = msgspec.UNSET
+    replicas: tuple[tuple[str, ...], ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class PrintedBaseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +83,26 @@ class PrintedChange(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float
     saves_ms: float
     plan: str
+
+
+class PrintedSpread(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan's step takes where durations vary, in milliseconds.
+
+    Attributes:
+        plan: in a few words.
+        step_ms: with every block at its mean.
+        mean_ms: on average.
+        quantiles_ms: by percentile, `p50`, `p95` and `p99`.
+        greedy_ratio: a greedy runtime's percentile over the static order's; null where it was not replayed.
+        chosen: whether this is the plan.
+    """
+
+    plan: str
+    step_ms: float
+    mean_ms: float
+    quantiles_ms: dict[str, float]
+    greedy_ratio: float | None
+    chosen: bool
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +126,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
         plan: the file it was saved to; null where it was not.
         stopped_by: what ended the search.
         search_seconds: wall-clock time.
+        spreads: where durations vary, the finalists' steps, the shortest first; left out where they do not.
     """
 
     model: str
@@ -121,3 +145,4 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     plan: str | None
     stopped_by: StoppedBy
     search_seconds: float
+    spreads: tuple[PrintedSpread, ...] | msgspec.UnsetType = msgspec.UNSET

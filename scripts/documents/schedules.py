@@ -1,4 +1,4 @@
-"""Documents of `tessel compare` and `draw`."""
+"""Documents of `tessel compare`, `draw` and `export`."""
 
 from __future__ import annotations
 
@@ -32,3 +32,17 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None
     blocks: int
     makespan: int
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan as another framework loads it.
+
+    Attributes:
+        to: the framework.
+        files: what was written; empty without --out.
+        text: of the first file.
+    """
+
+    to: str
+    files: tuple[str, ...]
+    text: str

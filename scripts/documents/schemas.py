@@ -27,7 +27,6 @@ FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gpu-kernel-model": ("cost_model.gpu.kernel_model:GpuManifest",),
         "typed-kernel-model": ("cost_model.gpu.typed.model:TypedManifest",),
         "stage-model": ("cost_model.stage_model:StageManifest",),
-        "draft-model": ("cost_model.draft.draft_model:Manifest",),
         "language-model": ("cost_model.language.model_files:Manifest",),
     }
 )
@@ -47,9 +46,10 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             f"{_OWN}.searches:PeriodFrontier",
             f"{_OWN}.searches:MakespanFrontier",
         ),
+        "chunk": (f"{_OWN}.chunks:Chunked",),
         "plan": (f"{_OWN}.plans:Planned",),
         "check": (f"{_OWN}.checks:Checked", f"{_OWN}.traces:TraceChecked"),
-        "export": (f"{_OWN}.exported:Exported",),
+        "export": (f"{_OWN}.schedules:Exported",),
         "compare": (f"{_OWN}.schedules:Compared",),
         "draw": (f"{_OWN}.schedules:Drawn",),
         "run": (f"{_OWN}.runs:RunDone", f"{_OWN}.runs:OrdersWritten"),
@@ -58,6 +58,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "records show": (f"{_OWN}.stored:PrintedRecord",),
         "records stats": ("records.database.counts:Stats",),
         "records verify": (f"{_OWN}.stored:Verified",),
+        "records page": (f"{_OWN}.stored:RecordsPage",),
         "records best": (f"{_OWN}.stored:BestFound",),
         "records export": (f"{_OWN}.stored:Exported",),
         "records import": (f"{_OWN}.stored:Imported",),
@@ -81,7 +82,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "language evaluate": (f"{_OWN}.language_models:Evaluated",),
         "targets": (f"{_OWN}.machines:TargetsListed", f"{_OWN}.machines:ModelCompiled"),
         "backends": (f"{_OWN}.machines:BackendsListed",),
-        "doctor": (f"{_OWN}.examined:Examined",),
+        "doctor": (f"{_OWN}.finding:Examined",),
     }
 )
 """The types of what each command prints with `--json`."""

@@ -46,6 +46,16 @@ class BestFound(msgspec.Struct, frozen=True, kw_only=True):
     not_measured: int
 
 
+class RecordsPage(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tessel records page` wrote: the file, its bytes, and how much of the records is on it."""
+
+    out: str
+    bytes: int
+    workloads: int
+    left_out: int
+    measurements: int
+
+
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """What `tessel records verify` found; nothing where every record is as it was written."""
 

@@ -10,8 +10,8 @@ from typing import Any
 import typer
 
 from scripts.options import completion
-from tessel.jobs.inputs.arguments import check_choice
 from tessel.jobs.inputs.plan_options import OPTIMIZERS
+from tessel.progress.manual import manual
 
 
 def link_option(panel: str | None = None, default: str = "") -> Any:
@@ -29,16 +29,12 @@ def hop_us_option(panel: str | None = None) -> Any:
 
 
 def optimizer_option(panel: str | None = None, default: str = "") -> Any:
-    """Return the declaration of `--optimizer`, which refuses unknown names; a default is stated likewise."""
+    """Return the declaration of `--optimizer`; the job refuses unknown names."""
     return typer.Option(
         help=f"Optimizer, whose state is kept in memory: {', '.join(OPTIMIZERS)}; "
-        "docs/training-step.md has the bytes of each." + (f"  [default: {default}]" if default else ""),
+        f"{manual('training-step.md')} has the bytes of each."
+        + (f"  [default: {default}]" if default else ""),
         show_default=not default,
         rich_help_panel=panel,
         autocompletion=completion.one_of(*OPTIMIZERS),
-        callback=_check_optimizer,
     )
-
-
-def _check_optimizer(text: str | None) -> str | None:
-    return None if text is None else check_choice("--optimizer", text, OPTIMIZERS)

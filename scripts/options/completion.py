@@ -93,7 +93,7 @@ def schedules(incomplete: str) -> list[str]:
 
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
-    names = ("searched", *(rule.name for rule in HANDWRITTEN))
+    names = ("ours", *(rule.name for rule in HANDWRITTEN))
     return [f"{before}{comma}{name}" for name in _beginning(last, names) if name not in given]
 
 

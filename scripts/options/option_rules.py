@@ -2,10 +2,10 @@
 
 An option that is accepted and ignored misleads, so it is refused, in one line that says why and what to do.
 `OPTION_RULES` is the one table of this: `problem_of` checks a command line against it, `help_of` turns it
-into the sentence that the help shows. An option without rules takes effect wherever it is given. What the
-table leaves out: values that are wrong by themselves, which each command checks. That it names every option,
-and that no two options are accepted of which one has no effect, is checked in
-tests/scripts/options/test_option_pairs.py, single rules in tests/scripts/options/test_option_rules.py.
+into the sentence that the help shows. An option without rules takes effect wherever it is given, and is not
+in the table, nor are values that are wrong by themselves, which each command checks. That no two options are
+accepted of which one has no effect is tried in tests/scripts/options/test_option_pairs.py, single rules in
+tests/scripts/options/test_option_rules.py.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scripts.options.rules.check import CHECK
-from scripts.options.rules.draw_and_run import DRAW, RUN
-from scripts.options.rules.export import PLAN_EXPORT
+from scripts.options.rules.draw_and_run import DRAW, PLAN_EXPORT, RUN
 from scripts.options.rules.language import (
     LANGUAGE_COLLECT,
     LANGUAGE_EVALUATE,
-    LANGUAGE_GENERATE,
     LANGUAGE_TRAIN,
 )
 from scripts.options.rules.measuring import THREADS
 from scripts.options.rules.plan import PLAN
 from scripts.options.rules.records import BEST, COLLECT, EXPORT, IMPORT, TRAIN
-from scripts.options.rules.rule import CommandLine, Rule, either, free
-from scripts.options.rules.schedule import SCHEDULE
+from scripts.options.rules.rule import CommandLine, Rule, either
+from scripts.options.rules.schedule import CHUNK, SCHEDULE
 from scripts.options.rules.tuning import COMPILE, PARTITION, STAGES, TUNE
 
 OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
@@ -34,45 +32,24 @@ OPTION_RULES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "compile": COMPILE,
     "stages": STAGES,
     "schedule": SCHEDULE,
+    "chunk": CHUNK,
     "check": CHECK,
     "export": PLAN_EXPORT,
     "plan": PLAN,
-    "compare": free("--explain", "--schedules"),
     "draw": DRAW,
     "run": RUN,
-    "fleet worker": {
-        name: rules
-        for name, rules in {**free("--target", "--host", "--backends"), "--threads": (THREADS,)}.items()
-        if name != "--json"
-    },
-    "fleet server": {
-        name: rules
-        for name, rules in {**free("--key", "--target", "--host"), "--threads": (THREADS,)}.items()
-        if name != "--json"
-    },
-    "fleet status": free(),
-    "targets": free("--compile"),
-    "backends": free("--target", "--own"),
-    "doctor": free(),
-    "records list": free("--records", "--status", "--backend", "--role", "--after", "--limit"),
-    "records show": free("--records"),
-    "records stats": free("--records"),
-    "records verify": free("--records"),
+    "fleet worker": {"--threads": (THREADS,)},
+    "fleet server": {"--threads": (THREADS,)},
     "records best": BEST,
     "records export": EXPORT,
     "records import": IMPORT,
-    "records merge": free("--records", "--tolerance"),
-    "records prune": free("--keep", "--apply", "--records"),
     "records collect": COLLECT,
     "cost-model train": TRAIN,
-    "cost-model evaluate": free("--records", "--networks", "--min-latency-us", "--seed", "--threads"),
-    "cost-model predict": free("--model", "--records", "--gpu"),
     "language collect": LANGUAGE_COLLECT,
     "language train": LANGUAGE_TRAIN,
-    "language generate": LANGUAGE_GENERATE,
     "language evaluate": LANGUAGE_EVALUATE,
 }
-"""Of each command, the rules of each of its options."""
+"""Of each command with rules, the rules of each option that has any."""
 
 
 def problem_of(command: str, line: CommandLine) -> str | None:

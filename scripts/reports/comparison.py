@@ -22,7 +22,7 @@ def _check_names(text: str | None) -> str | None:
         from tessel.handwritten import HANDWRITTEN
 
         for name in parse_names(text) or ():
-            check_choice("--schedules", name, ("searched", *(rule.name for rule in HANDWRITTEN)))
+            check_choice("--schedules", name, ("ours", "searched", *(rule.name for rule in HANDWRITTEN)))
     return text
 
 

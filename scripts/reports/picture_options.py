@@ -5,11 +5,13 @@ from __future__ import annotations
 import typer
 from typer.models import OptionInfo
 
+from tessel.progress.manual import manual
+
 _WIDTH_HELP = (
     "Width of a picture: column or page (3.33 and 7 inches: one and both columns of print), screen, or "
     "inches such as 5.5in."
 )
-_STYLE_HELP = "JSON file with the looks of what a picture is made of (docs/pictures.md)."
+_STYLE_HELP = f"JSON file with the looks of what a picture is made of ({manual('pictures.md')})."
 
 
 def width_option(panel: str | None = None) -> OptionInfo:

@@ -144,6 +144,12 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def class_placement(self, placement: Placement, index: int) -> Placement:
         """Return the placement with the figures of a class, as if all micro-batches were of it."""
         of = self.classes[index]
+        if (
+            of.spans == tuple(block.span for block in placement.blocks)
+            and of.memory == tuple(block.memory for block in placement.blocks)
+            and of.lags == tuple(edge.lag for edge in placement.edges)
+        ):
+            return placement  # what was derived from it is known
         return msgspec.structs.replace(
             placement,
             blocks=tuple(

@@ -227,8 +227,8 @@ def compile(
         >>> program = tessel.compile(module, (x,), backends=["tvm", "blas"])  # doctest: +SKIP
         >>> y = program(x)  # doctest: +SKIP
 
-    Other arguments and errors are those of `partition`. The program is for inference on this machine's CPU,
-    for the shapes of its example inputs, and holds the weights as they are now.
+    Other arguments and errors are those of `partition`. The program is for inference on this machine's CPU
+    or GPU (`target="cuda"`), for the shapes of its example inputs, and holds the weights as they are now.
 
     Args:
         shape: other shapes by name of input; or several sets of them, in each of which the program is called,

@@ -84,8 +84,9 @@ class Program:
         self.source = source or ProgramSource()
         self.write_library = write_library
         manifest = compiled.manifest
+        devices = ("cpu",) if manifest.gpu is None else ("cpu", "cuda")
         self._call = manifest.call
-        self._inputs = tuple(_Input(spec) for spec in manifest.inputs)
+        self._inputs = tuple(_Input(spec, devices) for spec in manifest.inputs)
         self._is_flat = manifest.call.is_flat and len(manifest.call.arguments) == len(self._inputs)
         self._gives_one = len(manifest.outputs) == 1
         self.results = own_results or rebuilder(manifest.call.results)
@@ -185,6 +186,9 @@ class Program:
         with ExitStack() as stack:
             runs: dict[str, Any] = {}
             left_out: dict[str, str] = {}
+            if self.manifest.gpu is not None:
+                module = onnx = None
+                left_out = dict.fromkeys(against, "it runs on the processor, and the program on a GPU")
             if module is not None:
                 runs, left_out = stack.enter_context(
                     torch_contenders(module, args, kwargs, num_threads=threads, against=against)
@@ -216,7 +220,8 @@ class Program:
 class _Input:
     """One input: what it must be, and how it becomes what the program reads."""
 
-    def __init__(self, spec: TensorSpec) -> None:
+    def __init__(self, spec: TensorSpec, devices: Collection[str]) -> None:
+        self._devices = devices
         self.name, self.shape, self.dtype = spec.name, spec.shape, spec.dtype
         self._torch_dtype: Any = None
         self._numpy_dtype = None if spec.dtype == "bfloat16" else np.dtype(spec.dtype)
@@ -244,8 +249,9 @@ class _Input:
             self._torch_dtype = getattr(torch, self.dtype)
         if value.shape != self.shape or value.dtype is not self._torch_dtype:
             self._check(tuple(value.shape), str(value.dtype).removeprefix("torch."))
-        if value.device.type != "cpu":
-            raise ValueError(f"input {self.name!r} is on {value.device}, but the program runs on the CPU")
+        if value.device.type not in self._devices:
+            where = " or ".join(self._devices)
+            raise ValueError(f"input {self.name!r} is on {value.device}, but the program runs on {where}")
         if value.requires_grad:
             value = value.detach()
         if not value.is_contiguous() or value.is_neg() or value.is_conj():

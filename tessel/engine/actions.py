@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
+from tessel.batches import Batch
 from tessel.engine.errors import EngineError
 from tessel.errors import ScheduleError
 from tessel.handwritten.construction.stages import NotAPipelineError, Pipeline, Stage, read_pipeline
@@ -83,8 +84,16 @@ def actions_of(schedule: Schedule) -> RankActions:
     )
 
 
-def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by: str = "actions") -> Schedule:
+def schedule_of_actions(
+    placement: Placement, actions: RankActions, *, batch: Batch | None = None, found_by: str = "actions"
+) -> Schedule:
     """Return the schedule in which each action starts as early as the orders allow.
+
+    Args:
+        placement: whose blocks the actions are.
+        actions: of each rank, in order.
+        batch: what blocks take by micro-batch; None where the placement says it of all.
+        found_by: whose the orders are.
 
     Raises:
         EngineError: an action has no block, is on another rank than its stage's devices, stands there twice
@@ -92,11 +101,13 @@ def schedule_of_actions(placement: Placement, actions: RankActions, *, found_by:
     """
     orders = orders_of_actions(placement, actions)
     try:
-        starts = earliest_starts(placement, orders)
+        starts = earliest_starts(placement, orders, batch)
     except ScheduleError as error:
         raise EngineError(f"the ranks would wait for each other: {error}") from error
     micro_batches = 1 + max(task.micro_batch for order in orders for task in order)
-    return Schedule.of(placement, starts, micro_batches=micro_batches, memory=None, found_by=found_by)
+    return Schedule.of(
+        placement, starts, micro_batches=micro_batches, memory=None, batch=batch, found_by=found_by
+    )
 
 
 def orders_of_actions(placement: Placement, actions: RankActions) -> Orders:

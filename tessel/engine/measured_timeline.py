@@ -68,29 +68,44 @@ def measured_schedule(step: RealStep) -> Schedule:
 def with_measured_spans(schedule: Schedule, steps: Iterable[RealStep]) -> Schedule:
     """Return the schedule's orders with each block as long as it really took, a microsecond a step.
 
-    A block's span is the median over steps, ranks and micro-batches, and 0 where it never ran; edges have no
-    lag. What is left between this makespan and the real one is what ranks take beside their blocks.
+    A block's span is the median over steps, ranks and micro-batches, those of a class where they differ, and
+    0 where it never ran; edges have no lag. What is left between this makespan and the real one is what ranks
+    take beside their blocks.
 
     Raises:
         EngineError: the placement has blocks that no action stands for.
     """
-    taken_us: dict[tuple[int, ActionKind], list[float]] = defaultdict(list)
+    batch = schedule.classes
+    taken_us: dict[tuple[int, tuple[int, ActionKind]], list[float]] = defaultdict(list)
     for step in steps:
         for event in chain.from_iterable(step):
-            stage, kind, _ = event.parsed
-            taken_us[stage, kind].append((event.end_s - event.start_s) * 1e6)
+            stage, kind, micro_batch = event.parsed
+            own = 0 if batch is None else batch.sequence[micro_batch]
+            taken_us[own, (stage, kind)].append((event.end_s - event.start_s) * 1e6)
     placement = schedule.placement
     kinds = kinds_by_block(placement)
+    spans = [
+        tuple(round(statistics.median(taken_us[own, kinds[block]] or [0.0])) for block in range(len(kinds)))
+        for own in range(1 if batch is None else len(batch.classes))
+    ]
+    if batch is not None:
+        batch = msgspec.structs.replace(
+            batch,
+            classes=tuple(
+                msgspec.structs.replace(each, spans=own, lags=(0,) * len(each.lags))
+                for each, own in zip(batch.classes, spans, strict=True)
+            ),
+        )
     real = Placement(
         devices=placement.devices,
         blocks=tuple(
-            msgspec.structs.replace(block, span=round(statistics.median(taken_us[kinds[index]] or [0.0])))
-            for index, block in enumerate(placement.blocks)
+            msgspec.structs.replace(block, span=span)
+            for block, span in zip(placement.blocks, spans[0], strict=True)
         ),
         edges=tuple(Edge(edge.source, edge.target) for edge in placement.edges),
         choices=placement.choices,
     )
-    return schedule_of_actions(real, actions_of(schedule), found_by=schedule.found_by)
+    return schedule_of_actions(real, actions_of(schedule), batch=batch, found_by=schedule.found_by)
 
 
 def begin_of(step: RealStep) -> float:

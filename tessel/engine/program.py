@@ -80,6 +80,15 @@ class StageProgram(Protocol):
 
 
 @runtime_checkable
+class UnequalProgram(Protocol):
+    """A stage program whose tensors have another shape in each micro-batch, such as unequal sequences."""
+
+    def of_micro_batch(self, info: TensorInfo, micro_batch: int) -> TensorInfo:
+        """Return a tensor that crosses a border as it is in a micro-batch; the same on both of its sides."""
+        ...
+
+
+@runtime_checkable
 class OutputsProgram(Protocol):
     """A stage program that can also tell what it computes of the model's outputs, for inference."""
 

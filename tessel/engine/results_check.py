@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from tessel.comparison import shown_name
 from tessel.engine.job import RankResult
 from tuner.numerical_error import (
     Deviation,
@@ -98,16 +99,17 @@ class TensorCheck(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         """Which tensor of which stage it is, in words."""
+        whose = shown_name(self.schedule)
         if self.kind == "loss":
-            return f"the loss of micro-batch {self.micro_batch} (stage {self.stages[-1]}, {self.schedule})"
+            return f"the loss of micro-batch {self.micro_batch} (stage {self.stages[-1]}, {whose})"
         stages = " + ".join(map(str, self.stages)) or "unknown"
         plural = "s" if len(self.stages) > 1 else ""
         if self.kind == "output":
             return (
                 f"the output {self.tensor} of micro-batch {self.micro_batch} "
-                f"(stage{plural} {stages}, {self.schedule})"
+                f"(stage{plural} {stages}, {whose})"
             )
-        return f"the gradient of {self.tensor} (stage{plural} {stages}, {self.schedule})"
+        return f"the gradient of {self.tensor} (stage{plural} {stages}, {whose})"
 
     def describe(self) -> str:
         """Return a sentence without its stop: what is wrong with it."""

@@ -31,6 +31,7 @@ from tessel.engine.synthetic.overheads import Calibration, makespan_with_overhea
 from tessel.handwritten import HANDWRITTEN
 from tessel.handwritten.construction.stages import read_pipeline
 from tessel.handwritten.strongest import build_strongest
+from tessel.orders import earliest_starts
 from tessel.schedule import Schedule
 
 SEARCHED = "searched"
@@ -251,10 +252,24 @@ def makespan_ms(step: Sequence[Sequence[Event]]) -> float:
 
 
 def one_f_one_b_of(schedule: Schedule) -> dict[str, Schedule]:
-    """Return the strongest 1F1B on the same placement, as in comparisons; nothing where it does not apply."""
+    """Return the strongest 1F1B on the same placement, as in comparisons; nothing where it does not apply.
+
+    Micro-batches that differ are run as they are given.
+    """
     rule = next(rule for rule in HANDWRITTEN if rule.name == BASELINE)
     if rule.why_not(schedule.placement, schedule.micro_batches) is not None:
         return {}
+    if (batch := schedule.classes) is not None:
+        orders = rule.orders(schedule.placement, micro_batches=schedule.micro_batches)
+        starts = earliest_starts(schedule.placement, orders, batch)
+        given = Schedule.of(
+            schedule.placement,
+            starts,
+            micro_batches=schedule.micro_batches,
+            batch=batch,
+            found_by=f"{BASELINE}, as given",
+        )
+        return {BASELINE: given}
     strongest = build_strongest(
         rule, schedule.placement, micro_batches=schedule.micro_batches, memory=schedule.memory
     )
@@ -319,7 +334,7 @@ def _figures(
             real_ms=statistics.median(real_ms),
             simulated_ms=schedule.makespan * step_us / 1000,
             with_overheads_ms=None
-            if overheads is None
+            if overheads is None or schedule.classes is not None
             else makespan_with_overheads_ms(schedule, overheads, step_us=step_us),
             real_ms_by_step=real_ms,
         )

@@ -97,6 +97,7 @@ def deepspeed_module(recipe: Recipe) -> str:
         stages=recipe.num_stages,
         micro_batches=recipe.micro_batches,
         module=MODULE_NAME,
+        processes=recipe.processes,
         num_layers=parts[-1],
         batch_setting=""
         if recipe.micro_batch is None
@@ -325,6 +326,8 @@ _FILE = Template(
     model = $module.PlannedPipelineModule(layers, num_stages=$stages, loss_fn=...)
     engine, *_ = deepspeed.initialize(model=model, ...)
 
+Start it with: deepspeed --num_gpus $processes YOUR_SCRIPT.py YOUR_OTHER_ARGUMENTS
+where this file stands beside YOUR_SCRIPT.py, which holds the lines above.
 The configuration needs "gradient_accumulation_steps": $micro_batches$batch_setting$zero.
 `layers` has $num_layers entries, of which stage i takes those from PARTS[i] to PARTS[i + 1].$devices
 """

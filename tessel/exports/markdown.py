@@ -43,9 +43,11 @@ def _settings(recipe: Recipe) -> list[tuple[str, str]]:
         ("stages", str(recipe.num_stages)),
         ("micro-batches", str(recipe.micro_batches)),
     ]
+    if recipe.copies > 1:
+        rows.append(("pipelines on the same ranks", str(recipe.copies)))
     if recipe.micro_batch is not None:
         rows.append(("samples of a micro-batch", str(recipe.micro_batch)))
-        batch = recipe.micro_batch * recipe.micro_batches * recipe.data_parallel
+        batch = recipe.micro_batch * recipe.micro_batches * recipe.copies * recipe.data_parallel
         rows.append(("global batch", str(batch)))
     rows += [
         ("data parallel", str(recipe.data_parallel)),

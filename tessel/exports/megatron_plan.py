@@ -131,9 +131,8 @@ def megatron_arguments(recipe: Recipe) -> str:
         *_comments(recipe, orders),
         *_without_layout(layout),
         # xargs takes the quotes off, which a shell does not do to what a command prints.
-        f"# Start it with: grep -v '^#' THIS_FILE | xargs torchrun --nproc-per-node "
-        f"{recipe.devices * recipe.data_parallel * recipe.tensor_parallel} pretrain_gpt.py "
-        "YOUR_OTHER_ARGUMENTS",
+        f"# Start it with: grep -v '^#' THIS_FILE | xargs torchrun --nproc-per-node {recipe.processes} "
+        "pretrain_gpt.py YOUR_OTHER_ARGUMENTS",
         f"--pipeline-model-parallel-size {layout.pipeline}",
         f"--num-layers {layout.num_decoder_layers}",
         f"--pipeline-model-parallel-layout {shlex.quote(str(layout))}",

@@ -36,7 +36,7 @@ class Recipe:
         device_of_stage: rank of each stage within one pipeline.
         actions: order of each rank; recomputations are inside their backwards.
         schedule: the schedule that the actions are of.
-        micro_batches: of one pipeline in a training step.
+        micro_batches: of one pipeline in a training step; of each copy of its chain.
         step_us: microseconds of a step of the schedule; None where it has no length.
         micro_batch: samples of one; None where unknown.
         data_parallel: replicas of the pipeline.
@@ -51,6 +51,7 @@ class Recipe:
         sharding: what replicas divide among them, as the plan counts on it. The same holds for
         offload: what lies in the memory of the hosts.
         tied: stages of each weight that several of them hold.
+        copies: of the chain, numbered one after the other on the same ranks; 2 in an `xshape`.
     """
 
     model: str
@@ -73,11 +74,17 @@ class Recipe:
     sharding: str = "none"
     tied: tuple[tuple[int, ...], ...] = ()
     offload: str = "none"
+    copies: int = 1
 
     @property
     def devices(self) -> int:
         """Ranks of one pipeline."""
         return len(self.actions)
+
+    @property
+    def processes(self) -> int:
+        """Processes of the whole job, one a device."""
+        return self.devices * self.data_parallel * self.tensor_parallel * self.context_parallel
 
     @property
     def num_stages(self) -> int:
@@ -86,14 +93,16 @@ class Recipe:
 
     @property
     def is_loop(self) -> bool:
-        """Whether stage i is on rank i mod P."""
-        return all(rank == stage % self.devices for stage, rank in enumerate(self.device_of_stage))
+        """Whether there is one chain, and stage i is on rank i mod P."""
+        return self.copies == 1 and all(
+            rank == stage % self.devices for stage, rank in enumerate(self.device_of_stage)
+        )
 
     @property
     def is_v(self) -> bool:
         """Whether each rank has two stages, the first P going down and the others back up."""
         down = tuple(range(self.devices))
-        return self.devices > 1 and self.device_of_stage == (*down, *reversed(down))
+        return self.copies == 1 < self.devices and self.device_of_stage == (*down, *reversed(down))
 
     @property
     def has_split_backward(self) -> bool:
@@ -158,6 +167,11 @@ class Recipe:
                 else f"Stages {listed} hold one weight: give their modules on rank {ranks[0]} one parameter, "
                 "and scale gradients yourself (scale_grads=False): torch divides them once a stage."
             )
+        if self.copies > 1:
+            notes.append(
+                f"The pipeline stands {self.copies} times on the same ranks: the file of stages beside the "
+                "orders says what to sum."
+            )
         return notes
 
     def require_sharding(self, framework: str, known: Sequence[str], *, offloads: bool = False) -> None:
@@ -184,11 +198,16 @@ class Recipe:
             )
 
     def require_layers(self, framework: str) -> None:
-        """Refuse a recipe without layers, or with a stage that ends within one.
+        """Refuse a recipe of several copies, without layers, or with a stage that ends within one.
 
         Raises:
             ScheduleError: it is such; says what is not.
         """
+        if self.copies > 1:
+            raise ScheduleError(
+                f"{self.model} runs {self.copies} copies of its pipeline on the same ranks, and {framework} "
+                "runs one; plan with --placement vshape, or use --to torch"
+            )
         if not self.cuts:
             raise ScheduleError(
                 f"{self.model} is a schedule, which names no layers, and {framework} is told which "
@@ -211,7 +230,7 @@ def recipe_of_schedule(
     Raises:
         ScheduleError: its stages are no chain with each stage on one device; says what is.
     """
-    devices = chain_devices(schedule)
+    devices, copies = chain_devices(schedule)
     return Recipe(
         model=model,
         layers=(),
@@ -221,6 +240,7 @@ def recipe_of_schedule(
         schedule=schedule,
         micro_batches=schedule.micro_batches,
         step_us=step_us,
+        copies=copies,
     )
 
 
@@ -230,7 +250,7 @@ def recipe_of_plan(plan: TunedPlan) -> Recipe:
     Raises:
         ScheduleError: its stages are no chain with each stage on one device, or not those of its schedule.
     """
-    devices = chain_devices(plan.schedule)
+    devices, copies = chain_devices(plan.schedule)
     if len(devices) != len(plan.stages):
         raise ScheduleError(
             f"the plan has {len(plan.stages)} stages, and its schedule {len(devices)}, so that nobody knows "
@@ -253,6 +273,7 @@ def recipe_of_plan(plan: TunedPlan) -> Recipe:
         step_us=plan.step_us,
         micro_batch=plan.batch,
         recompute=tuple(recomputes) if any(recomputes) else (),
+        copies=copies,
     )
 
 
@@ -263,11 +284,19 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         ScheduleError: its stages are no chain with each stage on one device.
     """
     layout = plan.layout
+    if len(plan.schedules) > 1:
+        raise ScheduleError(
+            f"the plan of {plan.profile.name} gives each of {len(plan.schedules)} replicas an order and "
+            "micro-batches of its own, and frameworks are told one order; plan with --data-parallel 1, or "
+            "read the plan's file"
+        )
+    devices, copies = chain_devices(plan.schedule)
+    cuts = layout.cuts * copies
     return Recipe(
         model=plan.profile.name,
         layers=tuple(layer.name for layer in plan.profile.layers),
-        cuts=layout.cuts,
-        device_of_stage=chain_devices(plan.schedule),
+        cuts=cuts,
+        device_of_stage=devices,
         actions=actions_of(plan.schedule),
         schedule=plan.schedule,
         micro_batches=plan.schedule.micro_batches,
@@ -277,10 +306,11 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         tensor_parallel=layout.tensor_parallel,
         context_parallel=layout.context_parallel,
         expert_parallel=layout.expert_parallel,
-        recompute=layout.recompute,
+        recompute=layout.recompute * copies,
         training_step_us=plan.training_step_us,
         sharding=plan.sharding,
-        tied=_tied_stages([layer.tie for layer in plan.profile.layers], layout.cuts),
+        tied=_tied_stages([layer.tie for layer in plan.profile.layers], cuts),
+        copies=copies,
         offload=plan.offload,
         rank_devices=devices_of_ranks(layout) if layout.device_order else (),
     )
@@ -301,24 +331,31 @@ def devices_of_ranks(layout: Layout) -> tuple[tuple[int, ...], ...]:
     return tuple(layout.devices_at(rank) for rank in range(layout.pipeline))
 
 
-def chain_devices(schedule: Schedule) -> tuple[int, ...]:
-    """Return the device of each stage of a schedule whose stages are one chain.
+def chain_devices(schedule: Schedule) -> tuple[tuple[int, ...], int]:
+    """Return the device of each stage, and how many equal copies of a chain the stages are.
 
     Raises:
         ScheduleError: they are not; says why no framework runs it.
     """
     try:
-        devices = read_pipeline(schedule.placement).chain_devices()
+        pipeline = read_pipeline(schedule.placement)
     except NotAPipelineError as error:
         raise ScheduleError(
             f"this placement cannot be exported: {error}; give each stage a forward and its backward blocks"
         ) from error
-    if devices is None:
+    stages = pipeline.stages
+    copies = sum(not stage.before for stage in stages)
+    length, rest = divmod(len(stages), copies)
+    is_chain = not rest and all(
+        len(stage.devices) == 1 and stage.before == ((index - 1,) if index % length else ())
+        for index, stage in enumerate(stages)
+    )
+    if not is_chain:
         raise ScheduleError(
-            "the stages are no single chain with each stage on one device, and no framework here runs "
-            "anything else; use `tessel run`, or plan with another --placement"
+            "the stages are no chain with each stage on one device, nor equal copies of one, and no "
+            "framework here runs anything else; use `tessel run`, or plan with another --placement"
         )
-    return devices
+    return tuple(stage.devices[0] for stage in stages), copies
 
 
 def renumbered_by_first_stage(actions: RankActions) -> RankActions:

@@ -39,6 +39,7 @@ from string import Template
 
 from tessel.engine.actions import actions_to_csv, cells_of, cells_to_csv, renumbered
 from tessel.errors import ScheduleError, shown
+from tessel.exports.both_ways import orders_with_transfers
 from tessel.exports.recipe import Recipe
 from tessel.exports.roles import STATE_ROLES, Role, rows_of
 from tessel.planning.sharding import SHARDINGS
@@ -111,6 +112,9 @@ def orders_csv(recipe: Recipe) -> str:
             f"{recipe.model} has no backward, and torch's runtime runs one for every stage; give a plan "
             f"for training"
         )
+    if recipe.copies > 1:
+        recipe.schedule.require_apart("an order both ways")
+        return orders_with_transfers(recipe)
     if recipe.schedule.overlap_factor is None:
         return actions_to_csv(renumbered(recipe.actions))
     cells = cells_of(recipe.schedule, recipe.actions)
@@ -257,6 +261,7 @@ def schedule_name(recipe: Recipe) -> str:
     Raises:
         ScheduleError: there is none.
     """
+    recipe.require_layers("torchtitan")
     if recipe.is_loop:
         return SINGLE_STAGE if recipe.num_stages == recipe.devices else MULTI_STAGE
     if recipe.is_v:

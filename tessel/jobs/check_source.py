@@ -160,6 +160,7 @@ def _saved_plan_case(name: str, plan: SavedPlan, options: CheckOptions) -> Case:
 
     from tessel.checking.case import PricedLayout, case_of_layout, orders_of_schedule
 
+    plan.schedule.require_equal("tessel check")
     job = plan.job
     if options.memory is not None:
         limit = parse_bytes(str(options.memory))

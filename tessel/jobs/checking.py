@@ -74,9 +74,10 @@ def check_trace(path: str | os.PathLike[str], options: CheckOptions) -> TraceAss
         DocumentError: the trace cannot be read.
     """
     from tessel.profiles.step_trace import read_step_trace
+    from tessel.profiles.traces.steps import is_profiler_trace, read_profiler_steps
 
     options.check()
-    trace = read_step_trace(path)
+    trace = read_profiler_steps(path) if is_profiler_trace(path) else read_step_trace(path)
     for note in trace.notes:
         messages.note(note)
     jit_fallback.compile_if_needed()

@@ -68,6 +68,8 @@ def export_recipe(
         recipe = with_roles(recipe, roles)
     if framework is Framework.TORCHTITAN:
         texts = _torchtitan(recipe, path, keep_names=keep_names, version=version)
+    elif framework is Framework.TORCH:
+        texts = _torch(recipe, path or Path("orders.csv"))
     else:
         texts = {path or Path("orders.txt"): _text(recipe, framework)}
     ties = recipe.tie_notes() if framework in (Framework.TORCH, Framework.TORCHTITAN) else []
@@ -84,8 +86,7 @@ def export_recipe(
             for line in texts[path].splitlines():
                 if line.startswith("# Megatron "):  # how its own order compares with the plan's
                     messages.note(line.removeprefix("# "))
-    # What stands beside the main file comes last.
-    return {str(each): texts[each] for each in sorted(texts, key=_is_beside)}
+    return {str(each): text for each, text in texts.items()}
 
 
 def with_roles(recipe: Recipe, text: str) -> Recipe:
@@ -97,6 +98,15 @@ def with_roles(recipe: Recipe, text: str) -> Recipe:
     from tessel.exports.roles import stated_roles
 
     return replace(recipe, roles=stated_roles(text, recipe.layers))
+
+
+def _torch(recipe: Recipe, out: Path) -> dict[Path, str]:
+    """Return the CSV of the orders, and the stages beside it where several copies run on the same ranks."""
+    from tessel.exports.both_ways import stages_module
+    from tessel.exports.torchtitan import orders_csv
+
+    texts = {out: orders_csv(recipe)}
+    return texts | {out.with_suffix(".py"): stages_module(recipe, out.name)} if recipe.copies > 1 else texts
 
 
 def _torchtitan(
@@ -148,7 +158,6 @@ def _text(recipe: Recipe, to: Framework) -> str:
     from tessel.exports.markdown import recipe_markdown
     from tessel.exports.megatron_plan import megatron_arguments
     from tessel.exports.primus import primus_overrides
-    from tessel.exports.torchtitan import orders_csv
 
     match to:
         case Framework.MEGATRON:
@@ -157,11 +166,5 @@ def _text(recipe: Recipe, to: Framework) -> str:
             return primus_overrides(recipe)
         case Framework.DEEPSPEED:
             return deepspeed_module(recipe)
-        case Framework.MARKDOWN:
-            return recipe_markdown(recipe)
         case _:
-            return orders_csv(recipe)
-
-
-def _is_beside(path: Path) -> bool:
-    return path.suffix == ".csv"
+            return recipe_markdown(recipe)

@@ -24,6 +24,7 @@ from tessel.jobs.sources import ProfileSource, profile_of_source
 from tessel.progress import messages
 
 if TYPE_CHECKING:
+    from tessel.batches.mixture import Mixture
     from tessel.jobs.inputs.plan_view import PlanView
     from tessel.planning.layout import Layout
     from tessel.planning.plan_result import PlanProgress, PlanResult
@@ -67,10 +68,10 @@ def plan_with(source: ProfileSource, options: PlanOptions, example_inputs: Any =
     from tessel.planning.saved_plan import SavedPlan
 
     options.check()
-    profile = profile_of_source(source, options, example_inputs)
+    options, profile, mixture = options.of_classes(profile_of_source(source, options, example_inputs))
     jit_fallback.compile_if_needed()
     budget = options.budget()
-    result, shortfall = _find(profile, options, budget)
+    result, shortfall = _find(profile, mixture, options, budget)
     return Plan(
         planned=SavedPlan.of(result, profile, result.job),
         found=result,
@@ -80,7 +81,9 @@ def plan_with(source: ProfileSource, options: PlanOptions, example_inputs: Any =
     )
 
 
-def _find(profile: Profile, options: PlanOptions, budget: SearchBudget) -> tuple[PlanResult, str]:
+def _find(
+    profile: Profile, mixture: Mixture | None, options: PlanOptions, budget: SearchBudget
+) -> tuple[PlanResult, str]:
     """Return the best plan, and why it does not fit; an empty text where it does."""
     from tessel.planning.find_sharded import find_sharded
 
@@ -98,7 +101,7 @@ def _find(profile: Profile, options: PlanOptions, budget: SearchBudget) -> tuple
         return search_thread.run_search(
             lambda: find_sharded(
                 profile,
-                options.open_jobs(profile),
+                options.open_jobs(profile, mixture),
                 options=given,
                 budget=budget,
                 seed=options.seed,

@@ -74,7 +74,6 @@ def _read_profile(path: str, options: PlanOptions) -> Profile:
     return load_profile(
         path,
         format_name=options.format,
-        entry=options.entry,
         num_layers=options.num_layers,
         micro_batch=options.micro_batch,
         tensor_parallel=options.tensor_parallel,
@@ -142,7 +141,7 @@ def _profile_of_model(source: Any, options: PlanOptions, example_inputs: Any = N
         example_inputs,
         shape=options.shape,
         value=options.value,
-        batch=options.batch,
+        batch=options.samples,
         training=True,
     )
     name = str(source) if isinstance(source, str) else type(source).__name__
@@ -196,7 +195,7 @@ def _measured(name: str, model: Model, options: PlanOptions) -> Profile:
     with open_session(search_options(options)) as session:
         found = measure_stages(model, session, cuts=tuple(names[:-1]))
         device = session.measurer.environment(session.backends[0].name).device_model
-    return profile_of_stages(found.stages, found.tied, name=name, device=device, micro_batch=options.batch)
+    return profile_of_stages(found.stages, found.tied, name=name, device=device, micro_batch=options.samples)
 
 
 def _predicted(name: str, model: Model, options: PlanOptions) -> Profile:
@@ -220,5 +219,5 @@ def _predicted(name: str, model: Model, options: PlanOptions) -> Profile:
             "interval is wider"
         )
     return profile_of_stages(
-        found.stages, found.tied, name=name, device=device.name, micro_batch=options.batch
+        found.stages, found.tied, name=name, device=device.name, micro_batch=options.samples
     )

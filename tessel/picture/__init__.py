@@ -6,8 +6,9 @@ frontier needs the search.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from records.lazy_names import names_on_demand
 
 if TYPE_CHECKING:
     from tessel.picture.bars import Bar, MemoryCurve, Phase, bars_of, critical_bars, idle_steps, memory_curves
@@ -60,45 +61,22 @@ __all__ = [
     "trace_document",
 ]
 
-_MODULE_BY_NAME = {
-    "SCREEN_INCHES": "tessel.picture.sizes",
-    "ArtistArgs": "tessel.picture.draw",
-    "Bar": "tessel.picture.bars",
-    "DescribedFigure": "tessel.picture.captions",
-    "GraphNode": "tessel.picture.partition_graph",
-    "GraphPart": "tessel.picture.page",
-    "MeasuredSlice": "tessel.picture.trace",
-    "MemoryCurve": "tessel.picture.bars",
-    "PageModel": "tessel.picture.page",
-    "PagePart": "tessel.picture.page",
-    "PageTable": "tessel.picture.page",
-    "PageVariant": "tessel.picture.page",
-    "Phase": "tessel.picture.bars",
-    "PictureStyle": "tessel.picture.style",
-    "bars_of": "tessel.picture.bars",
-    "comparison_figure": "tessel.picture.figures",
-    "critical_bars": "tessel.picture.bars",
-    "draw_frontier": "tessel.picture.charts.frontier",
-    "draw_gains": "tessel.picture.charts.gains",
-    "draw_memory": "tessel.picture.charts.memory",
-    "draw_partition": "tessel.picture.partition_graph",
-    "draw_schedule": "tessel.picture.draw",
-    "frontier_figure": "tessel.picture.charts.frontier",
-    "gains_figure": "tessel.picture.figures",
-    "idle_steps": "tessel.picture.bars",
-    "load_style": "tessel.picture.style",
-    "memory_curves": "tessel.picture.bars",
-    "page_document": "tessel.picture.page",
-    "partition_figure": "tessel.picture.partition_graph",
-    "save_figure": "tessel.picture.captions",
-    "schedule_figure": "tessel.picture.figures",
-    "text_grid": "tessel.picture.text",
-    "trace_document": "tessel.picture.trace",
-}
-
 if not TYPE_CHECKING:  # or a type checker would take any misspelt name for one of these
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULE_BY_NAME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+    __getattr__ = names_on_demand(
+        __name__,
+        {
+            "tessel.picture.bars": "Bar MemoryCurve Phase bars_of critical_bars idle_steps memory_curves",
+            "tessel.picture.captions": "DescribedFigure save_figure",
+            "tessel.picture.charts.frontier": "draw_frontier frontier_figure",
+            "tessel.picture.charts.gains": "draw_gains",
+            "tessel.picture.charts.memory": "draw_memory",
+            "tessel.picture.draw": "ArtistArgs draw_schedule",
+            "tessel.picture.figures": "comparison_figure gains_figure schedule_figure",
+            "tessel.picture.page": "GraphPart PageModel PagePart PageTable PageVariant page_document",
+            "tessel.picture.partition_graph": "GraphNode draw_partition partition_figure",
+            "tessel.picture.sizes": "SCREEN_INCHES",
+            "tessel.picture.style": "PictureStyle load_style",
+            "tessel.picture.text": "text_grid",
+            "tessel.picture.trace": "MeasuredSlice trace_document",
+        },
+    )

@@ -27,6 +27,7 @@ from matplotlib.text import Text
 from tessel.documents import read_document
 from tessel.errors import DocumentError
 from tessel.picture.draw import ArtistArgs
+from tessel.progress.manual import manual
 
 _Alpha = float | msgspec.UnsetType
 _Words = str | msgspec.UnsetType
@@ -83,7 +84,9 @@ def load_style(path: str | os.PathLike[str]) -> PictureStyle:
     try:
         found = msgspec.json.decode(read_document(path), type=_StyleFile)
     except msgspec.ValidationError as error:
-        raise DocumentError(f"{path}: {error}; see docs/pictures.md for what a style may say") from error
+        raise DocumentError(
+            f"{path}: {error}; see {manual('pictures.md')} for what a style may say"
+        ) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise DocumentError(f"{path} is not whole JSON, {error}; write it again") from error
     return PictureStyle(

@@ -48,7 +48,7 @@ def explain(
         next_us = alternatives[0].estimate.step_us
         found.append(
             f"The next best plan is {alternatives[0].name}: {next_us / 1e3:.1f} ms, "
-            f"{next_us / step_us - 1:z.1%} more."
+            f"{abs(next_us / step_us - 1):.1%} {'less' if next_us < step_us else 'more'}."
         )
     planned = [row for row in baselines if row.planned is not None]
     if planned:

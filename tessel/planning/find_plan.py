@@ -21,16 +21,19 @@ Source: the search over degrees and cuts after PipeDream (SOSP 2019), DAPPLE (PP
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from tessel.batches.spread import Spread
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.planning.candidates.baselines import rules_on_stages, with_rules_on_stages
 from tessel.planning.candidates.problem import Problem
+from tessel.planning.candidates.robustness import chosen_by, spread_of_step
 from tessel.planning.explanation import changes_of, explain, plan_changed
 from tessel.planning.job import Job
 from tessel.planning.nothing_fits import nearest_to_fitting, why_nothing_fits
 from tessel.planning.options import PlanOptions
-from tessel.planning.plan_result import PlanProgress, PlanResult
+from tessel.planning.plan_result import PlannedStep, PlanProgress, PlanResult, StepSpread
 from tessel.planning.plan_search import PlanSearch, counts_of, restrictions, stopped_by
 from tessel.profiles.profile import Profile
 from tessel.search.budget import LONGEST_S, SearchBudget
@@ -115,16 +118,25 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
         best = pool.best
     bounds = pool.problem.bounds
     own, baselines = best.planned(with_schedule=True), search.baselines
+    on_stages: tuple[PlannedStep, ...] = ()
     if with_changes and pool.problem.options.baselines:
         on_stages = rules_on_stages(own)
         baselines = with_rules_on_stages(baselines, on_stages)
         own = min((own, *on_stages), key=lambda each: each.estimate.step_us)
-    planned = own.of_layers(bounds)
     others = sorted(
         (each for each in tuple(pool.by_family.values()) if each.order and each.family != best.family),
         key=lambda candidate: (candidate.step_us, repr(candidate.family)),
     )
     alternatives = tuple(candidate.planned().of_layers(bounds) for candidate in others[:ALTERNATIVES])
+    spreads: tuple[StepSpread, ...] = ()
+    if with_changes and pool.problem.options.spread is not None:
+        finalists = [own, *(each.planned(with_schedule=True) for each in others[:ALTERNATIVES])]
+        finalists += [each for each in on_stages if each.order != own.order]
+        own, spreads = _by_spread(finalists, pool.problem.options, pool.problem.options.spread, search.seed)
+        if own is not finalists[0]:
+            rest = (replace(each, schedule=None) for each in finalists if each is not own)
+            alternatives = tuple(each.of_layers(bounds) for each in rest)[:ALTERNATIVES]
+    planned = own.of_layers(bounds)
     baselines = tuple(row.of_layers(bounds) for row in baselines)
     lower_bound_us = min(search.lower_bound_us(), planned.estimate.step_us)
     if with_changes:
@@ -140,4 +152,16 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
         counts=counts_of(search),
         stopped_by=stopped_by(search.budget),
         search_seconds=search.budget.elapsed_s,
+        spreads=spreads,
     )
+
+
+def _by_spread(
+    finalists: Sequence[PlannedStep], options: PlanOptions, spread: Spread, seed: int
+) -> tuple[PlannedStep, tuple[StepSpread, ...]]:
+    """Return the finalist that is chosen where durations vary, and the distribution of each one's step."""
+    percentile = 50.0 if options.robust is None else options.robust
+    found = [spread_of_step(each, spread, percentile=percentile, seed=seed) for each in finalists]
+    best = chosen_by(finalists, found, percentile=options.robust)
+    found[best] = replace(found[best], is_chosen=True)
+    return finalists[best], tuple(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessel.batches.mixture import Mixture
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Optimizer
 from tessel.planning.runtime import OVERLAPPED, Runtime
@@ -27,10 +28,12 @@ class Job:
         offload: what lies in the memory of the hosts: one of `OFFLOADS`.
         overlap_factor: share of its sum that a forward takes with a backward that runs beside it
             (`tessel.schedule.overlap`); None where each block runs by itself.
+        mixture: micro-batches of a step by class, where they differ; the profile has these classes.
 
     Raises:
-        ScheduleError: state is to lie in the memory of hosts, and no link to them is known; or a share
-            is none.
+        ScheduleError: state is to lie in the memory of hosts, and no link to them is known; or replicas whose
+            micro-batches differ exchange something in each of them, or run
+            pairs together; or a share is none.
     """
 
     cluster: Cluster
@@ -40,14 +43,24 @@ class Job:
     sharding: str = "none"
     offload: str = "none"
     overlap_factor: float | None = None
+    mixture: Mixture | None = None
 
     def __post_init__(self) -> None:
+        if self.mixture is not None and self.sharding not in ("none", "optimizer"):
+            raise ScheduleError(
+                f"sharding {self.sharding} has replicas exchange weights or gradients in every micro-batch, "
+                "and those of unequal micro-batches are not in step; plan with sharding optimizer or none"
+            )
         if self.offload not in OFFLOADS:
             raise ScheduleError(f"there is no offload {self.offload!r}; there are {', '.join(OFFLOADS)}")
         if self.overlap_factor is not None and not 0 < self.overlap_factor <= 1:
             raise ScheduleError(
                 f"overlap_factor is {self.overlap_factor:g}, and a pair takes a share of its sum, above 0, 1 "
                 "at most"
+            )
+        if self.overlap_factor is not None and self.mixture is not None:
+            raise ScheduleError(
+                "micro-batches differ, and blocks run together (overlap_factor); give one of both"
             )
         if self.offloads and self.cluster.host is None:
             raise ScheduleError(

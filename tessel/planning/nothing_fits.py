@@ -32,7 +32,8 @@ def nearest_to_fitting(search: PlanSearch) -> PlanResult:
     limits = known.cluster
     free = msgspec.structs.replace(limits, memory_bytes=None, device_memory_bytes=())
     budget = SearchBudget(work_limit=NEAREST_WORK, time_limit_s=LONGEST_S)
-    pool = Pool(Problem(known.profile, replace(known.job, cluster=free), known.options), budget)
+    problem = Problem(known.profile, replace(known.job, cluster=free), known.options, known.by_class)
+    pool = Pool(problem, budget)
     nearest: tuple[float, Candidate] | None = None
     for family in search.families:
         for recompute in (False, True) if known.may_recompute else (False,):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from tessel.errors import ScheduleError
 from tessel.planning.layout import Layout, PlacementName
 from tessel.profiles.profile import Degrees
+
+if TYPE_CHECKING:
+    from tessel.batches.spread import Spread
 
 CustomPlacement = tuple[int, ...]
 """The device, within one pipeline, of each stage of a chain; see `tessel.planning.candidates.families`."""
@@ -39,6 +42,8 @@ class PlanOptions:
         chunks: stages per device.
         baselines: whether to compute the rows to compare with.
         by_hand: a layout to compare with.
+        spread: how durations vary from step to step; None where they do not.
+        robust: percentile of the step by which the plan is chosen among finalists; None for the step itself.
         what_if: whether to plan again with more memory, faster hops and other micro-batch sizes, for the
             explanation.
     """
@@ -57,6 +62,8 @@ class PlanOptions:
     chunks: int | None = None
     baselines: bool = True
     by_hand: Layout | None = None
+    spread: Spread | None = None
+    robust: float | None = None
     what_if: bool = True
 
     def __post_init__(self) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tessel.planning.costs.training_step import StepEstimate, TrainingStep
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout, layout_of_layers
 from tessel.schedule import Schedule
 from tessel.search.budget import StoppedBy
+
+if TYPE_CHECKING:
+    from tessel.search.batches.assignment import Assignment
 
 SEARCHED = "searched"
 """Name of an order that the search found, where no rule's is as short."""
@@ -25,7 +29,9 @@ class PlannedStep:
         step: what the order was searched for.
         estimate: time and memory.
         lower_bound_us: no order of this layout is faster.
-        schedule: the order and its times; None for the steps that a plan is only compared with.
+        schedule: the order and its times, of the slowest replica where they differ; None for the steps that a
+            plan is only compared with.
+        shared: where micro-batches differ, which replica runs which, and how; else None.
     """
 
     layout: Layout
@@ -34,6 +40,7 @@ class PlannedStep:
     estimate: StepEstimate
     lower_bound_us: float
     schedule: Schedule | None = None
+    shared: Assignment | None = None
 
     def of_layers(self, bounds: Sequence[int]) -> PlannedStep:
         """Return the same whose cuts count layers, given where the groups begin that they count here."""
@@ -132,6 +139,35 @@ class PlanProgress:
     name: str
 
 
+QUANTILES = (50, 95, 99)
+"""Percentiles of a step that are listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpread:
+    """What a step takes where durations vary, in microseconds.
+
+    Attributes:
+        name: the plan, in a few words.
+        step_us: with every block at its mean.
+        mean_us: on average.
+        quantiles_us: by `QUANTILES`.
+        chosen_us: the percentile that plans are chosen by; the median where they are not.
+        greedy_us: the same percentile of a greedy runtime; None of large or divided stages.
+        static_us: of the static order, over the samples that the greedy runtime had; None likewise.
+        is_chosen: whether this is the plan.
+    """
+
+    name: str
+    step_us: float
+    mean_us: float
+    quantiles_us: tuple[float, ...]
+    chosen_us: float
+    greedy_us: float | None
+    static_us: float | None
+    is_chosen: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanResult:
     """A plan.
@@ -147,6 +183,8 @@ class PlanResult:
         counts: what was looked at.
         stopped_by: what ended the search.
         search_seconds: wall-clock time.
+        spreads: distributions of the finalists' steps, the one with the shortest step first; none where
+            durations do not vary.
     """
 
     job: Job
@@ -159,6 +197,7 @@ class PlanResult:
     counts: SearchCounts
     stopped_by: StoppedBy
     search_seconds: float
+    spreads: tuple[StepSpread, ...] = ()
 
     @property
     def gap(self) -> float:

@@ -126,6 +126,7 @@ class PlanSearch:
     changed: Mapping[str, PlannedStep] = field(default_factory=dict)
     _family_bounds: FamilyBounds = field(init=False)
     _bounds_of_layers: FamilyBounds = field(init=False)
+    _class_bounds: list[FamilyBounds] = field(init=False)
     _cut_bounds: set[Family] = field(default_factory=set)
     _found_again: list[Candidate] = field(default_factory=list)
     _degrees_us: dict[tuple[int, ...], float] = field(default_factory=dict)
@@ -210,7 +211,7 @@ class PlanSearch:
         known, best = self.pool.problem, self.pool.best
         if self.budget.is_interrupted or best is None:
             return None
-        problem = Problem(known.profile, job, options)
+        problem = Problem(known.profile, job, options, known.by_class)
         try:
             search = PlanSearch.of(problem, self.budget.part(share), seed=self.seed)
             if options.micro_batch in (None, best.layout.micro_batch):
@@ -266,13 +267,12 @@ class PlanSearch:
         problem = self.pool.problem
         self._family_bounds = FamilyBounds(problem.job, problem.options)
         self._bounds_of_layers = FamilyBounds(problem.job, problem.options)
+        self._class_bounds = [FamilyBounds(problem.job, problem.options) for _ in problem.by_class]
         for family in self.families:
-            self.bounds[family] = self._family_bounds.quick(
-                family, problem.sums(family), problem.prices(family)
-            )
+            self.bounds[family] = self._quick(family)
             self.budget.charge(OPERATIONS_A_BOUND)
             if problem.is_grouped:
-                sums = problem.sums_of_layers(family)
+                sums = problem.bound_sums_of_layers(family)
                 self.bounds_of_layers[family] = self._bounds_of_layers.of_every_cut(family, sums)
         self._bound_untried_orders()
         self.pool.lower_bound_us = self.lower_bound_us()
@@ -291,7 +291,7 @@ class PlanSearch:
         }
         for family in sorted(untried, key=repr):
             bound_us = self._bounds_of_layers.of_every_cut(
-                family, problem.sums_of_layers(family), any_order=True
+                family, problem.bound_sums_of_layers(family), any_order=True
             )
             self.untried_us = min(self.untried_us, bound_us)
 
@@ -301,7 +301,8 @@ class PlanSearch:
             return
         self._cut_bounds.add(family)
         problem = self.pool.problem
-        found = self._family_bounds.by_cuts(family, problem.sums(family), problem.prices(family))
+        sums, prices = problem.bound_sums(family), problem.bound_prices(family)
+        found = self._family_bounds.by_cuts(family, sums, prices)
         self.pool.budget.charge(cut_operations(problem, family))
         if found.step_us > self.bounds[family].step_us:
             self.bounds[family] = found
@@ -349,11 +350,26 @@ class PlanSearch:
 
     def _quick_bound(self, family: Family) -> float:
         """Return a bound of a family, of one that only baselines choose from too."""
-        problem = self.pool.problem
         if family in self.bounds:
             return self._bound_of(family)
         self.budget.charge(OPERATIONS_A_BOUND)
-        return self._family_bounds.quick(family, problem.sums(family), problem.prices(family)).step_us
+        return self._quick(family).step_us
+
+    def _quick(self, family: Family) -> FamilyBound:
+        """Return the quick bound of a family; where micro-batches differ, of each class by itself, too.
+
+        Some replica has its share of a class, and runs it no faster because of others.
+        """
+        problem = self.pool.problem
+        sums, prices = problem.bound_sums(family), problem.bound_prices(family)
+        found = self._family_bounds.quick(family, sums, prices)
+        counts = () if problem.job.mixture is None else problem.job.mixture.counts
+        for of, (bounds, count) in enumerate(zip(self._class_bounds, counts, strict=True)):
+            alone = replace(family, micro_batches=-(-count // family.data_parallel))
+            step_us = bounds.of_every_cut(alone, problem.sums_of_class(family, of))
+            if step_us > found.step_us:
+                found = replace(found, step_us=step_us)
+        return found
 
     def _price_1f1b(self) -> dict[tuple[int, ...], float]:
         """Time one cut of each family of one stage a device, and return the best of each of its degrees."""

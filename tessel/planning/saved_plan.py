@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessel.batches.mixture import Mixture
 from tessel.documents import read_document
 from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.planning.cluster import OPTIMIZERS, Cluster
@@ -24,6 +25,7 @@ from tessel.planning.layout import Layout
 from tessel.planning.plan_result import PROVEN_GAP, PlanResult
 from tessel.planning.runtime import OVERLAPPED, RUNTIMES
 from tessel.planning.sharding import SHARDINGS
+from tessel.profiles.classes import class_profile, mean_profile
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
 from tessel.validation import MAX_UNITS, check_schedule
@@ -48,6 +50,20 @@ class SavedBaseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     reason: str = ""
 
 
+class SavedBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Micro-batches that differ: which replica runs which of them, and when.
+
+    Attributes:
+        mixture: the class of each micro-batch of a step.
+        replicas: micro-batches of each replica, as their places in the mixture's sequence; ascending.
+        schedules: of each replica; its micro-batches are numbered in the order of `replicas`.
+    """
+
+    mixture: Mixture
+    replicas: tuple[tuple[int, ...], ...]
+    schedules: tuple[Schedule, ...]
+
+
 class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A training step on a cluster: layout, placement, order, and what it takes.
 
@@ -61,7 +77,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         overlap_factor: share of its sum that a forward takes with a backward beside it; `UNSET` where each
             block runs by itself.
         layout: degrees, cuts and which device runs which stage.
-        schedule: of one pipeline; its placement counts memory in bytes.
+        schedule: of one pipeline, the slowest; its placement counts memory in bytes.
         order: the rule that made the order, or `searched`.
         step_us: microseconds of one step of the schedule.
         training_step_us: microseconds of the whole training step, synchronisation and optimizer included.
@@ -69,6 +85,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         static_bytes: bytes that each device of the pipeline holds throughout.
         memory_bytes: most bytes that each device of the pipeline holds.
         baselines: what it was compared with.
+        batch: of micro-batches that differ, what each replica runs; `UNSET` where all are alike.
     """
 
     profile: Profile
@@ -88,6 +105,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     memory_bytes: tuple[int, ...]
     baselines: tuple[SavedBaseline, ...] = ()
     schema_version: int = SCHEMA_VERSION
+    batch: SavedBatch | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(cls, result: PlanResult, profile: Profile, job: Job) -> SavedPlan:
@@ -125,6 +143,11 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 )
                 for each in result.baselines
             ),
+            batch=msgspec.UNSET
+            if job.mixture is None or best.shared is None
+            else SavedBatch(
+                mixture=job.mixture, replicas=best.shared.replicas, schedules=best.shared.schedules
+            ),
         )
 
     def to_json(self) -> bytes:
@@ -149,7 +172,21 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             overlap_factor=None
             if isinstance(self.overlap_factor, msgspec.UnsetType)
             else self.overlap_factor,
+            mixture=None if isinstance(self.batch, msgspec.UnsetType) else self.batch.mixture,
         )
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """The schedule of every replica where micro-batches differ; else one that all of them run."""
+        return (self.schedule,) if isinstance(self.batch, msgspec.UnsetType) else self.batch.schedules
+
+    @property
+    def mean_profile(self) -> Profile:
+        """The profile; where micro-batches differ, of their mean times and most bytes."""
+        if isinstance(self.batch, msgspec.UnsetType):
+            return self.profile
+        mixture = self.batch.mixture
+        return mean_profile([class_profile(self.profile, name) for name in mixture.classes], mixture.counts)
 
     @property
     def proof(self) -> str:
@@ -174,7 +211,8 @@ def load_saved_plan(path: str | os.PathLike[str]) -> SavedPlan:
     try:
         plan = msgspec.json.decode(read_document(path), type=SavedPlan)
         _refuse_nearest(plan, path)
-        check_schedule(plan.schedule)
+        for schedule in plan.schedules:
+            check_schedule(schedule)
         _check(plan)
         plan = _recomputed(plan)
     except (msgspec.MsgspecError, ScheduleError, RecursionError) as error:
@@ -236,9 +274,34 @@ def _check(plan: SavedPlan) -> None:
             raise ScheduleError(f"{name} is not one number within 0..{MAX_UNITS} for each device")
     if plan.layout.cuts[-1][1] + 1 != len(plan.profile.layers) or plan.layout.cuts[0][0] != 0:
         raise ScheduleError("the cuts do not cover the layers of the profile")
+    if not isinstance(plan.batch, msgspec.UnsetType):
+        _check_batch(plan, plan.batch)
+    elif plan.schedule.classes is not None:
+        raise ScheduleError("its schedule has classes of micro-batches, and it does not say what they are of")
     for text in (plan.profile.name, plan.profile.device, plan.order, *(each.name for each in plan.baselines)):
         if not text.isprintable():
             raise ScheduleError(f"the text {shown(text)!r} holds characters that cannot be printed")
+
+
+def _check_batch(plan: SavedPlan, batch: SavedBatch) -> None:
+    """Refuse replicas that do not run every micro-batch once, or other classes than their schedules say.
+
+    Raises:
+        ScheduleError: there is one.
+    """
+    sequence = batch.mixture.sequence
+    own = sorted(each for group in batch.replicas for each in group)
+    if own != list(range(len(sequence))) or len(batch.replicas) != plan.layout.data_parallel:
+        raise ScheduleError("its replicas do not run every micro-batch of the batch once")
+    if len(batch.schedules) != len(batch.replicas) or plan.schedule not in batch.schedules:
+        raise ScheduleError("it has not one schedule for each replica, of which the slowest is the plan's")
+    if plan.schedule.makespan < max(schedule.makespan for schedule in batch.schedules):
+        raise ScheduleError("its schedule is not that of the slowest replica")
+    for group, schedule in zip(batch.replicas, batch.schedules, strict=True):
+        classes = schedule.classes
+        names = tuple(str(batch.mixture.classes[sequence[each]]) for each in group)
+        if classes is None or classes.names != names or schedule.placement != plan.schedule.placement:
+            raise ScheduleError("a replica's schedule is of other micro-batches than it runs")
 
 
 ROUNDING = 0.02
@@ -279,8 +342,16 @@ def _check_figures(plan: SavedPlan, *, earlier: bool = False) -> None:
     """
     figures = stage_figures(plan.profile, plan.layout, plan.job)
     check_blocks(plan.schedule.placement, figures, plan.step_us, counts_halves=not earlier)
-    found = end_of_step(figures, plan.schedule, step_us=plan.step_us)
-    peaks = plan.schedule.peak_memory
+    own = dict(
+        zip(map(str, figures.mixture.classes), figures.by_class, strict=True) if figures.mixture else ()
+    )
+    for schedule in plan.schedules if own else ():
+        batch = schedule.classes
+        assert batch is not None, "its batch was looked at"
+        for index, each in enumerate(batch.classes):
+            check_blocks(batch.class_placement(schedule.placement, index), own[each.name], plan.step_us)
+    found = end_of_step(figures, *plan.schedules, step_us=plan.step_us)
+    peaks = tuple(map(max, zip(*(each.peak_memory for each in plan.schedules), strict=True)))
     held = tuple(static + peak for static, peak in zip(plan.static_bytes, peaks, strict=True))
     if plan.memory_bytes != held:
         raise ScheduleError(

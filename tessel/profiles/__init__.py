@@ -6,9 +6,9 @@ tests/test_import_weight.py.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from records.lazy_names import names_on_demand
 from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 
 if TYPE_CHECKING:
@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "CostTable", "Layer", "Profile", "StageCosts", "load_profile", "save_table"]
 
-_MODULE_BY_NAME = {
-    "FORMATS": "tessel.profiles.load",
-    "load_profile": "tessel.profiles.load",
-    "save_table": "tessel.profiles.table",
-}
-
 if not TYPE_CHECKING:  # or a type checker would take any misspelt name for one of these
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULE_BY_NAME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+    __getattr__ = names_on_demand(
+        __name__,
+        {
+            "tessel.profiles.load": "FORMATS load_profile",
+            "tessel.profiles.table": "save_table",
+        },
+    )

@@ -2,7 +2,7 @@
 
 Every reader takes its numbers through here, so that not-a-number, infinities, negative and absurd figures are
 refused in one way: one sentence that names the file and the place in it. Checked in
-tests/tessel/profiles/test_readers.py.
+tests/tessel/profiles/test_table.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.profiles.profile import StageCosts
+from tessel.progress.manual import manual
 
 MIB = 2**20
 
@@ -104,7 +105,7 @@ def make_cost(
     try:
         cost = msgspec.convert(whole, StageCosts)
     except (msgspec.ValidationError, ScheduleError) as error:
-        raise refusal(path, place, error, "see docs/profiles.md for the units") from error
+        raise refusal(path, place, error, f"see {manual('profiles.md')} for the units") from error
     if not units_are_known:
         _check_units(cost, path, place)
     return cost
@@ -119,11 +120,11 @@ def decode_json(text: bytes, wanted: type[_Document], path: object) -> _Document
     try:
         return msgspec.json.decode(text, type=wanted)
     except msgspec.ValidationError as error:
-        raise refusal(path, "", error, "see docs/profiles.md for what stands where") from error
+        raise refusal(path, "", error, f"see {manual('profiles.md')} for what stands where") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise refusal(path, "", f"it is not whole JSON, {error}", "write it again") from error
     except ScheduleError as error:
-        raise refusal(path, "", error, "see docs/profiles.md for what stands where") from error
+        raise refusal(path, "", error, f"see {manual('profiles.md')} for what stands where") from error
 
 
 MAX_HALVES_RATIO = 20.0

@@ -203,6 +203,7 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         costs: one a layer, in model order.
         intervals: where the times are predicted, one a layer: the interval that holds a time with
             probability 0.9, as shares of it; empty where they were measured.
+        of: class of micro-batches that it was measured with, a length or a name; `UNSET` where all are alike.
     """
 
     micro_batch: int
@@ -211,8 +212,15 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     expert_parallel: int = 1
     costs: tuple[StageCosts, ...]
     intervals: tuple[tuple[float, float], ...] = ()
+    of: str | int | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        if not isinstance(self.of, msgspec.UnsetType):
+            check_name("class", str(self.of))
+            if self.of == "" or (isinstance(self.of, int) and self.of < 1):
+                raise ScheduleError(
+                    f"a class of micro-batches is {self.of!r}, and is a name or a length of at least 1"
+                )
         if self.intervals and len(self.intervals) != len(self.costs):
             raise ScheduleError(
                 f"{len(self.intervals)} intervals are given for {len(self.costs)} layers; give one for each"
@@ -311,9 +319,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         names = Counter(layer.name for layer in self.layers)
         if twice := next((name for name, count in names.items() if count > 1), None):
             raise ScheduleError(f"two layers are named {twice!r}; give each its own name")
-        keys = Counter(table.degrees for table in self.tables)
-        if again := next((key for key, count in keys.items() if count > 1), None):
+        keys = Counter((table.degrees, table.of) for table in self.tables)
+        if again := next((key for (key, _), count in keys.items() if count > 1), None):
             raise ScheduleError(f"{again.title} is given twice; keep one")
+        if len({type(table.of) for table in self.tables}) > 1 or (self.classes and self.shards):
+            raise ScheduleError("classes are lengths or names of some tables alone; give all one, or none")
         for table in self.tables:
             self._check_table(table)
         if len({table.costs[0].joint_backward_us is None for table in self.tables}) > 1:
@@ -368,6 +378,12 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             )
 
     @property
+    def classes(self) -> tuple[str | int, ...]:
+        """Classes of micro-batches that were measured, in the order given; none where all are alike."""
+        found = (table.of for table in self.tables if not isinstance(table.of, msgspec.UnsetType))
+        return tuple(dict.fromkeys(found))
+
+    @property
     def is_training(self) -> bool:
         """Whether the backward was measured."""
         return self.tables[0].costs[0].joint_backward_us is not None
@@ -405,6 +421,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             ScheduleError: these were not measured together.
         """
         wanted = Degrees(micro_batch, tensor_parallel, context_parallel, expert_parallel)
+        if self.classes:
+            raise ScheduleError(
+                f"{self.name} was measured with micro-batches of {', '.join(map(str, self.classes))}, and "
+                "one kind is asked for; say how many of each there are, as `tessel plan --batch` does"
+            )
         for table in self.tables:
             if table.degrees == wanted:
                 return table.costs

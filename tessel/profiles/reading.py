@@ -14,9 +14,7 @@ class Reading:
     Attributes:
         profile: as it stands in the file.
         says_micro_batch: whether the file says how many samples a micro-batch has; the profile has 1 if not.
-        says_num_layers: whether the file says how many layers the model has; one block stands for all if not.
     """
 
     profile: Profile
     says_micro_batch: bool = True
-    says_num_layers: bool = True

@@ -2,7 +2,7 @@
 
 Where stages were measured in halves, one without them is one whose inputs need no gradient, such as the
 first: it does all of its backward in its weight half. Checked in
-tests/tessel/profiles/test_readers.py and tests/tessel/test_one_builder.py.
+tests/tessel/profiles/test_table.py and tests/tessel/test_one_builder.py.
 """
 
 from __future__ import annotations

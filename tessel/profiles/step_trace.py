@@ -111,7 +111,7 @@ def read_step_trace(path: str | os.PathLike[str]) -> StepTrace:
         raise DocumentError(
             f"{file} has no column {missing[0]}, and a trace of steps has {', '.join(NEEDED)}; add it"
         )
-    return _trace_of_columns(file, columns)
+    return trace_of_columns(file, columns)
 
 
 def chain_placement(device_of_stage: Sequence[int]) -> Placement:
@@ -189,7 +189,12 @@ class _Operations:
     end: FloatArray
 
 
-def _trace_of_columns(file: Path, columns: Columns) -> StepTrace:
+def trace_of_columns(file: Path, columns: Columns) -> StepTrace:
+    """Return the steps of a table's columns.
+
+    Raises:
+        DocumentError: a figure is none, or a block is missing or stands there twice.
+    """
     kinds = np.array([str(each) for each in columns["optype"]])
     is_compute = np.isin(kinds, COMPUTE)
     if not is_compute.any():

@@ -5,7 +5,8 @@
 
 Units stand in the names of the columns, so that `forward_us` or `weights_gib` are read as what they say. Rows
 stand in model order; with the columns `micro_batch`, `tensor_parallel`, `context_parallel` and
-`expert_parallel` they repeat for each combination that was measured. What is left blank is unknown, except
+`expert_parallel` they repeat for each combination that was measured, and with `length` or `class` for each
+kind of micro-batch. What is left blank is unknown, except
 for one half of a backward whose other half is given: that is 0, as of a first layer, which needs no gradient
 of its input. Checked in tests/tessel/profiles/test_table.py.
 """
@@ -27,6 +28,7 @@ from tessel.names import name_of_path
 from tessel.profiles.figures import decode_json, make_cost, read_count, read_number, refusal
 from tessel.profiles.profile import CostTable, Degrees, Layer, Profile, StageCosts
 from tessel.profiles.reading import Reading
+from tessel.progress.manual import manual
 
 SCHEMA_VERSION = 1
 
@@ -56,6 +58,7 @@ _BYTES = {"bytes": 1.0, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "kb": 1e
 
 _TEXTS = ("layer", "tie")
 _COUNTS = Degrees._fields
+_CLASSES = ("length", "class")
 _USUAL_COLUMNS = "layer,forward_ms,backward_ms,weights_mib,saved_mib,boundary_mib"
 
 COLUMNS = {
@@ -258,7 +261,7 @@ def _check_header(header: Sequence[str], path: Path, place: str, *, complete: bo
     """
     seen: dict[str, str] = {}
     for name in header:
-        attribute = name if name in (*_TEXTS, *_COUNTS) else COLUMNS.get(name, ("", 1.0))[0]
+        attribute = name if name in (*_TEXTS, *_COUNTS, *_CLASSES) else COLUMNS.get(name, ("", 1.0))[0]
         if not attribute:
             raise refusal(path, place, *_unknown_column(name))
         if attribute in seen:
@@ -268,6 +271,8 @@ def _check_header(header: Sequence[str], path: Path, place: str, *, complete: bo
         seen[attribute] = name
     if not complete:
         return
+    if set(_CLASSES) <= seen.keys():
+        raise refusal(path, place, "it has lengths and classes of micro-batches", "keep one of the columns")
     trains = any(name.startswith("backward") for name in seen)
     needed = {"layer": "layer", "forward_us": "forward_ms", "weight_bytes": "weights_mib"}
     needed["boundary_bytes"] = "boundary_mib"
@@ -293,10 +298,10 @@ def _unknown_column(name: str) -> tuple[str, str]:
     if name in _TIMES or name in _SIZES:
         unit = "ms" if name in _TIMES else "mib"
         return f"the column {name!r} has no unit", f"name it {name}_{unit}"
-    known = (*_TEXTS, *_COUNTS, *COLUMNS)
+    known = (*_TEXTS, *_COUNTS, *_CLASSES, *COLUMNS)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}? " if near else f"a table begins with {_USUAL_COLUMNS}; "
-    return f"the column {name!r} is not known", f"{hint}docs/profiles.md has all columns"
+    return f"the column {name!r} is not known", f"{hint}{manual('profiles.md')} has all columns"
 
 
 def _read_rows(
@@ -309,22 +314,22 @@ def _read_rows(
     """
     if not rows:
         raise refusal(path, "", "it has no layers", "give one row for each layer, in model order")
-    groups: dict[Degrees, dict[str, _Row]] = {}
+    groups: dict[tuple[Degrees, str | int | msgspec.UnsetType], dict[str, _Row]] = {}
     for row in rows:
         name = _text(row, "layer", path)
         if not name:
             raise refusal(path, row.place, "the layer has no name", "give each layer a name of its own")
         keys = [read_count(row.values.get(key, 1), path, f"{row.place}, {key}") for key in _COUNTS]
-        for key in _COUNTS:
+        for key in (*_COUNTS, *_CLASSES):
             if key in header and key not in row.values:
                 raise refusal(path, row.place, f"{key} is blank", "give it in every row, or in none")
-        group = groups.setdefault(Degrees(*keys), {})
+        group = groups.setdefault((Degrees(*keys), _class_of(row, path)), {})
         if name in group:
             raise refusal(
                 path,
                 row.place,
                 f"the layer {name!r} stands already in {group[name].place}",
-                f"give each layer one row, or tell them apart by {', '.join(_COUNTS)}",
+                f"give each layer one row, or tell them apart by {', '.join((*_COUNTS, *_CLASSES))}",
             )
         group[name] = row
     return Reading(
@@ -332,21 +337,35 @@ def _read_rows(
     )
 
 
-def _profile(groups: Mapping[Degrees, Mapping[str, _Row]], path: Path, *, model: str, device: str) -> Profile:
+def _class_of(row: _Row, path: Path) -> str | int | msgspec.UnsetType:
+    """Return the length or the class of a row's micro-batches; `UNSET` where it says neither."""
+    if "length" in row.values:
+        return read_count(row.values["length"], path, f"{row.place}, length")
+    return _text(row, "class", path) if "class" in row.values else msgspec.UNSET
+
+
+def _profile(
+    groups: Mapping[tuple[Degrees, str | int | msgspec.UnsetType], Mapping[str, _Row]],
+    path: Path,
+    *,
+    model: str,
+    device: str,
+) -> Profile:
     first = next(iter(groups.values()))
     names = list(first)
     ties = [_text(row, "tie", path) for row in first.values()]
     tables = []
-    for degrees, group in groups.items():
-        _check_same_layers(names, ties, group, path, degrees.title)
+    for (degrees, of), group in groups.items():
+        where = degrees.title if isinstance(of, msgspec.UnsetType) else f"{degrees.title} of {of}"
+        _check_same_layers(names, ties, group, path, where)
         costs = tuple(_cost(row, path) for row in group.values())
         _check_backwards(costs, list(group.values()), path)
-        tables.append(CostTable(**degrees._asdict(), costs=costs))
+        tables.append(CostTable(**degrees._asdict(), costs=costs, of=of))
     layers = tuple(_layer(row, path) for row in first.values())
     try:
         return Profile(name=model, device=device, layers=layers, tables=tuple(tables))
     except ScheduleError as error:
-        raise refusal(path, "", error, "see docs/profiles.md") from error
+        raise refusal(path, "", error, f"see {manual('profiles.md')}") from error
 
 
 def _layer(row: _Row, path: Path) -> Layer:
@@ -470,6 +489,8 @@ def _rows_of(profile: Profile) -> Iterable[dict[str, str | float | int | None]]:
                 row[column] = None if value is None else _written(value / factor, is_exact=is_exact)
             row["tie"] = layer.tie
             row |= {name: value for name, value in table.degrees._asdict().items() if name not in left_out}
+            if not isinstance(table.of, msgspec.UnsetType):
+                row["length" if isinstance(table.of, int) else "class"] = table.of
             yield row
 
 

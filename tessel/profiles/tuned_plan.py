@@ -2,7 +2,7 @@
 
 Of a plan, a stage is a layer: the planner may join stages, and cannot cut them. A weight that several stages
 share ties them; a stage can be tied by one. The measured latency of hops belongs to the machine, not to the
-profile, and is left to the planner's options. Checked in tests/tessel/profiles/test_readers.py.
+profile, and is left to the planner's options. Checked in tests/tessel/test_one_builder.py.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from tessel.errors import ScheduleError, shown
 from tessel.names import check_name
 from tessel.orders import Task
 from tessel.placement import Placement
+from tessel.progress.manual import manual
 from tessel.schedule.overlap import Overlap, Pair, saved_steps, spans_of_pairs
 
 SCHEMA_VERSION = 2
@@ -330,7 +331,7 @@ def decode_schedule(text: bytes | str) -> Schedule:
         printed = msgspec.json.decode(text, type=_PrintedSchedule)
         schedule = Schedule(**{name: getattr(printed, name) for name in Schedule.__struct_fields__})
     except msgspec.MsgspecError as error:
-        raise ScheduleError(f"schedule cannot be read: {shown(error)}; see docs/formats.md") from error
+        raise ScheduleError(f"schedule cannot be read: {shown(error)}; see {manual('formats.md')}") from error
     if not 1 <= schedule.schema_version <= OVERLAP_VERSION:
         raise ScheduleError(
             f"schedule has schema_version {schedule.schema_version}, this installation reads 1 to "

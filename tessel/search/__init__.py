@@ -6,8 +6,9 @@ answering `--help`.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from records.lazy_names import names_on_demand
 
 if TYPE_CHECKING:
     from tessel.search.budget import Progress, SearchBudget
@@ -41,28 +42,19 @@ __all__ = [
     "unroll_repetend",
 ]
 
-_MODULE_BY_NAME = {
-    "Frontier": "tessel.search.frontier.open_ranges",
-    "OpenRange": "tessel.search.frontier.open_ranges",
-    "SearchBudget": "tessel.search.budget",
-    "FrontierPoint": "tessel.search.frontier.period",
-    "MakespanParams": "tessel.search.makespan.params",
-    "Phase": "tessel.search.makespan.params",
-    "MakespanPoint": "tessel.search.frontier.makespan",
-    "Progress": "tessel.search.budget",
-    "RepetendParams": "tessel.search.repetend.params",
-    "RepetendPhase": "tessel.search.repetend.params",
-    "RepetendResult": "tessel.search.repetend.find_repetend",
-    "find_frontier": "tessel.search.frontier.period",
-    "find_makespan_frontier": "tessel.search.frontier.makespan",
-    "find_overlapped": "tessel.search.overlap.find_overlapped",
-    "find_repetend": "tessel.search.repetend.find_repetend",
-    "find_schedule": "tessel.search.makespan.find_schedule",
-    "unroll_repetend": "tessel.search.makespan.warmup_cooldown",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULE_BY_NAME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+if not TYPE_CHECKING:  # or a type checker would take any misspelt name for one of these
+    __getattr__ = names_on_demand(
+        __name__,
+        {
+            "tessel.search.budget": "Progress SearchBudget",
+            "tessel.search.frontier.makespan": "MakespanPoint find_makespan_frontier",
+            "tessel.search.frontier.open_ranges": "Frontier OpenRange",
+            "tessel.search.frontier.period": "FrontierPoint find_frontier",
+            "tessel.search.makespan.find_schedule": "find_schedule",
+            "tessel.search.makespan.params": "MakespanParams Phase",
+            "tessel.search.makespan.warmup_cooldown": "unroll_repetend",
+            "tessel.search.overlap.find_overlapped": "find_overlapped",
+            "tessel.search.repetend.find_repetend": "RepetendResult find_repetend",
+            "tessel.search.repetend.params": "RepetendParams RepetendPhase",
+        },
+    )

@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu_cost_model.measured import compared, print_table
-from benchmarks.gpu_cost_model.samples import read_samples
 from cost_model.gpu.kernel_model import GpuKernelModel
-from cost_model.gpu.training import train_gpu_model
 from records.files.exchange import read_records
+from tests.oracles.gpu_model import trained_gpu_model
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 
 
 @pytest.fixture(scope="module")
-def model() -> GpuKernelModel:
-    tables = sorted((DATA / "neusight/dataset/test").glob("*.csv"))
-    return train_gpu_model([*read_samples(tables)], num_threads=1)
+def model(tmp_path_factory: pytest.TempPathFactory) -> GpuKernelModel:
+    return trained_gpu_model(tmp_path_factory)
 
 
 def test_measurements_of_a_gpu_are_set_beside_predictions_for_it(

@@ -75,6 +75,7 @@ def test_copies_are_left_out(collection: sailor_data.Collection) -> None:
         assert run.real_s in (original.real_s, original.earlier_s)
 
 
+@pytest.mark.slow  # a hundred runs are estimated
 def test_multi_node_runs_are_ranked_from_a_label_of_another_model() -> None:
     found = [vtrain.estimate(extract, run) for extract in [vtrain.load_extract()] for run in extract.runs]
     assert len(found) == 109

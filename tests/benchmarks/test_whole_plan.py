@@ -126,6 +126,7 @@ def test_towers_run_side_by_side_unless_one_reads_the_other(training: bool) -> N
     assert one == same
 
 
+@pytest.mark.slow  # twelve cases are planned
 def test_cases_are_planned_and_none_is_slower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layers, kept, report = tmp_path / "layers.json", tmp_path / "rows.jsonl", tmp_path / "report.md"
     layers.write_bytes(msgspec.json.encode(light_weights()))

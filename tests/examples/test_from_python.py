@@ -40,6 +40,7 @@ def test_the_tour_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"tour.json", "tour.csv", "tour.html"}
 
 
+@pytest.mark.slow  # it measures a model
 @pytest.mark.tvm
 @pytest.mark.torch
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

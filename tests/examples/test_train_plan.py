@@ -53,6 +53,7 @@ def check(ran: subprocess.CompletedProcess[str]) -> None:
     assert max(map(float, errors)) < 1e-3
 
 
+@pytest.mark.slow
 def test_a_chain_with_a_tied_head_trains_as_its_module(tmp_path: Path) -> None:
     """Both stages hold the table; one of them recomputes."""
     check(trained(recomputing(plan_on_tvm(LANGUAGE_MODEL, ["layers.1"]), {0}), tmp_path))

@@ -119,7 +119,7 @@ def run(first: int, count: int) -> dict[str, int]:
                 ).hexdigest()
                 (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest))
             print(seed, end="\r", file=sys.stderr)
-            start = time.monotonic()
+            start = time.process_time()
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("error")
@@ -129,7 +129,7 @@ def run(first: int, count: int) -> dict[str, int]:
             except CostModelError as error:
                 ended["lines"] += str(error).count("\n")
                 ended["refused"] += 1
-            assert time.monotonic() - start < LIMIT_S, seed
+            assert time.process_time() - start < LIMIT_S, seed
     assert ended.pop("lines") == 0, "a message of several lines"
     return ended
 

@@ -56,6 +56,16 @@ class Browser:
             " document.body?.dataset.ready ? done() : setTimeout(look, 5); })())"
         )
 
+    def visit(self, address: str) -> None:
+        """Open an address and wait until it is loaded; for pages that do not say when they are ready."""
+        self._call("Page.navigate", {"url": address})
+        loaded = "location.href !== 'about:blank' && document.readyState === 'complete'"
+        deadline = time.monotonic() + self._timeout_s
+        while not self.evaluate(loaded):
+            if time.monotonic() > deadline:
+                raise ChromiumUnusableError(f"{address} was not opened within {self._timeout_s} s")
+            time.sleep(0.01)
+
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression, of what it promises if it is a promise."""
         found = self._call(
@@ -91,21 +101,32 @@ class Browser:
 
     def screenshot(self, of: str | None = None) -> bytes:
         """Return what is seen, or the first element that a selector names, as a PNG."""
-        asked: dict[str, Any] = {"format": "png"}
-        if of is not None:
-            corners = self.evaluate(
-                f"((box) => [box.x + scrollX, box.y + scrollY, box.width, box.height])"
-                f"(document.querySelector({of!r}).getBoundingClientRect())"
-            )
-            clip = dict(zip(("x", "y", "width", "height"), corners, strict=True))
-            asked |= {"captureBeyondViewport": True, "clip": {**clip, "scale": 1}}
-        return base64.b64decode(self._call("Page.captureScreenshot", asked)["data"])
+        if of is None:
+            return base64.b64decode(self._call("Page.captureScreenshot", {"format": "png"})["data"])
+        # In a window as tall as the page, which then has no scroll bar beside which lines break elsewhere.
+        width, height, tall = self.evaluate(
+            "[innerWidth, innerHeight, document.documentElement.scrollHeight + innerHeight]"
+        )
+        self._set_size(width, tall)
+        self.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        corners = self.evaluate(
+            f"((box) => [box.x + scrollX, box.y + scrollY, box.width, box.height])"
+            f"(document.querySelector({of!r}).getBoundingClientRect())"
+        )
+        clip = dict(zip(("x", "y", "width", "height"), corners, strict=True))
+        asked = {"format": "png", "clip": {**clip, "scale": 1}}
+        taken = base64.b64decode(self._call("Page.captureScreenshot", asked)["data"])
+        self._set_size(width, height)
+        return taken
 
     def resize(self, width: int, height: int, *, dark: bool = False) -> None:
         """Give the page a size in CSS pixels, and the preference for a light or dark scheme."""
+        self._set_size(width, height)
+        self.emulate(dark=dark)
+
+    def _set_size(self, width: int, height: int) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._call("Emulation.setDeviceMetricsOverride", metrics)
-        self.emulate(dark=dark)
 
     def emulate(
         self, *, dark: bool = False, reduced_motion: bool = False, forced_colors: bool = False

@@ -80,6 +80,10 @@ class LocalFleet:
         self._workers.append(_start(command, **variables))
         return self._workers[-1]
 
+    def end_with_it(self, worker: subprocess.Popen[bytes]) -> None:
+        """End a worker that was started otherwise with the fleet."""
+        self._workers.append(worker)
+
     def processor_s(self) -> float:
         """Return the seconds that workers, and what they started, had a processor for, as far as was seen.
 
@@ -119,7 +123,7 @@ def _start(command: list[str], **variables: str) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         **variables,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([variables.get("PYTHONPATH", str(ROOT)), str(ROOT), *sys.path]),
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.Popen(

@@ -19,6 +19,7 @@ from records.database.merging import MergeSummary
 from records.database.pruning import PruneSummary
 from scripts.app import app
 from tessel.batches import Batch, scaled_class
+from tessel.batches.chunk_law import ChunkLaw
 from tessel.checking.assessment import assess
 from tessel.checking.case import case_of_schedule
 from tessel.checking.trace_assessment import TraceAssessment, assess_trace
@@ -28,6 +29,7 @@ from tessel.jobs.shown.sections import Sections
 from tessel.profiles.step_trace import read_step_trace
 from tessel.search import Frontier, SearchBudget
 from tessel.search.batches.assignment import assign_micro_batches
+from tessel.search.batches.chunks import Prefill, find_chunks
 from tessel.shapes import vshape
 from tests.samples.batches.trace_samples import Job, rows_of
 from tuner.fleet.rpc_server import ServedDevice
@@ -135,6 +137,13 @@ ASSIGNMENT = assign_micro_batches(
 )
 
 
+CHUNKS = find_chunks(
+    Prefill(
+        prompt=4, law=ChunkLaw(launch_us=1, token_us=1, pair_us=1), factors=(1.0,), multiple=2, decode_us=1
+    )
+)
+
+
 def _assessment_of_trace() -> TraceAssessment:
     with TemporaryDirectory() as folder:
         path = Path(folder, "steps.csv")
@@ -200,6 +209,26 @@ CHEAP: dict[str, Case] = {
             "tessel.search.find_makespan_frontier": Frontier(),
             "scripts.commands.schedule.frontier._draw_frontier": None,
         },
+    ),
+    "chunk": Case(
+        bases=(
+            "4096 --devices 2 --multiple 1024 --law 100,10,0.01",
+            "4096 --devices 2 --times {folder}/chunks.csv",
+        ),
+        samples={
+            "--devices": "1",
+            "--law": "90,10,0.01",
+            "--times": "{folder}/other_chunks.csv",
+            "--stage-factors": "1,2",
+            "--multiple": "512",
+            "--max-chunk": "2048",
+            "--max-wait-us": "40000",
+            "--decode-us": "50",
+            "--hop-us": "7",
+            "--save": "{folder}/out/saved.json",
+            "--json": "",
+        },
+        spies={"tessel.search.batches.chunks.find_chunks": CHUNKS},
     ),
     "check": Case(
         bases=(
@@ -318,6 +347,14 @@ CHEAP: dict[str, Case] = {
     ),
     "records stats": Case(
         bases=("--records {folder}/records.db",), samples={"--records": "{folder}/other.db", "--json": ""}
+    ),
+    "records page": Case(
+        bases=("--out {folder}/out/records.html --records {folder}/records.db",),
+        samples={
+            "--out": "{folder}/out/another.html",
+            "--records": "{folder}/other.db",
+            "--json": "",
+        },
     ),
     "records verify": Case(
         bases=("--records {folder}/records.db",),
@@ -607,7 +644,6 @@ OF_TORCH: dict[str, Case] = {
         bases=("",),
         samples={
             "--records": "{folder}/other.db",
-            "--out": "{folder}/out/draft",
             "--target": "llvm",
             "--threads": "2",
             "--kernels": "dense:4x8x8",
@@ -619,13 +655,9 @@ OF_TORCH: dict[str, Case] = {
             "--json": "",
         },
         spies={
-            "scripts.commands.language.collect.check_writable_folder": None,
             "scripts.commands.language.collect.find_machine": SimpleNamespace(target="target"),
             "tuner.language.kernels.named_kernels": [("kernel", "module")],
             "tuner.language.collecting.collection_kernels": [("kernel", "module")],
-            "tuner.language.collecting.train_on_records": SimpleNamespace(
-                save=lambda folder: None, manifest=SimpleNamespace(num_samples=1, residual=0.5)
-            ),
             "tuner.backends.metaschedule.trial_worker.builder_and_runner": (None, None),
             "tuner.language.collecting.collect_schedules": SimpleNamespace(
                 num_kernels=1, num_trials=1, num_new=1, mean_quality=(0.5, None)

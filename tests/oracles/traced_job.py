@@ -24,7 +24,8 @@ ORDERS = "0F0,0F1,0I0,0W0,0F2,0I1,0W1,0B2\n1F0,1I0,1W0,1F1,1I1,1W1,1F2,1B2\n"
 SLEEP_MS = ((30.0, 10.0), (5.0, 40.0))
 """Of each stage, forward and backward: the second rank waits for each of its inputs."""
 
-STEPS = 2
+STEPS = 6
+"""A busy machine may disturb an operation in some of them, not in all."""
 
 
 class _Pause(torch.autograd.Function):

@@ -71,5 +71,5 @@ class PostgresServer:
             cwd=self.folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=60,
+            timeout=300,
         )

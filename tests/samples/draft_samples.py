@@ -80,4 +80,4 @@ def made_up_latencies(space: DecisionSpace, rows: Rows) -> tuple[float, ...]:
 def made_up_trials(task: str, space: DecisionSpace, count: int, seed: int) -> DraftTrials:
     """Return random candidates with their made-up latencies."""
     rows = np.unique(space.sample(count, np.random.default_rng(seed)), axis=0)
-    return DraftTrials(task, space, rows, made_up_latencies(space, rows), tuple(range(1, len(rows) + 1)))
+    return DraftTrials(task, space, rows, made_up_latencies(space, rows))

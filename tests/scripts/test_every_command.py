@@ -29,8 +29,9 @@ Run = Callable[..., Any]
 ARGUMENTS = {
     "schedule": "vshape --devices 2 --micro-batches 2",
     "schedule (period)": "vshape --devices 2 --period-only",
-    "schedule (frontier)": "vshape --devices 2 --frontier --time-limit 1s",
+    "schedule (frontier)": "vshape --devices 2 --frontier --work 0.2",
     "schedule (file)": "vshape --devices 2 --micro-batches 2 --save {folder}/saved.json",
+    "chunk": "4096 --devices 2 --law 100,10,0.01 --multiple 512",
     "compare": "{folder}/schedule.json --schedules 1f1b",
     "check": "{folder}/orders.csv --work 0.01",
     "check (layout)": "Et|tL --devices 2 --micro-batches 2 --work 0.01",
@@ -47,6 +48,7 @@ ARGUMENTS = {
     "records list": "--records {folder}/records.db --limit 2",
     "records show": "1 --records {folder}/records.db",
     "records stats": "--records {folder}/records.db",
+    "records page": "--out {folder}/records.html --records {folder}/records.db",
     "records verify": "--records {folder}/records.db",
     "records export": "{folder}/records.jsonl --records {folder}/records.db",
     "records import": "{folder}/exported.jsonl --records {folder}/new{number}.db",
@@ -67,7 +69,7 @@ SLOW = {
     "partition": SMALL,
     "compile": "mlp:tiny --threads 1 --backends tvm --records {folder}/measured.db --out {folder}/mlp.tessel",
     "stages": f"{SMALL} --devices 2",
-    "tune": f"{SMALL} --devices 2 --micro-batches 2 --time-limit 1s --out {{folder}}/tuned",
+    "tune": f"{SMALL} --devices 2 --micro-batches 2 --work 0.2 --out {{folder}}/tuned",
     "records best": "mlp:tiny --threads 1 --records {folder}/measured.db",
     "language collect": "--records {folder}/measured.db --out {folder}/draft --kernels dense:4x8x8 "
     "--random 2 --rounds 0",
@@ -83,7 +85,7 @@ OF_FLEET = {"fleet worker", "fleet server", "fleet status"}
 """Commands that need a scheduler or a tracker: tests/scripts/commands/test_fleet.py and
 tests/tuner/fleet/test_rpc_pool.py."""
 
-WRITES_A_FILE_ONLY = {"export (torchtitan)", "draw (page)", "draw (report)", "run"}
+WRITES_A_FILE_ONLY = {"export (torchtitan)", "draw (page)", "draw (report)", "run", "records page"}
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:

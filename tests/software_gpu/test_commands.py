@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.harness.local_fleet import LocalFleet, wait_until
 from tests.harness.software_gpu.build import ROOT
+from tuner.fleet.task_queue import TaskQueue
 from tuner.frontend.zoo import MODELS
 
 pytestmark = pytest.mark.tvm
@@ -79,6 +81,7 @@ def test_doctor_finds_the_device_and_no_torch_for_it(command: Command) -> None:
     assert findings["gpu by torch"]["status"] == "missing"
 
 
+@pytest.mark.slow
 def test_a_network_is_partitioned_and_its_records_say_where(measured: Callable[..., Any]) -> None:
     first = measured("partition", "mlp:tiny")
     assert first["max_relative_error"] < 1e-5
@@ -114,3 +117,44 @@ def test_kernels_are_tuned_by_trials(command: Command, probed: Path, tmp_path: P
     where = ("--target", "cuda", "--backends", "tvm,metaschedule", "--trials", "4")
     done = command("partition", "mlp:tiny", *where, "--records", f"sqlite:///{records}", "--json")
     assert json.loads(done.stdout)["max_relative_error"] < 1e-5
+
+
+@pytest.mark.slow
+def test_a_program_for_the_device_is_compiled_into_a_file(
+    measured: Callable[..., Any], tmp_path: Path
+) -> None:
+    document = measured("compile", "mlp:tiny", "--out", str(tmp_path / "net.tessel"))
+    assert document["max_relative_error"] < 1e-5
+    assert document["latency_us"]["program"] > 0
+
+
+@pytest.mark.slow
+def test_stages_are_cut_and_measured(measured: Callable[..., Any]) -> None:
+    document = measured("stages", "mlp:tiny", "--devices", "2", "--train")
+    assert document["max_error"] < 1e-5
+    assert all(stage["forward_us"] > 0 and stage["backward_us"] > 0 for stage in document["stages"])
+
+
+@pytest.mark.slow
+def test_a_fleets_machine_measures_for_one_that_has_no_gpu(
+    software_gpu: dict[str, str], probed: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("distributed")
+    reports = tmp_path / "reports"
+    variables = {**software_gpu, "SOFTWARE_GPU_REPORTS": str(reports)}
+    records = shutil.copy(probed, tmp_path / "records.db")
+    with LocalFleet() as fleet:
+        fleet.start_device_worker("--target", "cuda", **variables)
+        tasks = TaskQueue(fleet.address)
+        wait_until(lambda: bool(tasks.workers()))
+        tasks.close()
+        where = ("--target", "cuda", "--backends", "tvm", "--records", f"sqlite:///{records}", "--json")
+        done = subprocess.run(
+            [sys.executable, "-m", "scripts", "partition", "mlp:tiny", *where, "--fleet", fleet.address],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["max_relative_error"] < 1e-5
+    assert not reports.exists(), reports.read_text()

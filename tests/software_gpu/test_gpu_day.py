@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.gpu_day.__main__ import SIZES, main, report
+from benchmarks.gpu_day.archives import pack, unpack
 from benchmarks.gpu_report.steps import steps_for
 from tests.harness.software_gpu.build import ROOT
 from tests.software_gpu.test_commands import probed
@@ -42,6 +44,29 @@ def test_the_report_says_what_failed_and_what_was_found() -> None:
     assert "| tune | 3.0 | done |" in text
     assert "| ranks |  | no torch |" in text
     assert '"step_us": 5' in text
+
+
+def test_wheels_are_carried_in_archives_of_a_limited_size(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    given = {f"w{size}.whl": rng.bytes(size) for size in (400_000, 10, 90_000)}
+    for name, content in given.items():
+        (wheels / name).write_bytes(content)
+    written = pack(wheels, tmp_path / "archives", most_bytes=150_000)
+    assert len(written) > 4
+    assert all(path.stat().st_size <= 150_000 for path in written)
+    found = unpack(tmp_path / "archives", tmp_path / "there")
+    assert {path.name: path.read_bytes() for path in found} == given
+
+    changed = bytearray(written[1].read_bytes())
+    changed[3000] ^= 1
+    written[1].write_bytes(changed)
+    with pytest.raises(ValueError, match=r"part-01.tar was changed"):
+        unpack(tmp_path / "archives", tmp_path / "again")
+    written[1].unlink()
+    with pytest.raises(ValueError, match=r"lacks part-01.tar"):
+        unpack(tmp_path / "archives", tmp_path / "again")
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+import tuner
 from records.cores import num_usable_cores
 
 pytestmark = pytest.mark.tvm
@@ -121,6 +122,12 @@ def sleeps(used_s: float, switches: float) -> bool:
     return used_s < _MOST_S and switches < _MOST_SWITCHES
 
 
+def test_libraries_are_told_to_wait_without_the_processor() -> None:
+    assert tuner.__name__ == "tuner"  # which tells them when it is imported
+    assert {os.environ["TVM_THREAD_POOL_SPIN_COUNT"], os.environ["OMP_WAIT_POLICY"]} == {"0", "PASSIVE"}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "spinning"),
     [
@@ -143,6 +150,7 @@ def test_threads_wait_without_the_processor(program: str, spinning: dict[str, st
     assert used_s > 5 * _MOST_S or switches > 2 * _MOST_SWITCHES
 
 
+@pytest.mark.slow
 @pytest.mark.onnx
 def test_threads_of_a_session_wait_without_the_processor() -> None:
     pytest.importorskip("onnxruntime")

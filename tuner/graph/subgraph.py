@@ -15,7 +15,6 @@ Source: TVM RFC 62 ("SubGraph"). Checked in tests/tuner/graph/test_subgraph.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -160,27 +159,6 @@ class SubGraph:
     def with_label(self, graph: DataflowGraph, label: str) -> SubGraph:
         """Return the same nodes wrapped under a label; a label it had becomes nested."""
         return SubGraph.of(graph, self.inside, label=label, nested=self.as_nested())
-
-    def moved_to(self, graph: DataflowGraph, index_by_index: Mapping[int, int]) -> SubGraph:
-        """Return the counterpart in another graph, labels and nesting kept (upstream's substitution).
-
-        Args:
-            graph: the other graph.
-            index_by_index: for each inside node, its number there.
-
-        Raises:
-            ValueError: a node has no number there, or two have the same.
-        """
-        missing = [index for index in self.inside if index not in index_by_index]
-        if missing:
-            raise ValueError(
-                f"node {missing[0]} has no counterpart in the other graph; map every inside node"
-            )
-        inside = NodeSet.of(index_by_index[index] for index in self.inside)
-        if len(inside) < len(self.inside):
-            raise ValueError(f"{self.inside} becomes {inside}, which is smaller; map nodes to different ones")
-        nested = tuple(sub_graph.moved_to(graph, index_by_index) for sub_graph in self.nested)
-        return SubGraph.of(graph, inside, label=self.label, nested=nested)
 
     def as_nested(self) -> tuple[SubGraph, ...]:
         """Return what a larger sub-graph nests of it: itself where it has a label, or what it nests."""

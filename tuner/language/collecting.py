@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_model.draft.draft_model import DraftModel, DraftTrials
+from cost_model.draft.draft_model import DraftTrials
 from cost_model.language.network import Network
 from records import open_store
 from records.files.metaschedule import BACKEND, trial_of
@@ -175,15 +175,6 @@ def collect_schedules(
         num_new=sum(map(len, measured)),
         mean_quality=_mean_quality(measured, knowledge_of(records_url, machine).trials),
     )
-
-
-def train_on_records(records_url: str, machine: Machine, *, seed: int) -> DraftModel | None:
-    """Return a draft model of all trials that the records hold of this machine; None if they are too few.
-
-    Raises:
-        RecordError: the records cannot be read.
-    """
-    return draft_model_of(knowledge_of(records_url, machine), seed=seed)
 
 
 def _recorded_counts(records_url: str, machine: Machine) -> dict[str, int]:

@@ -42,7 +42,6 @@ def knowledge_of(
     return Knowledge(
         tuple(each for each in trials if each.task not in without and _is_of(each, families)),
         caches_of_this_machine(machine.target.num_threads),
-        machine.environment.device_model,
         network,
     )
 
@@ -88,7 +87,6 @@ def draft_model_of(knowledge: Knowledge, *, seed: int) -> DraftModel | None:
     return train_draft_model(
         knowledge.trials,
         caches=knowledge.caches,
-        device_model=knowledge.device_model,
         seed=seed,
         num_threads=num_idle_cores(),
     )

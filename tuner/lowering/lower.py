@@ -26,7 +26,9 @@ from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.errors import UnknownNameError
 from tuner.graph.legalization import legalize_operators
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
+from tuner.lowering.kernel_names import with_c_names
 from tuner.lowering.outline import with_composites
+from tuner.lowering.static_storage import hoist_storages
 from tuner.lowering.weight_binding import lift_weights
 from tuner.targets.cuda_compiler import provide_compiler
 from tuner.targets.resolution import code_options, tvm_target
@@ -56,6 +58,7 @@ def lower_module(module: IRModule, backends: Sequence[Backend], target: Target) 
     Raises:
         UnknownNameError: a partition names a backend that is not given.
     """
+    module = with_c_names(module) if target.kind == "cuda" else module
     partitions = partitions_by_backend(module)
     backend_by_name = {backend.name: backend for backend in backends}
     for name, functions in partitions.items():
@@ -99,7 +102,14 @@ def build_planned(module: IRModule, target: Target) -> tuple[Executable, int]:
     return executable, sum(storages)
 
 
-def build_with_storages(module: IRModule, target: Target) -> tuple[Executable, tuple[int, ...]]:
+def build_for_graph(module: IRModule, target: Target) -> Executable:
+    """Return what `build_module` does for a GPU, but `main` takes its storages: see `static_storage`."""
+    return build_with_storages(module, target, hoists_storages=True)[0]
+
+
+def build_with_storages(
+    module: IRModule, target: Target, *, hoists_storages: bool = False
+) -> tuple[Executable, tuple[int, ...]]:
     """Return what `build_module` does, and the bytes of each storage that TVM planned."""
     provide_torch_calls(module)
     if target.kind == "cuda":
@@ -108,7 +118,9 @@ def build_with_storages(module: IRModule, target: Target) -> tuple[Executable, t
     planned: list[int] = []
     with _without_assertions() if target.kind == "cpu" else nullcontext():
         executable = tvm.compile(
-            module, target=device, relax_pipeline=_pipeline(device, target, planned.append)
+            module,
+            target=device,
+            relax_pipeline=_pipeline(device, target, planned.append, hoists_storages=hoists_storages),
         )
     return executable, tuple(planned)
 
@@ -210,7 +222,9 @@ def _without_partitions(module: IRModule) -> IRModule:
     return plain
 
 
-def _pipeline(device: Any, target: Target, note_bytes: Callable[[int], None]) -> Any:
+def _pipeline(
+    device: Any, target: Target, note_bytes: Callable[[int], None], *, hoists_storages: bool
+) -> Any:
     """Return TVM's default pipeline without constant folding.
 
     Folding would run weights through the host while compiling; a measured candidate must not lose work to it.
@@ -231,6 +245,7 @@ def _pipeline(device: Any, target: Target, note_bytes: Callable[[int], None]) ->
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
         _note_storage(note_bytes),
+        *([hoist_storages()] if hoists_storages else []),
         relax.transform.KillAfterLastUse(),
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
@@ -240,6 +255,7 @@ def _pipeline(device: Any, target: Target, note_bytes: Callable[[int], None]) ->
 
     @tvm.transform.module_pass(opt_level=0, name="TesselPipeline")
     def run(module: IRModule, _context: Any) -> IRModule:
+        module = with_c_names(module) if target.kind == "cuda" else module
         with device:
             return tvm.transform.Sequential(passes)(module)
 

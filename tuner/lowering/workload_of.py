@@ -52,11 +52,6 @@ def describe_graph(
     return describe(role, writer.inputs, writer.operators, writer.results, parameters)
 
 
-def operator_flops(graph: DataflowGraph) -> tuple[int, ...]:
-    """Return the floating-point operations of each node of a graph."""
-    return tuple(each.flops for each in _Writer(graph).operators)
-
-
 class _Writer:
     """Numbers the values of a function: first its inputs and weights, then what each call makes."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tuner.runtime.bound_arguments import MadeObject, make_argument
+from tuner.runtime.cuda_graph import GraphRunner, copied_to_gpu
 from tuner.runtime.machine import Machines
 from tuner.runtime.manifest import Manifest
 from tuner.runtime.native import Library, tensor_of_bytes
@@ -53,7 +54,7 @@ def assemble(manifest: Manifest, library: Library, weights: Sequence[np.ndarray]
         ValueError: the manifest names what there is not.
     """
     tensors = [
-        tensor_of_bytes(data, spec.shape, spec.dtype)
+        tensor_of_bytes(data, spec.shape, spec.dtype) if manifest.gpu is None else copied_to_gpu(spec, data)
         for data, spec in zip(weights, manifest.weights, strict=True)
     ]
     bound: list[Any] = []
@@ -63,4 +64,9 @@ def assemble(manifest: Manifest, library: Library, weights: Sequence[np.ndarray]
         bound.append(made)
         chosen.append(replace(argument, way=way) if isinstance(argument, MadeObject) else argument)
     manifest = replace(manifest, bound=tuple(chosen))
-    return CompiledProgram(manifest, Machines(library, bound, manifest.num_threads), tuple(weights))
+    machines: Runner = (
+        Machines(library, bound, manifest.num_threads)
+        if manifest.gpu is None
+        else GraphRunner(library, manifest, bound)
+    )
+    return CompiledProgram(manifest, machines, tuple(weights))

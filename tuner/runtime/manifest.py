@@ -15,6 +15,7 @@ import msgspec
 
 from tuner.runtime.bound_arguments import MAKERS, BoundArgument, MadeObject
 from tuner.runtime.call_structure import CallStructure
+from tuner.runtime.native import compute_capability
 
 SCHEMA_VERSION = 2
 """Of a saved program: its file, its manifest, and what its packed functions are given."""
@@ -70,7 +71,7 @@ class PartRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     layers: tuple[str, ...]
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """A compiled program without its code and weights.
 
     Attributes:
@@ -89,6 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         parts: who runs what, most time first.
         latency_us: measured, by `mix` and single backend.
         max_relative_error: against the model's own program; None where nothing ran.
+        gpu: architecture of the GPU that it runs on, as `sm_90a`; None on a CPU.
     """
 
     model: str
@@ -106,6 +108,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     parts: tuple[PartRow, ...]
     latency_us: dict[str, float]
     max_relative_error: float | None
+    gpu: str | None = None
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -142,6 +145,11 @@ def check_fits(manifest: Manifest, where: str) -> None:
         raise UnfitProgramError(
             f"{where} uses {', '.join(lacking[:4])}, which this machine's processor lacks; compile it here"
         )
+    if manifest.gpu is not None and (here := compute_capability()) != _capability_of(manifest.gpu):
+        raise UnfitProgramError(
+            f"{where} is compiled for a GPU of {manifest.gpu}, here is "
+            f"{f'one of compute capability {here}' if here else 'none that TVM reaches'}; compile it here"
+        )
     for package, version in manifest.versions.items():
         try:
             here = importlib.metadata.version(package)
@@ -154,6 +162,12 @@ def check_fits(manifest: Manifest, where: str) -> None:
                 f"{where} is compiled with {package} {version}, here is {here}; install that version, or "
                 "compile it again"
             )
+
+
+def _capability_of(architecture: str) -> str:
+    """Return `9.0` of `sm_90a`."""
+    digits = architecture.removeprefix("sm_").rstrip("af")
+    return f"{digits[:-1]}.{digits[-1]}"
 
 
 def _lacking_features(wanted: tuple[str, ...]) -> list[str]:

@@ -12,8 +12,9 @@ import importlib.util
 import os
 import sys
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -36,11 +37,15 @@ Tensor: TypeAlias = Any
 """A `tvm_ffi.Tensor`."""
 
 
-def _load_native_libraries() -> ctypes.CDLL:
+def _library_folder() -> Path:
     found = importlib.util.find_spec("tvm")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("a compiled program needs apache-tvm, which is not installed", name="tvm")
-    folder = Path(found.origin).parent / "lib"
+    return Path(found.origin).parent / "lib"
+
+
+def _load_native_libraries() -> ctypes.CDLL:
+    folder = _library_folder()
     # As TVM's own package loads them; what is loaded already is found again.
     (runtime,) = [
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in sorted(folder.glob("*tvm_runtime.*"))
@@ -51,6 +56,8 @@ def _load_native_libraries() -> ctypes.CDLL:
 
 
 _runtime = _load_native_libraries()
+_CUDA, _EXISTS, _COMPUTE_VERSION = 2, 0, 4
+"""Numbers that TVM gives a kind of device and two of its attributes."""
 _BFLOAT16 = tvm_ffi.dtype("bfloat16")
 _create_view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
 _SET_MAX_CONCURRENCY = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"
@@ -63,6 +70,28 @@ def use_threads(number: int) -> None:
     set_number = getattr(_runtime, _SET_MAX_CONCURRENCY, None)
     if set_number is not None:
         set_number(ctypes.c_int(number))
+
+
+def compute_capability() -> str | None:
+    """Return that of this machine's first GPU, as `9.0`; None where TVM reaches none."""
+    for path in sorted(_library_folder().glob("*tvm_runtime_cuda.*")):
+        try:
+            ctypes.CDLL(str(path), ctypes.RTLD_LOCAL)
+        except OSError:  # there is no driver
+            return None
+    attribute = tvm_ffi.get_global_func("runtime.GetDeviceAttr")
+    return str(attribute(_CUDA, 0, _COMPUTE_VERSION)) if attribute(_CUDA, 0, _EXISTS) else None
+
+
+def tensor_on_gpu(shape: tuple[int, ...], dtype: str) -> Tensor:
+    """Return a tensor on the first GPU, of what its memory holds."""
+    allocate = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
+    return allocate(tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), tvm_ffi.device("cuda", 0), None)
+
+
+def in_stream(stream: int) -> AbstractContextManager[Any]:
+    """Let TVM launch kernels of the first GPU in a stream of CUDA's meanwhile, instead of the null stream."""
+    return cast(AbstractContextManager[Any], tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), stream))
 
 
 def load_library(code: bytes) -> Library:

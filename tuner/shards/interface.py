@@ -79,11 +79,6 @@ class ShardedFunction:
     sources: Mapping[str, str]
     offsets: tuple[Offset, ...]
 
-    @property
-    def exchanged_bytes(self) -> int:
-        """Bytes of all tensors that are reduced among the shards, each counted once."""
-        return sum(each.result.num_bytes for collectives in self.rounds for each in collectives)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedStage:

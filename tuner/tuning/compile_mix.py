@@ -7,6 +7,7 @@ not kept. Checked in tests/tessel/compiling/test_program.py.
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -23,15 +24,15 @@ from tuner.errors import TunerError
 from tuner.frontend.model import Model
 from tuner.frontend.values import random_parameters
 from tuner.graph.relax_types import IRModule
-from tuner.lowering.lower import Executable, build_module, lower_module
-from tuner.lowering.machine import library_of
+from tuner.lowering.lower import Executable, build_for_graph, build_module, lower_module
+from tuner.lowering.machine import library_of, load_machine
 from tuner.lowering.weight_binding import SplitProgram, split_program
 from tuner.plan import PartitionPlan
 from tuner.runtime.call_structure import flat_structure
 from tuner.runtime.compiled_program import CompiledProgram, assemble
 from tuner.runtime.manifest import Manifest, PartRow, TensorSpec, libraries_of, versions_here
-from tuner.runtime.native import aligned_copy, tensor_of_array
-from tuner.targets.resolution import code_features
+from tuner.runtime.native import aligned_copy
+from tuner.targets.resolution import code_features, measuring_obstacle, tvm_device
 from tuner.targets.target import Target
 from tuner.tuning.partition_model import PartitionedModel
 
@@ -108,19 +109,20 @@ def compile_mix(
         model: whose weights and call it has; it is not trained.
         module: `main` takes what the model's `main` takes, and calls partitions.
         backends: at least those that the partitions name.
-        target: a CPU that is here.
+        target: this machine's CPU or its first GPU.
         facts: what its table says.
         seed: of weights that no file holds.
         held: weights of programs for other shapes; those of this one are added.
 
     Raises:
-        TunerError: the target is no CPU, or the model writes buffers or its own inputs.
+        TunerError: the GPU is not here, or the model writes buffers or its own inputs.
     """
     require_compilable(model, target)
     split = split_program(lower_module(module, backends, target), len(model.inputs))
     weights = _made_weights(split, model, target, seed)
     calls = tuple(sorted(_packed_calls(split.module)))
-    executable = build_module(split.module, target)
+    is_on_gpu = target.kind == "cuda"
+    executable = (build_for_graph if is_on_gpu else build_module)(split.module, target)
     libraries = libraries_of(calls, split.bound)
     results = result_types(split.module)
     names = [spec.name for spec in model.inputs]
@@ -141,11 +143,12 @@ def compile_mix(
         calls=calls,
         num_threads=target.num_threads,
         machine=platform.machine(),
-        features=code_features(target),
+        features=() if is_on_gpu else code_features(target),
         versions=versions_here(libraries),
         parts=tuple(map(part_row, facts.parts)),
         latency_us=dict(facts.latency_us),
         max_relative_error=facts.max_relative_error,
+        gpu=json.loads(target.tvm_json)["arch"] if is_on_gpu else None,
     )
     kept = [_held(array.reshape(-1).view(np.uint8), {} if held is None else held) for array in weights]
     return CompiledMix(assemble(manifest, library_of(executable), kept), executable)
@@ -163,12 +166,10 @@ def require_compilable(model: Model, target: Target) -> None:
     """Refuse what no program is made of, before anything is measured.
 
     Raises:
-        TunerError: the target is no CPU, or the model is trained, or writes buffers or its own inputs.
+        TunerError: the GPU is not here, or the model is trained, or writes buffers or its own inputs.
     """
-    if target.kind != "cpu":
-        raise TunerError(
-            f"programs are compiled for this machine's CPU, not for {target.name}; give target cpu"
-        )
+    if target.kind == "cuda" and (reason := measuring_obstacle(target)) is not None:
+        raise TunerError(f"programs are compiled where they run, and {reason}; give a target that is here")
     if model.training:
         raise TunerError("programs are compiled for inference; leave train out")
     if model.state:
@@ -184,10 +185,9 @@ def _made_weights(split: SplitProgram, model: Model, target: Target, seed: int) 
     contiguous = [np.ascontiguousarray(array).reshape(array.shape) for array in given]
     if split.maker is None:
         return contiguous
-    machine = library_of(build_module(split.maker, target))["vm_load_executable"]()
-    machine["vm_initialization"](1, 0, 2)
-    made = machine["main"](*map(tensor_of_array, contiguous))
-    return [np.array(each.numpy()) for each in map(tvm.runtime.convert, made)]
+    machine = load_machine(build_module(split.maker, target), device := tvm_device(target))
+    made = machine["main"](*(tvm.runtime.tensor(array, device) for array in contiguous))
+    return [np.array(each.numpy()) for each in made]
 
 
 def _packed_calls(module: IRModule) -> set[str]:

@@ -1,8 +1,8 @@
-"""Train a small model by an exported file in DeepSpeed's engine, one rank of several, over gloo on CPUs.
+"""Train a small model by exported files in DeepSpeed's engine, one rank of several, over gloo on CPUs.
 
 Each rank holds its loss and the weights of its stage against the whole model, trained in this process.
 
-Usage: RANK=0 WORLD_SIZE=2 python deepspeed_job.py FILE STORE STEPS
+Usage: RANK=0 WORLD_SIZE=2 python deepspeed_job.py STORE STEPS FILE…
 """
 
 from __future__ import annotations
@@ -33,12 +33,18 @@ class Block(torch.nn.Module):
 
 def main() -> None:
     """Train and print how far losses and weights are from those of one process."""
-    path, store, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    store, steps, files = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     # It would compile collectives over one machine's memory, and wait for a lock of another job's compiler.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
     deepspeed.init_distributed("gloo", dist_init_required=False)
+    for file in files:
+        _train(file, rank, world, steps)
+    dist.barrier()
+
+
+def _train(path: str, rank: int, world: int, steps: int) -> None:
     spec = importlib.util.spec_from_file_location("exported", path)
     assert spec is not None
     assert spec.loader is not None

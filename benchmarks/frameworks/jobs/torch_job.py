@@ -1,20 +1,24 @@
-"""Train a small model by an exported CSV, or each of a folder, in torch's own pipeline runtime over gloo.
+"""Train a small model by exported CSVs, one after the other, in torch's own pipeline runtime over gloo.
 
 Each rank holds its losses and the weights of its stages against the whole model, trained in this process.
-Where a file's name ends with `tied-0-3`, say, those stages hold one weight: ranks that have several of them
-share the parameter, and its gradients are summed over the ranks before an update. Gradients are scaled here:
-the runtime would divide those of a shared parameter by the micro-batches once for each stage that has it.
+Where a file's name ends with `tied-0-3`, say, those stages hold one weight. Stages in a Python file of the
+same name are of several copies of one pipeline, each of which has its part of the batch. Gradients are summed
+over the ranks and scaled here: the runtime would divide those of a shared parameter by the micro-batches once
+for each stage that has it.
 
-Usage: RANK=0 WORLD_SIZE=2 python torch_job.py FILE STORE STEPS
+Usage: RANK=0 WORLD_SIZE=2 python torch_job.py STORE STEPS FILE…
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,13 +30,12 @@ WIDTH, RATE = 8, 0.1
 
 def main() -> None:
     """Train and print how far losses and weights are from those of one process."""
-    path, store, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    store, steps, files = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
-    found = [_train(file, rank, steps) for file in files]
-    result = {"difference": max(each[0] for each in found), "moved": min(each[1] for each in found)}
-    print("RESULT", json.dumps(result), flush=True)
+    for file in files:
+        difference, moved = _train(Path(file), rank, steps)
+        print("RESULT", json.dumps({"difference": difference, "moved": moved}), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -40,40 +43,55 @@ def main() -> None:
 def _train(path: Path, rank: int, steps: int) -> tuple[float, float]:
     """Return how far this rank is from the whole model after training by one file, and how far that moved."""
     text = path.read_text()
-    held = [{int(found) for found in re.findall(r"(\d+)F", line)} for line in text.splitlines()]
-    num_stages = 1 + max(stage for own in held for stage in own)
+    held = sorted({int(found) for found in re.findall(r"(\d+)F\d", text.splitlines()[rank])})
+    count = 1 + max(int(found) for found in re.findall(r"(\d+)F\d", text))
     micro_batches = 1 + max(int(found) for found in re.findall(r"\d+F(\d+)", text))
+    planned = _stages_beside(path, count)
+    length = count // len(planned.FIRST)
     tied = [int(found) for found in re.findall(r"-(\d+)", path.stem.partition("tied")[2])]
-    layers, whole, start = (_layers(num_stages, tied) for _ in range(3))
-    if len({place for place, own in enumerate(held) if own & set(tied)}) > 1:
-        _hold_copies(layers, tied, held[rank])
+    layers, whole, start = (_layers(length, tied) for _ in range(3))
     stages = [
-        PipelineStage(layers[stage], stage, num_stages, torch.device("cpu")) for stage in sorted(held[rank])
+        planned.PlannedStage(layers[stage % length], stage, count, torch.device("cpu")) for stage in held
     ]
     schedule = _PipelineScheduleRuntime(stages, micro_batches, loss_fn=_loss, scale_grads=False)
-    schedule._load_csv(str(path))
-    difference, last = 0.0, num_stages - 1 in held[rank]
+    schedule._load_csv(str(path), format="compute_only" if length == count else "compute_comms")
+    difference = 0.0
     for step in range(steps):
         torch.manual_seed(step)
-        batch, target = torch.randn(2 * micro_batches, WIDTH), torch.randn(2 * micro_batches, WIDTH)
+        batches, targets = (torch.randn(count // length, 2 * micro_batches, WIDTH) for _ in range(2))
         losses: list[torch.Tensor] = []
+        begun = [copy for copy, stage in enumerate(planned.FIRST) if stage in held]
+        ended = [copy for copy, stage in enumerate(planned.LAST) if stage in held]
         schedule.step(
-            *([batch] if 0 in held[rank] else []),
-            target=target if last else None,
-            losses=losses if last else None,
+            *(batches[copy] for copy in begun),
+            target=targets[ended[0]] if ended else None,
+            losses=losses if ended else None,
         )
-        loss = _loss(whole(batch), target)
-        loss.backward()
-        if last:
-            difference = max(difference, abs(float(torch.stack(losses).mean().detach() - loss.detach())))
-        for value in layers.parameters():  # each once
-            if value.grad is not None:
-                value.grad.div_(micro_batches)
-        _sum_tied(layers, tied, held)
+        parts = [_loss(whole(batch), target) for batch, target in zip(batches, targets, strict=True)]
+        torch.stack(parts).mean().backward()
+        for copy in ended:
+            difference = max(difference, abs(float((torch.stack(losses).mean() - parts[copy]).detach())))
+        for value in layers.parameters():  # each once; those of other ranks' stages have none
+            value.grad = torch.zeros_like(value) if value.grad is None else value.grad
+            dist.all_reduce(value.grad)
+            value.grad.div_(micro_batches * len(planned.FIRST))
         for model in (layers, whole):
             _descend(model)
-    apart = [_distance(layers[stage], whole[stage]) for stage in held[rank]]
+    apart = [_distance(layers[stage % length], whole[stage % length]) for stage in held]
     return max(difference, *apart), _distance(whole, start)
+
+
+def _stages_beside(path: Path, count: int) -> Any:
+    """Return the exported stages, or torch's own of one chain."""
+    file = path.with_suffix(".py")
+    if not file.exists():
+        return SimpleNamespace(PlannedStage=PipelineStage, FIRST=(0,), LAST=(count - 1,))
+    spec = importlib.util.spec_from_file_location("exported", file)
+    assert spec is not None
+    assert spec.loader is not None
+    exported = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(exported)
+    return exported
 
 
 def _layers(count: int, tied: list[int]) -> torch.nn.Sequential:
@@ -91,24 +109,6 @@ def _linear(layers: torch.nn.Sequential, stage: int) -> torch.nn.Linear:
     found = layers.get_submodule(f"{stage}.0")
     assert isinstance(found, torch.nn.Linear), "see _layers"
     return found
-
-
-def _hold_copies(layers: torch.nn.Sequential, tied: list[int], own: set[int]) -> None:
-    """Give stages of other ranks a parameter of their own; this rank's go on sharing theirs."""
-    for stage in tied:
-        if stage not in own:
-            own_weight = _linear(layers, stage).weight.detach().clone()
-            _linear(layers, stage).weight = torch.nn.Parameter(own_weight)
-
-
-def _sum_tied(layers: torch.nn.Sequential, tied: list[int], held: list[set[int]]) -> None:
-    """Sum a tied weight's gradients over the ranks, of which those without it add nothing."""
-    own = [stage for stage in tied if stage in held[dist.get_rank()]]
-    if not tied:
-        return
-    total = _linear(layers, own[0]).weight.grad if own else torch.zeros(WIDTH, WIDTH)
-    assert total is not None, "the step has just run"
-    dist.all_reduce(total)
 
 
 def _loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,10 @@
-"""Train torchtitan's own debug model by an exported file on one rank of several, over gloo, without a GPU.
+"""Train torchtitan's own debug model by exported files on one rank of several, over gloo, without a GPU.
 
 torchtitan parses the file, splits its model, parallelises the parts and builds the schedule; the loop around
 is this one, since the trainer of these releases asks for a GPU. Each rank holds its losses and weights
 against the whole model, trained in this process on the batch of all replicas.
 
-Usage: RANK=0 WORLD_SIZE=2 python titan.py FILE STORE STEPS
+Usage: RANK=0 WORLD_SIZE=2 python titan.py STORE STEPS FILE…
 """
 
 from __future__ import annotations
@@ -27,10 +27,18 @@ LENGTH, VOCABULARY, RATE = 16, 2048, 0.05
 
 def main() -> None:
     """Train and print how far losses and weights are from those of one process."""
-    path, store, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    store, steps, files = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch._utils._get_available_device_type = lambda: "cpu"  # what torchtitan takes its device from
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    for file in files:
+        _train(Path(file), world, steps)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _train(path: Path, world: int, steps: int) -> None:
+    os.chdir(path.parent)  # where TOML's path of the orders begins
     load = _load_toml if path.suffix == ".toml" else _load_python
     size, micro_batches, replica, replicas, model, split = load(path, world)
     whole = copy.deepcopy(model)
@@ -60,8 +68,6 @@ def main() -> None:
     start = dict(before.named_parameters())
     moved = max(float((value - start[name]).detach().abs().max()) for name, value in whole.named_parameters())
     print("RESULT", json.dumps({"difference": difference, "moved": moved}), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def _across(replicas: int, total: torch.Tensor, loss: torch.Tensor) -> float:

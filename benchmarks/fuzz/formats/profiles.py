@@ -16,7 +16,10 @@ from benchmarks.fuzz.formats.schedules import scheduler_errors
 
 def profile_table_format() -> Format:
     def read(folder: Path) -> None:
-        _convert_profile(folder / ("table.json" if (folder / "table.json").exists() else "table.csv"), folder)
+        from tessel.profiles import load_profile
+
+        name = "table.json" if (folder / "table.json").exists() else "table.csv"
+        _convert_profile(load_profile(folder / name), folder)
 
     table = (ROOT / "examples" / "profiles" / "eight_layers.csv").read_bytes()
     document = {
@@ -46,15 +49,14 @@ def profile_table_format() -> Format:
     )
 
 
-def _convert_profile(path: Path, folder: Path) -> None:
-    """Read a profile, write it as the table, and export a plan of it that needs no search.
+def _convert_profile(profile: Any, folder: Path) -> None:
+    """Write a profile as the table, and export a plan of it that needs no search.
 
     Raises:
         AssertionError: a name from the file is more than text in what was written.
     """
     from tessel.profiles import load_profile, save_table
 
-    profile = load_profile(path)
     save_table(profile, folder / "written.csv")
     again = load_profile(folder / "written.csv")
     names = [(layer.name.strip(), layer.tie.strip()) for layer in profile.layers]
@@ -92,12 +94,14 @@ def profile_of_others_format() -> Format:
         "pipedream/gnmt/graph.txt",
         "neusight/H100/gpt2_large-train-1024-1.csv",
     )
-    extracts = ROOT / "tests" / "tessel" / "profiles" / "extracts"
+    extracts = ROOT / "tests" / "benchmarks" / "profile_readers" / "extracts"
 
     def read(folder: Path) -> None:
+        from benchmarks.profile_readers.load import load
+
         for file in files:
             if (folder / Path(file).name).exists():
-                _convert_profile(folder / Path(file).name, folder)
+                _convert_profile(load(folder / Path(file).name), folder)
 
     def samples() -> list[Files]:
         found = [{Path(file).name: (extracts / file).read_bytes()} for file in files]

@@ -12,9 +12,6 @@ from types import MappingProxyType
 from cost_model.errors import CostModelError
 from cost_model.gpu.devices import GpuDevice, find_gpu
 
-_WEIGHT_ONLY = frozenset(("int4_wo", "w4a16_mxfp4"))
-"""Types of weights that are unpacked to 16 bits before they are multiplied."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSheet:

@@ -24,7 +24,8 @@ class CheckCommandOptions:
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="Replay recorded steps in place of a file: a table of operations (.csv, .csv.gz, .parquet).",
+            help="Replay recorded steps in place of a file: a table of operations (.csv, .csv.gz, .parquet) "
+            "or traces of PyTorch's profiler (.json, .json.gz, or a folder with one of each rank).",
             show_default=False,
         ),
     ] = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,18 +14,14 @@ from scripts.options.tuning_options import (
     RecordsOption,
     SeedOption,
     TargetOption,
-    check_writable_folder,
 )
 from scripts.terminal import console
 from tessel.progress import messages
 from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
-    from cost_model.draft.draft_model import DraftModel
     from tuner.graph.relax_types import IRModule
     from tuner.language.collecting import Collected
-
-DEFAULT_DRAFT = Path("out/draft")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +29,6 @@ class CollectOptions:
     """Which kernels are measured, and how often."""
 
     records: RecordsOption = DEFAULT_RECORDS
-    out: Annotated[Path, typer.Option(help="Folder for the draft model.")] = DEFAULT_DRAFT
     target: TargetOption = "cpu"
     threads: ThreadsOption = 1
     kernels: Annotated[
@@ -58,8 +52,8 @@ class CollectOptions:
 def collect(options: CollectOptions) -> None:
     """Measure schedules of many kernels: random ones, then rounds guided by the draft model.
 
-    Every finished batch is a record, so that Ctrl-C keeps it and the same command resumes. The draft model
-    that `--proposer draft` trains from these records is also written to --out.
+    Every finished batch is a record, so that Ctrl-C keeps it and the same command resumes. `--proposer draft`
+    trains its model from these records.
 
     Example: `tessel language collect --kernels "dense:64x256x256,relu product:8x64x64x64" --random 8`
     """
@@ -70,9 +64,8 @@ def collect(options: CollectOptions) -> None:
         ("--batch", options.batch, 1),
         ("--threads", options.threads, 1),
     )
-    check_writable_folder(options.out)
     from tuner.backends.metaschedule.trial_worker import builder_and_runner
-    from tuner.language.collecting import CollectionPlan, collect_schedules, train_on_records
+    from tuner.language.collecting import CollectionPlan, collect_schedules
 
     machine = find_machine(options.target, options.threads)
     plan = CollectionPlan(
@@ -94,10 +87,7 @@ def collect(options: CollectOptions) -> None:
             runner=runner,
             on_progress=update,
         )
-        model = train_on_records(options.records, machine, seed=options.seed)
-    if model is not None:
-        model.save(options.out)
-    _show(found, model, options)
+    _show(found, options)
 
 
 def _kernels(options: CollectOptions) -> list[tuple[str, IRModule]]:
@@ -117,7 +107,9 @@ def _kernels(options: CollectOptions) -> list[tuple[str, IRModule]]:
     return list(kernels.items())
 
 
-def _show(found: Collected, model: DraftModel | None, options: CollectOptions) -> None:
+def _show(found: Collected, options: CollectOptions) -> None:
+    from cost_model.draft.draft_model import MIN_TRIALS
+
     if options.json:
         from scripts.documents.language_models import SchedulesCollected
 
@@ -127,8 +119,6 @@ def _show(found: Collected, model: DraftModel | None, options: CollectOptions) -
                 trials=found.num_trials,
                 new_trials=found.num_new,
                 mean_quality=found.mean_quality,
-                model=None if model is None else str(options.out),
-                interval=None if model is None else model.manifest.residual,
             )
         )
         return
@@ -139,7 +129,5 @@ def _show(found: Collected, model: DraftModel | None, options: CollectOptions) -
         if quality is not None:
             label = "random schedules" if number == 0 else f"guided round {number}"
             console.print_line(f"{label}: {quality:.0%} of the best speed in the mean")
-    if model is None:
+    if found.num_trials < MIN_TRIALS:
         messages.note("these are too few trials for a draft model; raise --random or --count")
-    else:
-        console.print_line(f"draft model of {model.manifest.num_samples} trials written to {options.out}")

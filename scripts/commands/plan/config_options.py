@@ -8,16 +8,7 @@ from typing import Annotated
 import typer
 
 from scripts.options import completion
-from tessel.jobs.inputs.arguments import check_choice
 from tessel.jobs.inputs.config_options import DEFAULT_SEQ, DISPATCHES, DTYPES, GPUS
-
-
-def _check_dtype(text: str) -> str:
-    return check_choice("--dtype", text, DTYPES)
-
-
-def _check_dispatch(text: str) -> str:
-    return check_choice("--dispatch", text, DISPATCHES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +35,6 @@ class ConfigCommandOptions:
         typer.Option(
             help="Data type of products: bf16 or fp8.",
             autocompletion=completion.one_of(*DTYPES),
-            callback=_check_dtype,
         ),
     ] = "bf16"
     mfu: Annotated[
@@ -77,6 +67,5 @@ class ConfigCommandOptions:
         typer.Option(
             help="How tokens go to experts: `deepep`, once to each node; `nccl`, once for each expert.",
             autocompletion=completion.one_of(*DISPATCHES),
-            callback=_check_dispatch,
         ),
     ] = "deepep"

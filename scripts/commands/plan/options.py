@@ -13,7 +13,6 @@ from scripts.options import completion
 from scripts.options.cluster_options import hop_us_option, link_option, optimizer_option
 from scripts.options.search_options import JsonOption, work_option
 from scripts.options.tuning_options import (
-    BatchOption,
     CostModelOption,
     MeasuringOptions,
     PriceOption,
@@ -39,11 +38,6 @@ from tessel.jobs.shown.pictures import FORMATS as PICTURE_FORMATS
 FORMATS = (
     "csv",
     "json",
-    "sailor",
-    "aceso",
-    "metis",
-    "pipedream",
-    "neusight",
     "plan",
     "saved-plan",
     "stages",
@@ -55,20 +49,13 @@ FORMATS = (
 tests/scripts/commands/test_plan.py holds them against the real ones."""
 
 
-def _check_runtime(text: str) -> str:
-    return check_choice("--runtime", text, RUNTIMES)
-
-
-def _check_sharding(text: str | None) -> str | None:
-    return None if text is None else check_choice("--sharding", text, SHARDINGS)
-
-
-def _check_offload(text: str) -> str:
-    return check_choice("--offload", text, OFFLOADS)
-
-
 def _check_format(text: str | None) -> str | None:
     return None if text is None else check_choice("--format", text, FORMATS)
+
+
+def _read_batch(text: str) -> str | int:
+    """Return a number of samples, or what is no number as it is."""
+    return int(text) if text.isascii() and text.isdecimal() else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +100,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
         typer.Option(
             help="Runtime: `overlapped`, transfers overlap computation; `deepspeed`, they block it.",
             autocompletion=completion.one_of(*RUNTIMES),
-            callback=_check_runtime,
         ),
     ] = "overlapped"
     sharding: Annotated[
@@ -124,7 +110,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             "[default: none, or optimizer with --gpu]",
             show_default=False,
             autocompletion=completion.one_of(*SHARDINGS),
-            callback=_check_sharding,
         ),
     ] = None
     offload: Annotated[
@@ -133,7 +118,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             help="What lies in the hosts' memory: `none`; `optimizer`, its state, which each update fetches "
             "and returns over --host-link; `auto`, whichever is faster.",
             autocompletion=completion.one_of(*OFFLOADS),
-            callback=_check_offload,
         ),
     ] = "none"
     host_link: Annotated[
@@ -209,21 +193,34 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             callback=_check_format,
         ),
     ] = None
-    entry: Annotated[
-        str | None,
-        typer.Option(help="Which profile of a file that holds several: MODEL/GPU."),
-    ] = None
     num_layers: Annotated[
         int | None,
         typer.Option(
             help="Layers of the model, first and last included, where the profile repeats one block.",
         ),
     ] = None
-    batch: BatchOption = 1
+    batch: Annotated[
+        str,
+        typer.Option(
+            help="Micro-batches that differ, by length or class of a table: 4096x6,8192x2; of a zoo model, "
+            "samples of one.  [default: 1]",
+            show_default=False,
+            callback=_read_batch,
+        ),
+    ] = "1"
     shape: ShapeOption = None
     value: ValueOption = None
     price: PriceOption = "measured"
     cost_model: CostModelOption = None
+    spread: Annotated[
+        str | None,
+        typer.Option(
+            help="How the duration of each block varies: lognormal:0.1 or uniform:0.2; steps get quantiles."
+        ),
+    ] = None
+    robust: Annotated[
+        str | None, typer.Option(help="Choose among the best plans by a percentile of the step: p95.")
+    ] = None
     work: Annotated[float | None, work_option(f"{DEFAULT_WORK:g}")] = None
     time_limit: Annotated[
         str | None,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from scripts.documents.plans import Planned, PrintedStep
+    from scripts.documents.plans import Planned, PrintedSpread, PrintedStep
     from tessel.jobs.plan import Plan
     from tessel.planning.job import Job
-    from tessel.planning.plan_result import PlannedStep
+    from tessel.planning.plan_result import PlannedStep, StepSpread
+    from tessel.schedule import Schedule
 
 
 def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
@@ -62,6 +65,23 @@ def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
         plan=None if saved_to is None else str(saved_to),
         stopped_by=result.stopped_by,
         search_seconds=result.search_seconds,
+        spreads=tuple(map(_spread_document, result.spreads)) or msgspec.UNSET,
+    )
+
+
+def _spread_document(spread: StepSpread) -> PrintedSpread:
+    from scripts.documents.plans import PrintedSpread
+    from tessel.planning.plan_result import QUANTILES
+
+    return PrintedSpread(
+        plan=spread.name,
+        step_ms=spread.step_us / 1e3,
+        mean_ms=spread.mean_us / 1e3,
+        quantiles_ms={f"p{each}": us / 1e3 for each, us in zip(QUANTILES, spread.quantiles_us, strict=True)},
+        greedy_ratio=None
+        if spread.greedy_us is None or not spread.static_us
+        else spread.greedy_us / spread.static_us,
+        chosen=spread.is_chosen,
     )
 
 
@@ -95,7 +115,18 @@ def _step_document(planned: PlannedStep, job: Job, lower_bound_us: float) -> Pri
         not_trained_bytes=_of_every_device(planned, planned.step.figures.frozen_bytes),
         fits=planned.estimate.fits,
         overlap_factor=UNSET if job.overlap_factor is None else job.overlap_factor,
+        replicas=msgspec.UNSET
+        if planned.shared is None
+        else tuple(map(_classes_begun, planned.shared.schedules)),
     )
+
+
+def _classes_begun(schedule: Schedule) -> tuple[str, ...]:
+    """Return the classes of a replica's micro-batches in the order in which they begin."""
+    classes = schedule.classes
+    assert classes is not None, "micro-batches differ"
+    begun = dict.fromkeys(start.micro_batch for start in schedule.starts)
+    return tuple(classes.names[each] for each in begun)
 
 
 def _of_every_device(planned: PlannedStep, by_position: Sequence[int]) -> tuple[int, ...]:

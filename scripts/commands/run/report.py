@@ -75,12 +75,14 @@ def run_document(report: RunReport, *, num_nodes: int = 1) -> RunDone:
 
 def print_run(subject: Subject, programs: Programs, report: RunReport, *, num_nodes: int = 1) -> None:
     """Print the measured and simulated times of each schedule, and what was checked."""
+    from tessel.comparison import shown_name
+
     rows = []
     for name, figures in report.figures.items():
         simulated_ms = figures.with_overheads_ms or figures.simulated_ms
         rows.append(
             [
-                name,
+                shown_name(name),
                 f"{figures.real_ms:.1f}",
                 f"{min(figures.real_ms_by_step):.1f} to {max(figures.real_ms_by_step):.1f}",
                 f"{figures.simulated_ms:.1f}",
@@ -97,10 +99,10 @@ def print_run(subject: Subject, programs: Programs, report: RunReport, *, num_no
         console.print_line("simulated with the durations that blocks really had")
     if len(report.figures) == 2:
         searched, baseline = report.figures.values()
-        console.print_line(f"searched over 1F1B, measured  {searched.real_ms / baseline.real_ms:.3f}")
+        console.print_line(f"ours over 1F1B, measured  {searched.real_ms / baseline.real_ms:.3f}")
     if report.sums_ms is not None:
         steps = ", ".join(
-            f"{name} {figures.real_ms + report.sums_ms:.1f} measured and "
+            f"{shown_name(name)} {figures.real_ms + report.sums_ms:.1f} measured and "
             f"{(figures.with_overheads_ms or figures.simulated_ms) + report.sums_ms:.1f} simulated"
             for name, figures in report.figures.items()
         )
@@ -183,7 +185,7 @@ def _print_check(check: ResultsCheck) -> None:
         return
     if not check.reference_name:
         console.print_line(
-            f"searched {what}, over schedules, for NaN and infinity alone: there is nothing to compare with"
+            f"looked for NaN and infinity alone in {what}, over schedules: there is nothing to compare with"
         )
         return
     console.print_line(f"checked {what}, over schedules, against {check.reference_name}")

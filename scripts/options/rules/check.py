@@ -77,8 +77,5 @@ CHECK: Mapping[str, tuple[Rule, ...]] = {
     "--link": (_NO_TRACE, _PRICES),
     "--hop-us": (_NO_TRACE, _PRICES),
     "--optimizer": (_NO_TRACE, _PRICES),
-    "--work": (),
-    "--time-limit": (),
     "--save": (_NO_TRACE,),
-    "--json": (),
 }

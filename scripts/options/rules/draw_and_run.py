@@ -1,11 +1,11 @@
-"""Rules of `draw` and `run`."""
+"""Rules of `draw`, `run` and `export`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.options.rules.rule import PICTURES, CommandLine, Condition, Rule, free, given, valued, written_as
+from scripts.options.rules.rule import PICTURES, CommandLine, Condition, Rule, given, valued, written_as
 
 _OF_PICTURES = Rule(
     needs=(written_as("--out", *PICTURES),),
@@ -14,7 +14,6 @@ _OF_PICTURES = Rule(
 )
 _NOT_GAINS = Rule(excludes=given("--gains"), why="a chart of gains has a bar a schedule and no timeline")
 DRAW: Mapping[str, tuple[Rule, ...]] = {
-    **free("--out"),
     "--compare": (_OF_PICTURES, _NOT_GAINS),
     "--critical-path": (_OF_PICTURES, _NOT_GAINS),
     "--gains": (_OF_PICTURES,),
@@ -56,7 +55,6 @@ _ONLY_WRITES = Rule(
 )
 _OF_PLAN_S_MODEL = Condition("the stages of a plan's model", _runs_model)
 RUN: Mapping[str, tuple[Rule, ...]] = {
-    **free("--csv", "--orders"),
     "--stages": (_ONLY_WRITES,),
     "--step": (_ONLY_WRITES,),
     "--device": (_ONLY_WRITES,),
@@ -65,7 +63,6 @@ RUN: Mapping[str, tuple[Rule, ...]] = {
     "--trace": (_ONLY_WRITES,),
     "--picture": (_ONLY_WRITES,),
     "--overheads": (_ONLY_WRITES,),
-    "--shape": (),
     "--model": (_ONLY_WRITES,),
     "--trust-model": (
         _ONLY_WRITES,
@@ -87,4 +84,18 @@ RUN: Mapping[str, tuple[Rule, ...]] = {
             why="only their weights and inputs are drawn at random",
         ),
     ),
+}
+
+PLAN_EXPORT: Mapping[str, tuple[Rule, ...]] = {
+    "--roles": (
+        Rule(
+            needs=(valued("--to", "torchtitan", "megatron", "primus"),),
+            why="other frameworks are told no roles",
+        ),
+        Rule(excludes=given("--keep-names"), why="the rows' names stay what they are"),
+    ),
+    "--keep-names": (
+        Rule(needs=(valued("--to", "torchtitan"),), why="other frameworks are told no modules by name"),
+    ),
+    "--version": (Rule(needs=(valued("--to", "torchtitan"),), why="other frameworks have one kind of file"),),
 }

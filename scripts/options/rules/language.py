@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scripts.options.rules.rule import Condition, Rule, free, given
+from scripts.options.rules.rule import Condition, Rule, given
 
 LANGUAGE_COLLECT: Mapping[str, tuple[Rule, ...]] = {
-    **free(
-        "--records",
-        "--out",
-        "--target",
-        "--threads",
-        "--kernels",
-        "--random",
-        "--rounds",
-        "--seed",
-    ),
     "--count": (Rule(excludes=given("--kernels"), why="no kernel is drawn where they are named"),),
     "--batch": (
         Rule(
@@ -31,30 +21,11 @@ _RESUMES = Rule(
     remedy="leave --resume out",
 )
 LANGUAGE_TRAIN: Mapping[str, tuple[Rule, ...]] = {
-    **free(
-        "--records",
-        "--out",
-        "--target",
-        "--threads",
-        "--distilled",
-        "--epochs",
-        "--rounds",
-        "--hold-out",
-        "--learning-rate",
-        "--resume",
-        "--seed",
-    ),
     "--batch": (Rule(needs=given("--rounds"), why="no round measures anything", remedy="add --rounds"),),
     "--layers": (_RESUMES,),
     "--width": (_RESUMES,),
 }
-LANGUAGE_GENERATE: Mapping[str, tuple[Rule, ...]] = {
-    **free(
-        "--model", "--count", "--temperature", "--target", "--threads", "--measure", "--records", "--seed"
-    ),
-}
 LANGUAGE_EVALUATE: Mapping[str, tuple[Rule, ...]] = {
-    **free("--kernels", "--proposers", "--trials", "--seeds", "--target", "--threads", "--records", "--seed"),
     "--model": (
         Rule(
             excludes=(

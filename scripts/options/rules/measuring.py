@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.options.rules.rule import CommandLine, Condition, Rule, free, given, valued
+from scripts.options.rules.rule import CommandLine, Condition, Rule, given, valued
 
 
 def _is_of_zoo(model: object) -> bool:
@@ -84,7 +84,6 @@ PREDICTED = Rule(
 )
 
 MEASURING: Mapping[str, tuple[Rule, ...]] = {
-    **free("--target", "--records", "--backends", "--jobs", "--seed"),
     "--trials": (NO_TUNER,),
     "--threads": (THREADS,),
 }

@@ -36,8 +36,8 @@ _PROFILE_ALONE = Rule(
 )
 _HAS_HOPS = Rule(excludes=(valued("--devices", 1),), why="one device has no links")
 PLAN: Mapping[str, tuple[Rule, ...]] = {
+    **dict.fromkeys(("--target", "--records", "--backends", "--jobs"), (_MODEL_ALONE,)),
     **{option: (_MODEL_ALONE, *rules) for option, rules in MEASURING.items()},
-    "--seed": (),
     "--price": (
         Rule(
             needs=(_OF_MEASURED, _OF_CONFIG),
@@ -46,10 +46,26 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "--cost-model": (_MODEL_ALONE, PREDICTED),
-    "--batch": (_MODEL_ALONE, *BATCH),
+    "--batch": (
+        Rule(excludes=(_OF_CONFIG,), why="a config's sequences have one length", remedy="give a profile"),
+        Rule(
+            excludes=(
+                Condition(
+                    "a profile and one number",
+                    lambda line: not _is_measured(line) and isinstance(line.values["--batch"], int),
+                ),
+            ),
+            why="a profile's samples are measured already",
+            remedy="say what there is of each class, --batch 4096x6,8192x2",
+        ),
+        *BATCH,
+    ),
+    "--spread": (),
+    "--robust": (
+        Rule(needs=given("--spread"), why="durations do not vary", remedy="say how they do, lognormal:0.1"),
+    ),
     "--shape": (_MODEL_ALONE,),
     "--value": (_MODEL_ALONE,),
-    "--devices": (),
     "--memory": (
         Rule(
             excludes=given("--device-memory"),
@@ -69,8 +85,6 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--recompute": (_CONFIG_ALONE,),
     "--overlap-tensor": (_CONFIG_ALONE,),
     "--dispatch": (_CONFIG_ALONE,),
-    "--device-memory": (),
-    "--device-speed": (),
     "--link": (_HAS_HOPS,),
     "--hop-us": (_HAS_HOPS,),
     "--collective-link": (_HAS_HOPS,),
@@ -86,15 +100,11 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
             remedy="add --node-devices",
         ),
     ),
-    "--optimizer": (),
-    "--runtime": (),
     "--sharding": (Rule(excludes=(valued("--devices", 1),), why="one device has no replicas"),),
-    "--offload": (),
     "--host-link": (
         Rule(needs=given("--offload"), why="nothing goes to the hosts", remedy="add --offload optimizer"),
     ),
     "--overlap-factor": (),
-    "--global-batch": (),
     "--micro-batches": (
         Rule(
             excludes=given("--global-batch"),
@@ -102,9 +112,6 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
             remedy="leave --global-batch out",
         ),
     ),
-    "--placement": (),
-    "--data-parallel": (),
-    "--pipeline": (),
     "--tensor-parallel": (_PROFILE_ALONE,),
     "--context-parallel": (_PROFILE_ALONE,),
     "--expert-parallel": (_PROFILE_ALONE,),
@@ -115,17 +122,6 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
             remedy="give the size as --batch",
         ),
     ),
-    "--chunks": (),
-    "--by-hand": (),
-    "--no-recompute": (),
-    "--joint-backward": (),
     "--format": (_PROFILE_ALONE, _READ_ALONE),
-    "--entry": (_PROFILE_ALONE, _READ_ALONE),
     "--num-layers": (_PROFILE_ALONE, _READ_ALONE),
-    "--work": (),
-    "--time-limit": (),
-    "--save-table": (),
-    "--save": (),
-    "--out": (),
-    "--json": (),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scripts.options.rules.measuring import BATCH, MEASURING, THREADS
-from scripts.options.rules.rule import CommandLine, Condition, Rule, free, given, valued
+from scripts.options.rules.rule import CommandLine, Condition, Rule, given, valued
 
 _READ_NO_TEXT = ("mlp", "resnet", "mobilenet")
 
@@ -17,16 +17,6 @@ def _read_no_text(line: CommandLine) -> bool:
 
 
 COLLECT: Mapping[str, tuple[Rule, ...]] = {
-    **free(
-        "--networks",
-        "--batches",
-        "--chains",
-        "--stages",
-        "--max-gflops",
-        "--max-samples",
-        "--time-limit",
-        "--save-networks",
-    ),
     **MEASURING,
     "--lengths": (
         Rule(
@@ -43,7 +33,6 @@ _ALL_WORKLOADS = Rule(
     remedy="name a model",
 )
 BEST: Mapping[str, tuple[Rule, ...]] = {
-    **free("--target", "--match", "--records"),
     "--train": (_ALL_WORKLOADS,),
     "--infer": (_ALL_WORKLOADS,),
     "--batch": (_ALL_WORKLOADS, *BATCH),
@@ -59,7 +48,6 @@ BEST: Mapping[str, tuple[Rule, ...]] = {
     ),
 }
 EXPORT: Mapping[str, tuple[Rule, ...]] = {
-    **free("--records", "--metaschedule"),
     "--skip-damaged": (
         Rule(
             excludes=given("--metaschedule"),
@@ -69,12 +57,10 @@ EXPORT: Mapping[str, tuple[Rule, ...]] = {
     ),
 }
 IMPORT: Mapping[str, tuple[Rule, ...]] = {
-    **free("--records", "--aiconfigurator"),
     "--neusight": (Rule(excludes=given("--aiconfigurator"), why="a folder is read as one kind of tables"),),
 }
 _NO_RECORDS = Rule(excludes=given("--aiconfigurator"), why="that model is trained on tables, not on records")
 TRAIN: Mapping[str, tuple[Rule, ...]] = {
-    **free("--out", "--seed", "--threads", "--aiconfigurator"),
     "--records": (_NO_RECORDS,),
     "--gpu": (_NO_RECORDS,),
 }

@@ -101,8 +101,3 @@ def written_as(option: str, *suffixes: str) -> Condition:
         return out is not None and Path(str(out)).suffix in suffixes
 
     return Condition(f"{option} with one of {', '.join(suffixes)}", holds)
-
-
-def free(*options: str) -> Mapping[str, tuple[Rule, ...]]:
-    """Return options that take effect wherever they are given."""
-    return dict.fromkeys((*options, "--json"), ())

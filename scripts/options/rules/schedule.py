@@ -1,11 +1,11 @@
-"""Rules of `schedule`: shapes and placement files, and what is searched."""
+"""Rules of `schedule`: shapes and placement files, and what is searched; and of `chunk`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.options.rules.rule import PICTURES, CommandLine, Condition, Rule, free, given, valued, written_as
+from scripts.options.rules.rule import PICTURES, CommandLine, Condition, Rule, given, valued, written_as
 
 
 def _is_file(shape: str) -> bool:
@@ -66,7 +66,6 @@ _OF_BATCH = Rule(
     needs=given("--batch"), why="equal micro-batches are shared out equally", remedy="add --batch"
 )
 SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
-    **free("--work", "--time-limit"),
     "--frontier": (Rule(excludes=given("--batch"), why="a frontier is of equal micro-batches"),),
     "--overlap-factor": (
         Rule(
@@ -74,7 +73,6 @@ SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
             why="pairs are of whole schedules of equal micro-batches that are trained",
         ),
     ),
-    "--batch": (),
     "--replicas": (_OF_BATCH,),
     "--keep-order": (
         Rule(needs=given("--replicas"), why="one replica runs them all", remedy="add --replicas"),
@@ -167,4 +165,7 @@ SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--width": _OF_FRONTIER_PICTURES,
     "--style": _OF_FRONTIER_PICTURES,
+}
+CHUNK: Mapping[str, tuple[Rule, ...]] = {
+    "--law": (Rule(excludes=given("--times"), why="the table gives the law", remedy="leave one out"),),
 }

@@ -15,7 +15,7 @@ from scripts.options.rules.measuring import (
     PREDICTED,
     is_gpu,
 )
-from scripts.options.rules.rule import Condition, Rule, free, given, valued
+from scripts.options.rules.rule import Condition, Rule, given, valued
 
 _TRIALS = Condition(
     "--trials above 0",
@@ -26,7 +26,6 @@ _LEARNT_ON_GPU = Condition(
     lambda line: is_gpu(line) and line.values["--proposer"] in ("draft", "language", "neighbour"),
 )
 _TUNING: Mapping[str, tuple[Rule, ...]] = {
-    **free("--price", "--prune", "--match", "--assign"),
     **MEASURING,
     "--fleet": (MEASURED,),
     "--jobs": (JOBS, HERE),
@@ -54,12 +53,10 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
     ),
 }
 _MODEL: Mapping[str, tuple[Rule, ...]] = {
-    **free("--train", "--infer", "--shape", "--value"),
     "--batch": BATCH,
 }
 
 TUNE: Mapping[str, tuple[Rule, ...]] = {
-    **free("--devices", "--micro-batches", "--memory", "--out", "--cut", "--work", "--time-limit"),
     **_TUNING,
     **_MODEL,
     "--optimizer": (
@@ -70,7 +67,6 @@ TUNE: Mapping[str, tuple[Rule, ...]] = {
         Rule(excludes=(valued("--devices", 1),), why="one device has no copies of the pipeline"),
     ),
     "--hop-us": (Rule(excludes=(valued("--devices", 1),), why="one device has no hops"),),
-    "--placement": (),
     "--no-recompute": (
         Rule(excludes=given("--infer"), why="inference keeps no activations", remedy="leave --infer out"),
         Rule(
@@ -91,7 +87,6 @@ TUNE: Mapping[str, tuple[Rule, ...]] = {
 }
 _OF_GRAPH_PICTURES = Rule(needs=given("--picture"), why="nothing is drawn", remedy="add --picture graph.svg")
 PARTITION: Mapping[str, tuple[Rule, ...]] = {
-    **free("--picture", "--explain"),
     **_TUNING,
     **_MODEL,
     "--width": (_OF_GRAPH_PICTURES,),
@@ -107,7 +102,6 @@ _SEVERAL_SHAPES = Condition(
     ),
 )
 COMPILE: Mapping[str, tuple[Rule, ...]] = {
-    **free("--out", "--shape", "--value"),
     **_TUNING,
     "--pad": (
         Rule(
@@ -121,7 +115,6 @@ COMPILE: Mapping[str, tuple[Rule, ...]] = {
     "--coalesce": (MEASURED,),
 }
 STAGES: Mapping[str, tuple[Rule, ...]] = {
-    **free("--devices", "--save"),
     **_TUNING,
     **_MODEL,
     "--cut": (

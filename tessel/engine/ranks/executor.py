@@ -21,9 +21,10 @@ import torch
 from tessel.engine.actions import EXPECTED_AHEAD, Action, ActionKind, RankActions, input_half
 from tessel.engine.errors import EngineError
 from tessel.engine.job import MAX_TENSORS, Event
-from tessel.engine.program import StageProgram, Tensors, routes_of
+from tessel.engine.program import StageProgram, Tensors, UnequalProgram, routes_of
 from tessel.engine.ranks.progress import Progress
 from tessel.engine.ranks.transport import Handover, HandoverKey, Transport, synchronize
+from tuner.plan import TensorInfo
 
 
 class Step(NamedTuple):
@@ -147,13 +148,20 @@ class Executor:
         if action.kind is ActionKind.BACKWARD_WEIGHT and input_half(action) in own:
             return ()  # Its input half took the gradients before.
         arrivals = []
+        program = self._programs[action.stage]
         for origin, tensors in sorted(
             (routes.received_gradients if is_gradient else routes.received).items()
         ):
             sources = self._ranks_by_stage[origin]
             arrivals.append(
                 _Arrival(
-                    Handover(action.stage, action.micro_batch, is_gradient, origin, tensors),
+                    Handover(
+                        action.stage,
+                        action.micro_batch,
+                        is_gradient,
+                        origin,
+                        _in_micro_batch(program, tensors, action.micro_batch),
+                    ),
                     self._rank if self._rank in sources else sources[0],
                 )
             )
@@ -195,6 +203,15 @@ class Executor:
                     self._local[handover.key] = {info.name: made[info.name] for info in handover.tensors}
                 elif peer not in mine and self._rank == mine[0]:
                     transport.send(handover, made, peer)
+
+
+def _in_micro_batch(
+    program: StageProgram, tensors: tuple[TensorInfo, ...], micro_batch: int
+) -> tuple[TensorInfo, ...]:
+    """Return the tensors as they are in a micro-batch."""
+    if not isinstance(program, UnequalProgram):
+        return tensors
+    return tuple(program.of_micro_batch(info, micro_batch) for info in tensors)
 
 
 def _sending_order(made: tuple[int, Handover]) -> tuple[int, int]:

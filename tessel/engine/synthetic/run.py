@@ -6,10 +6,11 @@ tests/tessel/engine/synthetic/test_overheads.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tessel.batches import Batch
 from tessel.engine.actions import actions_of, check_chain, rank_by_stage, stages_before
 from tessel.engine.devices import CPUS, DeviceKind, Devices
 from tessel.engine.job import JobSpec, RankResult, RunSpec, actions_as_lines
@@ -26,6 +27,7 @@ class SleepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     Attributes:
         seconds: for each stage, seconds by the letter of the action.
+        by_micro_batch: the same of each micro-batch, where they differ; empty where they do not.
         ranks: the ranks of each stage, ascending.
         before: the stages that each stage receives from.
         device: where the tensors are that cross borders; sleeping is the host's.
@@ -35,34 +37,43 @@ class SleepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     seconds: tuple[dict[str, float], ...]
     ranks: tuple[tuple[int, ...], ...]
     before: tuple[tuple[int, ...], ...]
+    by_micro_batch: tuple[tuple[dict[str, float], ...], ...] = ()
     device: DeviceKind = "cpu"
     holds_collectives: bool = False
 
 
-def sleep_spec(placement: Placement, *, step_us: float, device: DeviceKind = "cpu") -> SleepSpec:
+def sleep_spec(
+    placement: Placement, *, step_us: float, device: DeviceKind = "cpu", batch: Batch | None = None
+) -> SleepSpec:
     """Return stages that take as long as the placement's blocks.
 
     Args:
         placement: its blocks are stages, in a chain or in branches.
         step_us: microseconds of one step of its spans.
         device: where the tensors are that cross borders.
+        batch: what blocks take by micro-batch; None where the placement says it of all.
 
     Raises:
         NotAPipelineError: its blocks are no stages.
     """
     pipeline = read_pipeline(placement)
-    seconds = []
-    for stage in pipeline.stages:
-        letters = {"F": stage.forward, "B": stage.joint, "I": stage.input, "W": stage.weight}
-        seconds.append(
+
+    def seconds_of(spans: Sequence[int]) -> tuple[dict[str, float], ...]:
+        return tuple(
             {
-                letter: placement.blocks[block].span * step_us / 1e6
-                for letter, block in letters.items()
+                letter: spans[block] * step_us / 1e6
+                for letter, block in zip(
+                    "FBIW", (stage.forward, stage.joint, stage.input, stage.weight), strict=True
+                )
                 if block is not None
             }
+            for stage in pipeline.stages
         )
+
+    by_class = () if batch is None else tuple(seconds_of(each.spans) for each in batch.classes)
     return SleepSpec(
-        seconds=tuple(seconds),
+        seconds=seconds_of([block.span for block in placement.blocks]),
+        by_micro_batch=() if batch is None else tuple(by_class[each] for each in batch.sequence),
         ranks=tuple(tuple(sorted(stage.devices)) for stage in pipeline.stages),
         before=tuple(stage.before for stage in pipeline.stages),
         device=device,

@@ -42,6 +42,7 @@ class SleepingStage:
     """
 
     def __init__(self, spec: SleepSpec, number: int, group: dist.ProcessGroup | None) -> None:
+        self._by_micro_batch = [own[number] for own in spec.by_micro_batch]
         self._seconds = spec.seconds[number]
         self._group = group
         self._holds_collectives = spec.holds_collectives
@@ -64,13 +65,14 @@ class SleepingStage:
 
     def run(self, action: Action, given: Mapping[str, torch.Tensor]) -> Tensors:
         """Sleep; return what other stages wait for."""
+        own = self._by_micro_batch[action.micro_batch] if self._by_micro_batch else self._seconds
         if self._group is not None and self._holds_collectives:
-            ends = _last_arrival(self._group) + self._seconds[action.kind]
+            ends = _last_arrival(self._group) + own[action.kind]
             time.sleep(max(0.0, ends - time.time()))
         else:
             if self._group is not None:
                 dist.barrier(self._group)
-            time.sleep(self._seconds[action.kind])
+            time.sleep(own[action.kind])
         made = self.sent if action.kind == "F" else self.sent_gradients
         return {info.name: self._tensor for info in made}
 

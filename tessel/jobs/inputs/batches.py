@@ -13,7 +13,9 @@ Checked in tests/tessel/jobs/test_batches.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,11 +24,59 @@ from tessel.batches.lengths import class_of_length
 from tessel.documents import read_document
 from tessel.errors import DocumentError, ScheduleError, UsageError, shown
 from tessel.placement import Placement
+from tessel.progress.manual import manual
+
+if TYPE_CHECKING:
+    from tessel.profiles.profile import Profile
 
 MAX_MICRO_BATCHES = 2**20
 """Micro-batches of a batch; more are a slip of the pen."""
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(?:x(\d{1,7}))?")
+_CLASS = re.compile(r"(.+?)(?:x(\d{1,7}))?")
+
+Kinds = str | Mapping[str | int, int] | Sequence[str | int]
+"""Micro-batches of a step by class of a profile: `4096x6,8192x2`, a number of each, or one by one."""
+
+
+def read_kinds(given: Kinds, profile: Profile) -> list[str | int]:
+    """Return the class of each micro-batch of a step, as the profile calls it.
+
+    Args:
+        given: as a user wrote it.
+        profile: has classes; where they are lengths, others in between are taken, too.
+
+    Raises:
+        UsageError: it is no batch of this profile.
+    """
+    measured = {str(each): each for each in profile.classes}
+    are_lengths = all(isinstance(each, int) for each in profile.classes)
+    if isinstance(given, str):
+        parts = [part.strip() for part in given.split(",")]
+        matches = [_CLASS.fullmatch(part) for part in parts]
+        pairs = [
+            (part, 1) if part in measured else (match[1] if match else part, int((match and match[2]) or 1))
+            for part, match in zip(parts, matches, strict=True)
+        ]
+    elif isinstance(given, Mapping):
+        pairs = [(str(name), count) for name, count in given.items()]
+    else:
+        pairs = [(str(name), 1) for name in given]
+    found: list[str | int] = []
+    for name, count in pairs:
+        if name not in measured and not (are_lengths and re.fullmatch(r"[1-9]\d{0,8}", name)):
+            raise UsageError(
+                f"--batch names {shown(name)!r}, and {profile.name} was measured with "
+                f"{', '.join(measured)}; write one of them and how many, {next(iter(measured))}x6"
+            )
+        if not 0 < count <= MAX_MICRO_BATCHES - len(found):
+            raise UsageError(
+                f"--batch has {count} micro-batches of {name}; give 1 to {MAX_MICRO_BATCHES} in all"
+            )
+        found += [measured.get(name, int(name) if are_lengths else name)] * count
+    if not found:
+        raise UsageError("--batch has no micro-batch; give one at least")
+    return found
 
 
 class ClassDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -99,7 +149,7 @@ def _of_file(path: Path, placement: Placement) -> Batch:
     except DocumentError:
         raise
     except (msgspec.MsgspecError, ScheduleError) as error:
-        raise DocumentError(f"{path} is no batch: {shown(error)}; see docs/formats.md") from error
+        raise DocumentError(f"{path} is no batch: {shown(error)}; see {manual('formats.md')}") from error
     return batch
 
 

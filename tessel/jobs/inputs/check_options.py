@@ -32,7 +32,7 @@ class CheckOptions:
     """What a file does not say.
 
     Attributes:
-        trace: steps that were recorded, in place of orders: CSV, CSV.gz or parquet.
+        trace: steps that were recorded, in place of orders: CSV, CSV.gz, parquet, or a profiler's traces.
         devices: ranks of the pipeline, for a layout or a table of Megatron.
         micro_batches: of a step, likewise.
         group_size: Megatron's `microbatch_group_size_per_vp_stage`; `devices` if None.

@@ -7,6 +7,7 @@ tests/tessel/jobs/test_planning.py.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +21,14 @@ from tessel.jobs.inputs.arguments import (
     parse_bytes,
     parse_duration,
 )
+from tessel.jobs.inputs.batches import Kinds, read_kinds
 from tessel.jobs.inputs.config_options import ConfigOptions
 from tessel.jobs.inputs.limits import check_hop_us, check_overlap_factor, make_budget
 from tuner.tuning.search.options import PriceName
 
 if TYPE_CHECKING:
+    from tessel.batches.mixture import Mixture
+    from tessel.batches.spread import Spread
     from tessel.jobs.inputs.plan_view import PlanView
     from tessel.placement import Placement
     from tessel.planning.cluster import Cluster, Link
@@ -102,9 +106,9 @@ class PlanOptions(ConfigOptions):
         no_recompute: whether all activations are kept.
         joint_backward: whether backwards are not split into halves.
         format: of the profile; detected if None.
-        entry: which profile of a file that holds several.
         num_layers: of the model, where the profile repeats one block.
-        batch: samples of a micro-batch of a model of the zoo.
+        batch: micro-batches of a step by class of a table, such as `4096x6,8192x2`, a number of each, or one
+            after the other; of a model of the zoo, samples of a micro-batch.
         shape: of a model's inputs, by name.
         value: of a model's inputs that become constants, by name.
         target: what a model's layers are measured on. The same holds for
@@ -116,6 +120,8 @@ class PlanOptions(ConfigOptions):
         seed: of inputs and searches,
         price: where latencies come from, and
         cost_model: folder of a trained model.
+        spread: how the duration of each block varies, `lognormal:0.1` or `uniform:0.2`; not if None.
+        robust: percentile of the step by which the plan is chosen, such as `p95`; by the step itself if None.
         work: units of the search, of about a second each; `DEFAULT_WORK` if None.
         time_limit: of the search, such as `10s`, or seconds; `DEFAULT_TIME_LIMIT_S` if both are None.
     """
@@ -149,9 +155,8 @@ class PlanOptions(ConfigOptions):
     no_recompute: bool = False
     joint_backward: bool = False
     format: str | None = None
-    entry: str | None = None
     num_layers: int | None = None
-    batch: int = 1
+    batch: int | Kinds = 1
     shape: Mapping[str, tuple[int, ...]] | None = None
     value: Mapping[str, bool | int | float] | None = None
     target: str = "cpu"
@@ -163,6 +168,8 @@ class PlanOptions(ConfigOptions):
     seed: int = 0
     price: PriceName = "measured"
     cost_model: Path | None = None
+    spread: str | None = None
+    robust: str | None = None
     work: float | None = None
     time_limit: str | float | None = None
 
@@ -173,7 +180,9 @@ class PlanOptions(ConfigOptions):
             UsageError: there is one.
         """
         counts = ("devices", "global_batch", "micro_batches", "micro_batch", "chunks", "num_layers")
-        check_counts(self, (*counts, *DEGREES, "node_devices", "batch"))
+        check_counts(self, (*counts, *DEGREES, "node_devices"))
+        if isinstance(self.batch, int):
+            check_counts(self, ("batch",))
         for name in DEGREES:
             value = getattr(self, name)
             if value is not None and self.devices % value:
@@ -203,8 +212,63 @@ class PlanOptions(ConfigOptions):
                 "one out"
             )
         check_hop_us(self.hop_us)
+        self._spread()
         self.cluster()
         self.budget()
+
+    @property
+    def samples(self) -> int:
+        """Samples of a micro-batch of a model.
+
+        Raises:
+            UsageError: classes are given, which a model has none of.
+        """
+        if isinstance(self.batch, int):
+            return self.batch
+        raise UsageError(
+            f"--batch {self.batch} for a model, whose micro-batches are alike; give a number of samples, or "
+            "a table with a column length or class"
+        )
+
+    def of_classes(self, profile: Profile) -> tuple[PlanOptions, Profile, Mixture | None]:
+        """Return options, profile and micro-batches for a batch by class of the profile.
+
+        Those of one class are a plan of equal micro-batches, like any other.
+
+        Raises:
+            UsageError: the profile has classes and no batch is given, or it is the other way round.
+            ScheduleError: a length is beyond those that were measured.
+        """
+        from tessel.batches.mixture import Mixture
+        from tessel.profiles.classes import class_profile
+
+        if not profile.classes:
+            if not isinstance(self.batch, int):
+                raise UsageError(
+                    f"--batch {self.batch}, and {profile.name} has no column length or class that says what "
+                    "such micro-batches take; measure it with several, or leave --batch out"
+                )
+            return self, profile, None
+        known = ", ".join(map(str, profile.classes))
+        if isinstance(self.batch, int):
+            if len(profile.classes) > 1:
+                raise UsageError(
+                    f"{profile.name} was measured with micro-batches of {known}; say how many a step has of "
+                    f"each, --batch {profile.classes[0]}x{DEFAULT_MICRO_BATCHES_A_DEVICE * self.devices}"
+                )
+            return self, class_profile(profile, profile.classes[0]), None
+        if self.global_batch is not None or self.micro_batches is not None:
+            raise UsageError("--batch says what a step has; leave --global-batch and --micro-batches out")
+        if len(profile.micro_batches) > 1:
+            sizes = ", ".join(map(str, profile.micro_batches))
+            raise UsageError(f"--batch counts micro-batches of one size; choose --micro-batch of {sizes}")
+        kinds = read_kinds(self.batch, profile)
+        names = tuple(dict.fromkeys(kinds))
+        options = replace(self, batch=1, micro_batches=len(kinds))
+        if len(names) == 1:
+            return options, class_profile(profile, names[0]), None
+        mixture = Mixture(classes=names, sequence=tuple(map(names.index, kinds)))
+        return options, profile, mixture
 
     @property
     def chosen_optimizer(self) -> str:
@@ -274,13 +338,16 @@ class PlanOptions(ConfigOptions):
             overlap_factor=self.overlap_factor,
         )
 
-    def open_jobs(self, profile: Profile) -> list[Job]:
-        """Return what is asked for, a job for each sharding and offload that are left open."""
-        job = self.job(profile)
+    def open_jobs(self, profile: Profile, mixture: Mixture | None = None) -> list[Job]:
+        """Return what is asked for, a job for each sharding and offload that are left open.
+
+        Where micro-batches differ, nothing is exchanged in each of them, if that is left open.
+        """
+        job = replace(self.job(profile), mixture=mixture)
         offloads = OFFLOADS[:2] if self.offload == "auto" else (self.offload,)
         return [
             replace(job, sharding=sharding, offload=offload)
-            for sharding in self.shardings
+            for sharding in (self.shardings[:2] if mixture is not None else self.shardings)
             for offload in offloads
         ]
 
@@ -296,6 +363,7 @@ class PlanOptions(ConfigOptions):
         from tessel.planning.options import NAMED_PLACEMENTS
         from tessel.planning.options import PlanOptions as Choices
 
+        spread, robust = self._spread()
         return Choices(
             placements=NAMED_PLACEMENTS if self.placement == "auto" else (self._placement(),),
             split_backward=False if self.joint_backward else None,
@@ -308,7 +376,24 @@ class PlanOptions(ConfigOptions):
             micro_batch=self.micro_batch,
             chunks=self.chunks,
             by_hand=by_hand,
+            spread=spread,
+            robust=robust,
         )
+
+    def _spread(self) -> tuple[Spread | None, float | None]:
+        """Return how durations vary, and the percentile that plans are chosen by."""
+        from tessel.batches.spread import Spread
+
+        if self.robust is None:
+            return (None if self.spread is None else Spread.of(self.spread)), None
+        match = re.fullmatch(r"p(\d{1,2}(?:\.\d+)?)", self.robust)
+        if match is None or float(match[1]) < 1:
+            raise UsageError(f"--robust {self.robust!r} is no percentile; write p95, from p1 to p99")
+        if self.spread is None:
+            raise UsageError(
+                f"--robust {self.robust} without --spread, which says how durations vary; give both"
+            )
+        return Spread.of(self.spread), float(match[1])
 
     def _placement(self) -> PlacementName | CustomPlacement:
         """Return the placement named, or the devices of the chain that a placement or its file holds."""

@@ -113,7 +113,8 @@ def _sleeping(subject: Subject, devices: Devices) -> Programs:
     from tessel.engine.synthetic.run import PROVIDER, sleep_spec
 
     step_us = subject.step_us or _SLEEP_STEP_S * 1e6
-    spec = sleep_spec(subject.schedule.placement, step_us=step_us, device=devices.kind)
+    schedule = subject.schedule
+    spec = sleep_spec(schedule.placement, step_us=step_us, device=devices.kind, batch=schedule.classes)
     return Programs(
         StagePrograms(
             PROVIDER,
@@ -137,7 +138,9 @@ def _stages_of_ones_own(subject: Subject, provider: str, devices: Devices) -> Pr
     from tessel.engine.run import StagePrograms
 
     find_function(provider)  # Refused here, before any process starts.
-    told = {"ranks": rank_by_stage(subject.schedule), "device": devices.kind}
+    told: dict[str, object] = {"ranks": rank_by_stage(subject.schedule), "device": devices.kind}
+    if (batch := subject.schedule.classes) is not None:
+        told["classes"] = batch.names
     spec = msgspec.json.encode(told).decode()
     name = f"{provider.rpartition(':')[0]}:reference"
     try:

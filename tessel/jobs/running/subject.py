@@ -45,6 +45,7 @@ def subject_of_plan(plan: PlanView, options: RunOptions) -> Subject:
     """
     if options.step is not None:
         raise UsageError("--step is for schedules; the steps of a plan have a length")
+    plan.schedule.require_equal("a real run")
     tuned = plan.tuned
     job = None if plan.planned is None else plan.planned.job
     sharding = job.sharding if job is not None else tuned.state_sharding if tuned is not None else "none"
@@ -95,8 +96,11 @@ def find_devices(subject: Subject, wanted: Device | None, num_ranks: int | None 
 
 
 def find_overheads(subject: Subject, options: RunOptions, devices: Devices) -> Calibration | None:
-    """Look up the overheads of real ranks in the records, or measure and record them."""
-    if options.overheads is Overheads.NONE:
+    """Look up the overheads of real ranks in the records, or measure and record them.
+
+    They are those of equal micro-batches, and None for others.
+    """
+    if options.overheads is Overheads.NONE or subject.schedule.classes is not None:
         return None
     from records import open_store
     from records.database.connection import without_password

@@ -10,14 +10,26 @@ from typing import TYPE_CHECKING
 from tessel.jobs.inputs.arguments import describe_shapes
 from tessel.jobs.shown.formatting import format_bytes, format_numbers
 from tessel.jobs.shown.placement_tables import add_placements, add_planned
-from tessel.jobs.shown.plan_tables import STAGE_COLUMNS, baseline_rows, format_gap, stage_rows
+from tessel.jobs.shown.plan_tables import (
+    MAX_REPLICAS,
+    REPLICA_COLUMNS,
+    STAGE_COLUMNS,
+    baseline_rows,
+    format_gap,
+    order_words,
+    replica_rows,
+    stage_rows,
+)
 from tessel.jobs.shown.sections import Sections
 from tessel.jobs.shown.tables import add_end_to_end, add_partition, add_stages
+from tessel.planning.plan_result import QUANTILES
+from tessel.progress.manual import manual
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
     from tessel.jobs.inputs.plan_view import PlanView
     from tessel.planning.plan_result import PlannedStep, PlanResult
+    from tessel.planning.saved_plan import SavedPlan
     from tessel.schedule import Schedule
     from tessel.tuned_plan import TunedPlan
 
@@ -44,10 +56,11 @@ def _add_saved(out: Sections, plan: PlanView) -> None:
     out.line(
         f"{saved.title}: {plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {saved.proof}"
     )
-    out.line(f"in the order of {saved.order}; {format_bytes(max(saved.memory_bytes))} on the fullest device")
+    out.line(f"in {order_words(saved.order)}; {format_bytes(max(saved.memory_bytes))} on the fullest device")
     if saved.schedule.overlap_factor is not None:
         out.line(overlap_words(saved.schedule))
-    out.table("", STAGE_COLUMNS, stage_rows(saved.profile, saved.layout))
+    out.table("", STAGE_COLUMNS, stage_rows(saved.mean_profile, saved.layout))
+    _add_replicas(out, saved)
     out.table("", ("plan", "step (ms)", "fits"), baseline_rows(saved))
 
 
@@ -69,8 +82,9 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
         f"{title}  {layout.named_degrees}, {layout.placement_words}"
         + (", one stage a device" if layout.placement == "vshape" else "")
     )
-    order = "in an order of ours" if best.order == "searched" else f"in the order of {best.order}"
-    out.line(f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, {order}")
+    out.line(
+        f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, in {order_words(best.order)}"
+    )
     after_us = round(max(0.0, estimate.step_us - estimate.pipeline_us - estimate.update_us), 3)
     out.line(
         f"step          {_ms(estimate.step_us)} ms = {_ms(estimate.pipeline_us)} pipeline + "
@@ -98,8 +112,10 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
     state = "" if estimate.fits else ", DOES NOT FIT"
     out.line(f"peak memory   {format_bytes(max(estimate.memory_bytes))} on the fullest device{limit}{state}")
     out.line(f"busy          {estimate.busy_ratio:.1%} of all devices' time\n")
-    out.table("", STAGE_COLUMNS, stage_rows(profile, best.layout))
+    out.table("", STAGE_COLUMNS, stage_rows(saved.mean_profile, best.layout))
+    _add_replicas(out, saved)
     _add_comparison(out, result)
+    _add_spreads(out, result)
     for sentence in result.explanation:
         out.line(f"- {sentence}")
     for change in result.changes:
@@ -120,6 +136,44 @@ def overlap_words(schedule: Schedule) -> str:
         f"{len(schedule.pairs)} pairs of a forward and a backward run together, each in "
         f"{schedule.overlap_factor:g} of its sum"
     )
+
+
+def _add_replicas(out: Sections, saved: SavedPlan) -> None:
+    """Add what each replica runs, where micro-batches differ."""
+    mixture = saved.job.mixture
+    if mixture is None:
+        return
+    out.line(f"\nbatch         {mixture}; times of stages are means over it, bytes the most of a micro-batch")
+    out.table("", REPLICA_COLUMNS, replica_rows(saved))
+    if len(saved.schedules) > MAX_REPLICAS:
+        out.line(f"and {len(saved.schedules) - MAX_REPLICAS} replicas more; the saved plan has all")
+
+
+def _add_spreads(out: Sections, result: PlanResult) -> None:
+    """Add what steps take where durations vary, static orders beside a greedy runtime."""
+    if not result.spreads:
+        return
+    rows = []
+    for each in result.spreads:
+        ratio = None if each.greedy_us is None or not each.static_us else each.greedy_us / each.static_us
+        rows.append(
+            [
+                "chosen" if each.is_chosen else "",
+                *map(_ms, (each.step_us, each.mean_us, *each.quantiles_us)),
+                "-" if ratio is None else f"{ratio:.3f}",
+                each.name,
+            ]
+        )
+    quantiles = [f"p{each}" for each in QUANTILES]
+    title = "Steps (ms) where durations vary, predicted by replay; greedy: a runtime that runs what can start"
+    out.table(title, ["", "step", "mean", *quantiles, "greedy / static", "plan"], rows)
+    first, best = result.spreads[0], next(each for each in result.spreads if each.is_chosen)
+    if best is not first:
+        out.line(
+            f"the shortest step, {_ms(first.step_us)} ms, loses where durations vary: {_ms(first.chosen_us)} "
+            f"against {_ms(best.chosen_us)} ms"
+        )
+    out.line()
 
 
 def _saving(saves_us: float) -> str:
@@ -144,6 +198,7 @@ def _add_comparison(out: Sections, result: PlanResult) -> None:
     out.table("", columns, rows)
     for line in without:
         out.line(line)
+    out.line(f"names of schedules: {manual('glossary.md#schedules-by-name')}")
     out.line()
 
 

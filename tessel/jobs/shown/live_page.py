@@ -1,33 +1,49 @@
 """A page whose schedule is searched again for other durations, memory and numbers of micro-batches.
 
     durations of forward blocks   1            one for all, or one per block of that kind
-    memory                        4,4,3,3      one for all devices, or one per device; empty for no limit
+    memory                        4,4,3,3      one for all devices, or one per device; empty for no limit;
+                                               of a plan sizes such as 16GiB, its weights included
     micro-batches                 8
 
-Each answer is a page of its own, found within `SEARCH_S`: what is asked for stands in its address, so that it
-can be kept, reloaded and compared. Checked in tests/tessel/jobs/test_serving.py.
+Each answer is a page of its own, found within `SEARCH_S`, with the schedules of other limits on memory that
+`FRONTIER_S` finds and, of a model's plan, the graph of its partition. What is asked for stands in its
+address, so that it can be kept, reloaded and compared. Checked in tests/tessel/jobs/test_serving.py.
 """
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tessel.errors import ScheduleError, UsageError
+from tessel.jobs.inputs.arguments import parse_bytes
+from tessel.jobs.shown.formatting import format_bytes, format_us
 from tessel.jobs.shown.pictures import build_comparison, compared_page
 
 if TYPE_CHECKING:
     from tessel.jobs.inputs.plan_view import PlanView
+    from tessel.picture.page import PageVariant
     from tessel.placement import BlockKind, Placement
     from tessel.schedule import Schedule
 
-SEARCH_S = 0.5
+SEARCH_S = 0.45
 """Time of a search: with 1F1B beside it and the page, an answer takes less than a second."""
+
+FRONTIER_S = 0.25
+"""Time of the searches under other limits on memory."""
+
+FRONTIER_LIMITS = 5
+"""Parts of what the schedule holds that are tried as limits, in equal steps."""
+
+MAX_FRONTIER_BLOCKS = 4_000
+"""Blocks of all micro-batches up to which they are made: they are all on the page."""
 
 MAX_BLOCKS_RUN = 20_000
 """Blocks of all micro-batches: of more, not even the hand-written schedules are there within a second."""
@@ -81,15 +97,73 @@ class LivePage:
                 f"{micro_batches} micro-batches of {len(placement.blocks)} blocks are more than the "
                 f"{MAX_BLOCKS_RUN} blocks that are searched within a second; ask for fewer"
             )
-        text = query.get("memory", "").strip()
-        devices = placement.devices
-        memory = _numbers("memory", text, (1, devices), least=0) if text else None
         return find_schedule(
             placement,
             micro_batches=micro_batches,
-            memory=None if memory is None else memory * (devices // len(memory)),
+            memory=self._memory(query.get("memory", "").strip()),
             budget=SearchBudget(work_limit=None, time_limit_s=SEARCH_S),
         )
+
+    def _memory(self, text: str) -> tuple[int, ...] | None:
+        """Return what blocks may hold on each device: units, or bytes beside what a plan holds there."""
+        devices = self.schedule.placement.devices
+        if not text:
+            return None
+        if self.plan is None:
+            memory = _numbers("memory", text, (1, devices), least=0)
+            return memory * (devices // len(memory))
+        sizes = [parse_bytes(part) for part in text.split(",")]
+        if len(sizes) not in (1, devices):
+            raise UsageError(f"memory is {text[:60]!r}; give 1 or {devices} sizes, separated by commas")
+        held = self.plan.static_bytes
+        room = tuple(size - own for size, own in zip(sizes * (devices // len(sizes)), held, strict=True))
+        if min(room) < 0:
+            raise UsageError(
+                f"memory is {text[:60]!r}, and weights and what is held beside them take up to "
+                f"{format_bytes(max(held))} of a device; give more"
+            )
+        return room
+
+    def _variants(self, schedule: Schedule) -> tuple[PageVariant, ...]:
+        """Return the schedules of tighter limits on memory, each shorter than those that need less.
+
+        A frontier would begin with its ends and halve what is between (`tessel.search.frontier`); in so short
+        a time, limits in equal steps show more.
+        """
+        from tessel.picture.page import PageVariant
+        from tessel.search.budget import SearchBudget
+        from tessel.search.makespan.find_schedule import find_schedule
+
+        if len(schedule.starts) > MAX_FRONTIER_BLOCKS:
+            return ()
+        peak, found = max(schedule.peak_memory), [schedule]
+        for limit in sorted({peak * part // FRONTIER_LIMITS for part in range(1, FRONTIER_LIMITS)}):
+            budget = SearchBudget(work_limit=None, time_limit_s=FRONTIER_S / FRONTIER_LIMITS)
+            memory = (limit,) * schedule.placement.devices
+            with contextlib.suppress(ScheduleError):  # nothing fits
+                found.append(
+                    find_schedule(
+                        schedule.placement,
+                        micro_batches=schedule.micro_batches,
+                        memory=memory,
+                        budget=budget,
+                    )
+                )
+        variants: list[PageVariant] = []
+        for each in sorted(found, key=lambda each: max(each.peak_memory)):
+            if variants and each.makespan >= variants[-1].schedule.makespan:
+                continue
+            limits = set(each.memory or ())
+            variants.append(
+                PageVariant(
+                    memory=max(each.peak_memory),
+                    schedule=each,
+                    # A bound under unequal limits says nothing of equal ones.
+                    lower_bound=each.lower_bound if len(limits) < 2 else 0,
+                    optimal=each.optimal and len(limits) < 2,
+                )
+            )
+        return tuple(variants)
 
     def _with_spans(self, query: Mapping[str, str]) -> Placement:
         """Return the placement with the durations asked for, by kind of block, in the order of the blocks."""
@@ -107,13 +181,23 @@ class LivePage:
         placement = self.schedule.placement
         limits = self.schedule.memory
         values = {
-            str(kind): (_label(kind), _joined([placement.block(name).span for name in names]))
+            str(kind): (
+                _label(kind) + self._step_words(),
+                _joined([placement.block(name).span for name in names]),
+            )
             for kind, names in _names_by_kind(placement).items()
         }
-        unit = "units" if self.plan is None else "bytes beside weights"
-        values["memory"] = (f"Memory of a device, {unit}", "" if limits is None else _joined(limits))
+        if self.plan is None:
+            values["memory"] = ("Memory of a device, units", "" if limits is None else _joined(limits))
+        else:
+            held = self.plan.static_bytes
+            sizes = [] if limits is None else list(map(operator.add, limits, held))
+            values["memory"] = ("Memory of a device, weights included", _joined(sizes, _size))
         values["micro_batches"] = ("Micro-batches", str(self.schedule.micro_batches))
         return {name: (label, query.get(name, value)) for name, (label, value) in values.items()}
+
+    def _step_words(self) -> str:
+        return "" if self.plan is None else f", of {format_us(self.plan.step_us)} each"
 
     def _page(self, schedule: Schedule, values: Mapping[str, tuple[str, str]], said: str) -> bytes:
         from tessel.picture.page import PageField, PageForm, with_form
@@ -124,7 +208,8 @@ class LivePage:
         comparison = build_comparison(schedule, self.plan, ("1f1b",))
         title = self.title if schedule is self.schedule else f"{self.title}, changed"
         return with_form(
-            compared_page(comparison, self.plan, title=title), PageForm(fields=fields, said=said)
+            compared_page(comparison, self.plan, title=title, variants=self._variants(schedule)),
+            PageForm(fields=fields, said=said),
         )
 
 
@@ -139,8 +224,17 @@ def _label(kind: str) -> str:
     return f"Steps of {kind.replace('_', ' ')} blocks"
 
 
-def _joined(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) if len(set(numbers)) == 1 else ",".join(map(str, numbers))
+def _joined(numbers: Sequence[int], shown: Callable[[int], str] = str) -> str:
+    return shown(numbers[0]) if len(set(numbers)) == 1 else ",".join(map(shown, numbers))
+
+
+def _size(num_bytes: int) -> str:
+    """Return a size that is read back as it was."""
+    for unit, power in (("GiB", 30), ("MiB", 20)):
+        text = f"{num_bytes / 2**power:.6g}"
+        if float(text) >= 1 and float(text) * 2**power == num_bytes:
+            return f"{text}{unit}"
+    return str(num_bytes)
 
 
 def _numbers(name: str, text: str, counts: tuple[int, ...], *, least: int) -> tuple[int, ...]:

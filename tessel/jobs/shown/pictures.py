@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tessel.comparison import Comparison
     from tessel.jobs.inputs.plan_view import PlanView
-    from tessel.picture.page import PageModel, PagePart, PageTable
+    from tessel.picture.page import PageModel, PagePart, PageTable, PageVariant
     from tessel.picture.style import PictureStyle
     from tessel.schedule import Schedule
     from tessel.tuned_plan import TunedPlan
@@ -147,7 +147,9 @@ def _compared_document(comparison: Comparison, plan: PlanView | None, out: Path,
     return compared_page(comparison, plan, title=title)
 
 
-def compared_page(comparison: Comparison, plan: PlanView | None, *, title: str) -> bytes:
+def compared_page(
+    comparison: Comparison, plan: PlanView | None, *, title: str, variants: Sequence[PageVariant] = ()
+) -> bytes:
     """Return the page of a comparison; in milliseconds and bytes for a plan."""
     from tessel.picture import page_document
 
@@ -159,6 +161,7 @@ def compared_page(comparison: Comparison, plan: PlanView | None, *, title: str) 
         device_names=None if plan is None else plan.device_names,
         model=None if plan is None or plan.tuned is None else _plan_model(plan.tuned),
         tables=() if plan is None else _tables(plan),
+        variants=variants,
     )
 
 

@@ -47,10 +47,12 @@ def add_placements(out: Sections, placements: Sequence[PlacementRow]) -> None:
                 "-" if row.ratio_to_v_1f1b is None else f"{row.ratio_to_v_1f1b:.3f}",
             ]
         )
-    columns = ["placement", "searched", "1F1B", "best by hand", "peak memory", "to V-1F1B"]
+    columns = ["placement", "ours", "1F1B", "best by hand", "peak memory", "to chain"]
     title = "Placements, each with its own cuts (ms, simulated from the figures of its stages)"
     out.table(title, columns, rows, folded=("best by hand",))
-    out.line("to V-1F1B: searched over 1F1B on the plain chain; peak memory: of the fullest device; * taken")
+    out.line(
+        "to chain: ours over 1F1B on the plain chain (vshape); peak memory: of the fullest device; * taken"
+    )
     if any(row.placement.startswith("xshape") or "×" in row.placement for row in placements):
         out.line("Sums of gradients over copies, after the last block, are not in these times.")
     for row in placements:
@@ -75,7 +77,7 @@ def add_planned(out: Sections, planned: Sequence[PlannedRow]) -> None:
     columns = ["planned", "step", "after it", "peak memory", "to plan", "layout"]
     title = "Planned from the figures of single layers, each with its own degrees and cut (ms)"
     out.table(title, columns, rows, folded=("layout",))
-    out.line("after it: synchronisation of gradients and the optimizer, after the last block")
+    out.line("after it: synchronisation and optimizer, after the last block; * this plan")
     for row in planned:
         if row.reason:
             out.line(f"{row.name}: {row.reason}")

@@ -23,7 +23,7 @@ def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
         f"## {escaped(plan.title)}\n",
         f"{plan.cluster.devices} devices, {plan.layout.global_batch} samples per step, "
         f"{plan.layout.micro_batches} micro-batches of {plan.layout.micro_batch} a replica, "
-        f"{plan.layout.placement}, order {escaped(plan.order)}. A training step takes "
+        f"{plan.layout.placement_words}, in {escaped(order_words(plan.order))}. A training step takes "
         f"{plan.training_step_us / 1e3:.4g} ms, and no allowed plan less than "
         f"{plan.lower_bound_us / 1e3:.4g} ms ({plan.proof}).\n",
         "### Against hand-written ways, each with its own best degrees and cut\n",
@@ -31,7 +31,7 @@ def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
         "### The order against hand-written ones, on the same stages\n",
         comparison_table(comparison),
         "### Stages\n",
-        markdown_table(STAGE_COLUMNS, stage_rows(plan.profile, plan.layout)),
+        markdown_table(STAGE_COLUMNS, stage_rows(plan.mean_profile, plan.layout)),
     ]
     return "\n".join(parts)
 
@@ -42,7 +42,9 @@ def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
 
     return (
         PageTable(
-            title="Stages, per micro-batch", columns=STAGE_COLUMNS, rows=stage_rows(plan.profile, plan.layout)
+            title="Stages, per micro-batch",
+            columns=STAGE_COLUMNS,
+            rows=stage_rows(plan.mean_profile, plan.layout),
         ),
         PageTable(
             title=f"Training step ({plan.proof}) against hand-written ways, each with its own best degrees "
@@ -51,6 +53,11 @@ def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
             rows=baseline_rows(plan),
         ),
     )
+
+
+def order_words(order: str) -> str:
+    """Return whose order of blocks a plan has, in words."""
+    return "an order of ours" if order == "searched" else f"the order of {order}"
 
 
 STAGE_COLUMNS = ("stage", "devices", "layers", "forward (ms)", "backward (ms)", "weights", "recomputes")
@@ -92,4 +99,22 @@ def baseline_rows(plan: SavedPlan) -> tuple[tuple[str, ...], ...]:
     for baseline in plan.baselines:
         step = "-" if baseline.step_ms is None else f"{baseline.step_ms:.4g}"
         rows.append((baseline.name, step, "yes" if baseline.fits else "no"))
+    return tuple(rows)
+
+
+REPLICA_COLUMNS = ("replica", "pipeline (ms)", "micro-batches, in the order in which they begin")
+
+MAX_REPLICAS = 16
+"""Replicas that are listed one by one."""
+
+
+def replica_rows(plan: SavedPlan) -> tuple[tuple[str, ...], ...]:
+    """Return a row for each replica where micro-batches differ: when it is done, and what it runs."""
+    rows = []
+    for replica, schedule in enumerate(plan.schedules[:MAX_REPLICAS]):
+        classes = schedule.classes
+        assert classes is not None, "micro-batches differ"
+        begun = dict.fromkeys(start.micro_batch for start in schedule.starts)
+        names = [classes.names[each] for each in begun]
+        rows.append((str(replica), f"{schedule.makespan * plan.step_us / 1e3:.4g}", " ".join(names)))
     return tuple(rows)

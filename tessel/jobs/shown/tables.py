@@ -79,8 +79,8 @@ def add_end_to_end(out: Sections, title: str, found: ModelPlan | PartitionedMode
         out.line("a tie: no difference exceeds its interval, so the mix is the simplest of the tied programs")
     error = found.sum_of_parts.latency_us / mix - 1
     out.line(
-        f"sum of parts {format_us(found.sum_of_parts.latency_us)} ({error:+.1%}), launch penalty "
-        f"{found.launch_penalty_us:.2f} us"
+        f"sum of the parts' latencies {format_us(found.sum_of_parts.latency_us)} "
+        f"({error:+.1%} from the mix), launch penalty {found.launch_penalty_us:.2f} us"
     )
     whole = "the model's own program" if found.reference else "the unpartitioned model"
     out.line(f"largest error against {whole} {format_error(found.max_relative_error)}")

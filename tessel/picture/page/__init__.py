@@ -1,4 +1,4 @@
-"""The interactive page of schedules: its data, and the scripts and style that show them."""
+"""The interactive pages of schedules and of records: their data, and the scripts and style that show them."""
 
 from tessel.picture.page.document import (
     GraphPart,
@@ -11,6 +11,14 @@ from tessel.picture.page.document import (
     page_document,
     with_form,
 )
+from tessel.picture.page.records_page import (
+    RecordedDay,
+    RecordedEnvironment,
+    RecordedPage,
+    RecordedWay,
+    RecordedWorkload,
+    records_document,
+)
 
 __all__ = [
     "GraphPart",
@@ -20,6 +28,12 @@ __all__ = [
     "PagePart",
     "PageTable",
     "PageVariant",
+    "RecordedDay",
+    "RecordedEnvironment",
+    "RecordedPage",
+    "RecordedWay",
+    "RecordedWorkload",
     "page_document",
+    "records_document",
     "with_form",
 ]

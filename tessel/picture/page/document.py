@@ -13,7 +13,6 @@ import base64
 import zlib
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib import resources
 
 import msgspec
 import numpy as np
@@ -22,6 +21,7 @@ from tessel.comparison import Comparison, ComparisonRow
 from tessel.errors import ScheduleError
 from tessel.picture.bars import names_of
 from tessel.picture.colors import CHUNK_COLOR, block_styles, chunk_whites, color_by_backend
+from tessel.picture.page.assembly import assembled
 from tessel.schedule import Schedule
 
 _MAX_LISTED = 8
@@ -29,6 +29,7 @@ _MAX_LISTED = 8
 
 
 _SCRIPTS = (
+    "data.js",
     "state.js",
     "text.js",
     "colors.js",
@@ -198,14 +199,7 @@ def page_document(
         **_graph_data(model, names),
         "tables": [_comparison_table(comparison.rows, step_ms), *tables],
     }
-    # "</" would end the script element that holds the data, and "<!--<script>" hide its end. Within a text,
-    # which is the only place for it, JSON may write "<" by its number.
-    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
-    page = _resource("page.html")
-    script = "\n".join(map(_resource, _SCRIPTS))
-    for mark, text in (("STYLE", _resource("style.css")), ("SCRIPT", script), ("DATA", data)):
-        page = page.replace(f"/*{mark}*/", text)
-    return page.encode()
+    return assembled("schedules.html", _SCRIPTS, document, title=title)
 
 
 def with_form(page: bytes, form: PageForm) -> bytes:
@@ -218,10 +212,6 @@ def with_form(page: bytes, form: PageForm) -> bytes:
     said = f'<p role="status">{escape(form.said)}</p>'
     html = f'<form id="live" aria-label="Search again">{fields}<button>Search</button>{said}</form>'
     return page.replace(b"<!--FORM-->", html.encode(), 1)
-
-
-def _resource(name: str) -> str:
-    return (resources.files("tessel.picture.page") / name).read_text()
 
 
 def _part_data(part: PagePart, names: dict[str, int]) -> dict[str, object]:

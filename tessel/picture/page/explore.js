@@ -21,7 +21,7 @@ function chooseVariant() {
 
 // What the sliders stand at, and what was found there.
 function describeVariant(variant, memory, microBatches) {
-  const proof = !variant ? "" : variant.optimal ? "proven optimal" : `not proven optimal, bound ${formatTime(variant.lower_bound)}`;
+  const proof = !variant ? "" : variant.optimal ? "proven optimal" : `not proven optimal${variant.lower_bound ? `, bound ${formatTime(variant.lower_bound)}` : ""}`;
   byId("variant").textContent = variant
     ? `${formatTime(variant.makespan)} (${proof}), ${rateOf(variant.makespan / microBatches)} a micro-batch.`
     : `No schedule of ${microBatches} micro-batches was found within ${formatMemory(memory)}.`;
@@ -32,7 +32,7 @@ function describeVariant(variant, memory, microBatches) {
 
 function buildExplorer() {
   if (!data.variants.length) return;
-  byId("explore").hidden = false;
+  byId("explore").hidden = false; byId("limit-rest").textContent = besideWeights();
   const [limit, size] = [byId("limit-slider"), byId("size-slider")];
   limit.max = limitsKnown().length - 1; size.max = sizesKnown().length - 1;
   size.closest("label").hidden = sizesKnown().length < 2;
@@ -43,14 +43,9 @@ function buildExplorer() {
   showFrontier();
 }
 
-const rateOf = (steps) => data.step_ms === null ? `${+steps.toFixed(2)} steps` : formatTime(steps);
+const besideWeights = () => STATICS.some((bytes) => bytes) ? ", beside weights" : "";
 
-const svg = (tag, attributes, ...children) => {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-};
+const rateOf = (steps) => data.step_ms === null ? `${+steps.toFixed(2)} steps` : formatTime(steps);
 
 function showFrontier() {
   if (!data.variants.length) return;
@@ -61,7 +56,7 @@ function showFrontier() {
   const path = points.map((point, k) => `${k ? `H${x(point.memory)}V` : `M${x(point.memory)} `}${y(point.makespan)}`).join("");
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Makespan against the memory limit, ${size} micro-batches` },
     svg("path", { d: `M${left} ${top}V${height - bottom}H${width - right}`, class: "axis" }), svg("path", { d: `${path}${points.length ? `H${width - right}` : ""}`, class: "curve" }),
-    svg("text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, "memory limit of a device"),
+    svg("text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, `memory limit of a device${besideWeights()}`),
     svg("text", { x: -(height - bottom) / 2, y: 12, transform: "rotate(-90)", "text-anchor": "middle" }, `makespan (${data.step_ms === null ? "steps" : "ms"})`));
   const step = Math.ceil(limits.length / 8);
   limits.forEach((memory, k) => { if (k % step === 0) drawn.append(svg("text", { x: x(memory), y: height - bottom + 14, "text-anchor": "middle" }, formatMemory(memory))); });

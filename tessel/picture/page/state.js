@@ -1,7 +1,5 @@
-"use strict";
 // Shows the schedules embedded in this page, one or two on one time axis. Blocks are kept in typed arrays, sorted by
 // start for each device, so that a frame touches only what is visible: a binary search finds the first bar of a row.
-const data = JSON.parse(document.getElementById("data").textContent);
 const canvas = document.getElementById("canvas"), context = canvas.getContext("2d");
 const view = { from: 0, to: 1 };
 const state = {

@@ -8,8 +8,8 @@ const isLarge = () => canvas.clientWidth > 1900; // where style.css makes letter
 const leftEdge = () => isNarrow() ? 30 : isLarge() ? 92 : 78;
 const lettering = (weight = "") => `${weight}${isLarge() ? 14 : 12}px ${FAMILY}`;
 const laneHeight = () => {
-  const room = Math.max(180, window.innerHeight / 5);
-  return data.devices > 24 ? 4 : Math.max(8, Math.min(LANE_MAX, Math.floor(room / data.devices)));
+  const room = Math.max(180, window.innerHeight / 5), most = isLarge() ? 1.5 * LANE_MAX : LANE_MAX;
+  return data.devices > 24 ? 4 : Math.max(8, Math.min(most, Math.floor(room / data.devices)));
 };
 
 const rowHeight = () => {

@@ -131,6 +131,8 @@ def find_baselines(
 def rules_on_stages(own: PlannedStep) -> tuple[PlannedStep, ...]:
     """Return the plan's own stages in the order of each hand-written rule that applies and fits."""
     step = own.step
+    if step.batch is not None:
+        return ()  # every rule that applies was timed on the stages of each layout
     if len(step.placement.blocks) * step.micro_batches > MAX_TASKS_COMPARED or not step.figures.has_backward:
         return ()
     found = []

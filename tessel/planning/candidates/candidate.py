@@ -15,11 +15,13 @@ from tessel.planning.costs.training_step import (
 )
 from tessel.planning.cutting.cut import Cut
 from tessel.planning.layout import Layout
+from tessel.planning.orders.class_order import assignment_in_order
 from tessel.planning.orders.timed_order import (
     schedule_in_order,
 )
 from tessel.planning.plan_result import PlannedStep
 from tessel.schedule import Schedule
+from tessel.search.batches.assignment import Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,6 +37,7 @@ class Candidate:
         estimate: of that order.
         lower_bound_us: no order of the layout is faster.
         schedule: of a searched order.
+        shared: of searched orders where micro-batches differ, which replica runs which, and how.
     """
 
     family: Family
@@ -45,6 +48,7 @@ class Candidate:
     estimate: StepEstimate | None
     lower_bound_us: float
     schedule: Schedule | None = None
+    shared: Assignment | None = None
 
     @property
     def step_us(self) -> float:
@@ -55,7 +59,10 @@ class Candidate:
         """Return it as a part of a plan."""
         assert self.estimate is not None  # only candidates with an order become part of a plan
         step = step_of_figures(self.layout, self.figures)
-        schedule = self.schedule
+        schedule, shared = self.schedule, self.shared
+        if with_schedule and step.batch is not None:
+            shared = shared or assignment_in_order(self.order, step)
+            schedule = shared.slowest
         if with_schedule and schedule is None:
             schedule = schedule_in_order(self.order, step)
         return PlannedStep(
@@ -65,6 +72,7 @@ class Candidate:
             estimate=self.estimate,
             lower_bound_us=self.lower_bound_us,
             schedule=schedule if with_schedule else None,
+            shared=shared,
         )
 
 

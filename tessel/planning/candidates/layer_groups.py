@@ -75,6 +75,7 @@ _BY_LAYER = (
     "has_update",
     "has_backward",
     "is_splittable",
+    "work",
 )
 """Attributes of `LayerSums` that are no running sums."""
 

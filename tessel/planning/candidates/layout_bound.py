@@ -6,6 +6,7 @@ Checked in tests/tessel/planning/candidates/test_bounds.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +22,8 @@ def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
         figures: of its stages.
         micro_batches: of the layout's placement.
     """
-    heads, tails = _heads(figures), _tails(figures)
+    first_of_all = _shortest(figures)
+    heads, tails = _heads(first_of_all), _tails(first_of_all)
     num_devices = len(figures.static_bytes)
     work = _device_work(figures, heads, micro_batches)
     first, last, ends = [np.inf] * num_devices, [np.inf] * num_devices, [np.inf] * num_devices
@@ -83,6 +85,26 @@ def _backward_heads(figures: StageFigures, heads: Sequence[float]) -> Sequence[f
                 reached = found[later] + float(gradient[later]) + float(figures.hop_us[stage])
                 found[stage] = max(found[stage], reached)
     return found
+
+
+def _shortest(figures: StageFigures) -> StageFigures:
+    """Return figures whose times no class of micro-batches falls below."""
+    if not figures.by_class:
+        return figures
+
+    def least(values: Sequence[FloatArray | None]) -> FloatArray | None:
+        known = [value for value in values if value is not None]
+        return np.min(known, axis=0) if known else None
+
+    forward_us, backward_us, input_us, hop_us = (
+        least([getattr(each, name) for each in figures.by_class])
+        for name in ("forward_us", "backward_us", "backward_input_us", "hop_us")
+    )
+    assert forward_us is not None, "there are forwards"
+    assert hop_us is not None, "there are hops, of 0 at least"
+    return replace(
+        figures, forward_us=forward_us, backward_us=backward_us, backward_input_us=input_us, hop_us=hop_us
+    )
 
 
 def _heads(figures: StageFigures) -> Sequence[float]:

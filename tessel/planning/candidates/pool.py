@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from tessel.batches import Batch
 from tessel.errors import InfeasibleError
 from tessel.handwritten import OVERLAPPING
 from tessel.planning.candidates.candidate import Candidate, cut_of, has_headroom, promise, rank
@@ -26,6 +27,7 @@ from tessel.planning.costs.training_step import (
 )
 from tessel.planning.cutting.cut import Cut
 from tessel.planning.layout import Layout
+from tessel.planning.orders.class_order import rows_timed
 from tessel.planning.orders.rule_order import PAIRINGS, order_key
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.orders.timed_order import (
@@ -38,6 +40,8 @@ from tessel.planning.orders.timed_order import (
     time_rule,
 )
 from tessel.planning.plan_result import SEARCHED, PlanProgress
+from tessel.search.batches.assignment import Assignment, assign_micro_batches
+from tessel.search.batches.find_batch_schedule import find_batch_schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.params import MakespanParams, Phase
@@ -142,7 +146,8 @@ class Pool:
             return
         key = order_key(rule, layout, figures)
         tasks = len(figures.devices) * key.micro_batches * 2
-        ways = 1 if figures.overlap_factor is None else len(PAIRINGS)
+        ways = rows_timed(figures, layout.data_parallel)
+        ways *= 1 if figures.overlap_factor is None else len(PAIRINGS)
         self.budget.charge(OPERATIONS_A_TASK * tasks * ways)
         if key not in self._known_orders:
             self._known_orders.add(key)
@@ -166,6 +171,8 @@ class Pool:
         """
         step = step_of_figures(candidate.layout, candidate.figures)
         self.orders += 1
+        if step.batch is not None:
+            return self._search_unequal(candidate, step, step.batch, budget, seed=seed)
         start_from = candidate.schedule
         if start_from is None and candidate.order:
             start_from = schedule_in_order(candidate.order, step)
@@ -193,6 +200,31 @@ class Pool:
             found = replace(found, order=order, estimate=estimate, schedule=schedule)
         elif candidate.schedule is None and estimate.fits and estimate.step_us <= candidate.step_us:
             found = replace(found, schedule=schedule)
+        self.offer(found)
+        return found
+
+    def _search_unequal(
+        self, candidate: Candidate, step: TrainingStep, batch: Batch, budget: SearchBudget, *, seed: int
+    ) -> Candidate:
+        """Return the candidate with the best assignment and orders that a search finds, likewise."""
+        replicas = candidate.layout.data_parallel
+        try:
+            if replicas == 1:
+                schedule = find_batch_schedule(
+                    step.placement, batch, memory=step.limits, budget=budget, seed=seed
+                )
+                shared = Assignment.of_one(schedule)
+            else:
+                shared = assign_micro_batches(
+                    step.placement, batch, replicas=replicas, memory=step.limits, budget=budget, seed=seed
+                )
+        except InfeasibleError:
+            return candidate
+        estimate = estimate_step(step, *shared.schedules)
+        bound_us = max(candidate.lower_bound_us, step_bound_us(step, shared.lower_bound))
+        found = replace(candidate, lower_bound_us=bound_us)
+        if estimate.fits and estimate.step_us < candidate.step_us * (1 - 1e-12):
+            found = replace(found, order=SEARCHED, estimate=estimate, shared=shared)
         self.offer(found)
         return found
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from tessel.batches.mixture import Mixture
+from tessel.errors import ScheduleError
 from tessel.planning.candidates.bounds import family_shares
 from tessel.planning.candidates.families import Family
 from tessel.planning.candidates.layer_groups import group_bounds, grouped_profile, grouped_sums
 from tessel.planning.cluster import Cluster
-from tessel.planning.costs.stage_costs import LayerSums, TableKey, layer_sums
-from tessel.planning.costs.stage_figures import StageFigures, figures_of_sums
-from tessel.planning.cutting.run_prices import RunPrices, run_prices
+from tessel.planning.costs.stage_costs import FloatArray, LayerSums, TableKey, layer_sums
+from tessel.planning.costs.stage_figures import StageFigures, figures_of_classes, figures_of_sums
+from tessel.planning.cutting.run_prices import RunPrices, layer_times, run_prices
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
-from tessel.planning.sharding import Shares
+from tessel.profiles.classes import class_profile, least_profile, mean_profile
 from tessel.profiles.profile import Profile
+
+EQUAL_ALONE = ("xshape", "mshape", "kshape")
+"""Placements that pair micro-batches, or run them on several devices at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,27 +31,50 @@ class Problem:
     """What a plan is made for, and tables derived from it.
 
     Attributes:
-        profile: layers and their costs.
+        profile: layers and their costs; where micro-batches differ, times on average and the most bytes.
         job: what is asked for.
-        options: what may be chosen from.
+        options: what may be chosen from; where micro-batches differ, without placements that pair or divide
+            them.
         bounds: where the groups of layers begin between which stages are cut, and the number of layers.
+        by_class: profiles of the classes of micro-batches; none where they are alike.
         grouped: the profile whose layers are these groups; the profile itself where each layer is one.
     """
 
     profile: Profile
     job: Job
     options: PlanOptions
+    by_class: tuple[Profile, ...] = ()
     bounds: tuple[int, ...] = field(init=False)
     grouped: Profile = field(init=False)
-    _sums: dict[TableKey, LayerSums] = field(default_factory=dict)
-    _prices: dict[tuple[TableKey, bool, Shares], RunPrices] = field(default_factory=dict)
+    _sums: dict[object, LayerSums] = field(default_factory=dict)
+    _prices: dict[object, RunPrices] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.job.mixture is not None and not self.by_class:
+            self._take_apart(self.job.mixture)
         bounds = group_bounds(self.profile, self.options.by_hand)
         is_long = len(bounds) <= len(self.profile.layers)
         grouped = grouped_profile(self.profile, bounds) if is_long else self.profile
         object.__setattr__(self, "bounds", bounds)
         object.__setattr__(self, "grouped", grouped)
+
+    def _take_apart(self, mixture: Mixture) -> None:
+        """Keep the profile of each class, and their mean in place of the profile."""
+        placements = tuple(each for each in self.options.placements if each not in EQUAL_ALONE)
+        if not placements:
+            raise ScheduleError(
+                f"placement {self.options.placements[0]} runs equal micro-batches alone, and the batch "
+                f"{mixture} has several classes; use vshape, interleaved or zbv"
+            )
+        if any(table.expert_parallel > 1 for table in self.profile.tables):
+            raise ScheduleError(
+                f"{self.profile.name} was measured with experts divided over replicas, which exchange tokens "
+                "in every micro-batch, and unequal ones are not in step; plan with --expert-parallel 1"
+            )
+        by_class = tuple(class_profile(self.profile, name) for name in mixture.classes)
+        object.__setattr__(self, "options", replace(self.options, placements=placements))
+        object.__setattr__(self, "by_class", by_class)
+        object.__setattr__(self, "profile", mean_profile(by_class, mixture.counts))
 
     @property
     def cluster(self) -> Cluster:
@@ -67,25 +98,66 @@ class Problem:
 
     def sums(self, family: Family) -> LayerSums:
         """Return the running sums of a family's table, at the borders of groups."""
-        key = family.table_key
+        return self._sums_of(self.profile, family.table_key)
+
+    def sums_of_class(self, family: Family, of: int) -> LayerSums:
+        """Return the same of one class of micro-batches."""
+        return self._sums_of(self.by_class[of], family.table_key, of)
+
+    def _sums_of(self, profile: Profile, table: TableKey, of: int = -1) -> LayerSums:
+        key = table, of
         if key not in self._sums:
-            sums = layer_sums(self.profile, key)
+            sums = layer_sums(profile, table)
             self._sums[key] = grouped_sums(sums, self.bounds) if self.is_grouped else sums
         return self._sums[key]
 
-    def sums_of_layers(self, family: Family) -> LayerSums:
-        """Return the running sums of a family's table, over all layers."""
-        return layer_sums(self.profile, family.table_key) if self.is_grouped else self.sums(family)
+    def bound_sums(self, family: Family) -> LayerSums:
+        """Return the running sums that bounds are made of: where micro-batches differ, the least of all.
+
+        Their work is what they take on average, as devices run all of them.
+        """
+        if not self.by_class:
+            return self.sums(family)
+        key = family.table_key, "bound", family.split_backward
+        if key not in self._sums:
+            own = [self.sums_of_class(family, of) for of in range(len(self.by_class))]
+            self._sums[key] = self._bound_sums(family, own, is_grouped=self.is_grouped)
+        return self._sums[key]
+
+    def bound_sums_of_layers(self, family: Family) -> LayerSums:
+        """Return the same over all layers."""
+        if not self.is_grouped:
+            return self.bound_sums(family)
+        if not self.by_class:
+            return layer_sums(self.profile, family.table_key)
+        own = [layer_sums(each, family.table_key) for each in self.by_class]
+        return self._bound_sums(family, own, is_grouped=False)
+
+    def _bound_sums(self, family: Family, own: Sequence[LayerSums], *, is_grouped: bool) -> LayerSums:
+        assert self.job.mixture is not None, "micro-batches differ"
+        least = layer_sums(least_profile(self.by_class), family.table_key)
+        work = [layer_times(each, splits=family.split_backward) for each in own]
+        mean: FloatArray = np.average(work, axis=0, weights=self.job.mixture.counts)
+        return replace(grouped_sums(least, self.bounds) if is_grouped else least, work=mean)
 
     def prices(self, family: Family) -> RunPrices:
         """Return the prices of all runs of layers of a family."""
-        shares = family_shares(family, self.sums(family), self.job)
-        key = family.table_key, family.split_backward, shares
+        return self._prices_of(family, self.sums(family))
+
+    def bound_prices(self, family: Family) -> RunPrices:
+        """Return the same for bounds; see `bound_sums`."""
+        return self._prices_of(family, self.bound_sums(family))
+
+    def _prices_of(self, family: Family, sums: LayerSums) -> RunPrices:
+        shares = family_shares(family, sums, self.job)
+        key = family.table_key, family.split_backward, shares, sums.work is None
         if key not in self._prices:
-            sums = self.sums(family)
             self._prices[key] = run_prices(sums, splits=family.split_backward, shares=shares)
         return self._prices[key]
 
     def figures(self, family: Family, layout: Layout) -> StageFigures:
         """Return times and bytes of a layout's stages."""
-        return figures_of_sums(self.sums(family), layout, self.job)
+        if not self.by_class:
+            return figures_of_sums(self.sums(family), layout, self.job)
+        own = [self.sums_of_class(family, of) for of in range(len(self.by_class))]
+        return figures_of_classes(self.sums(family), own, layout, self.job)

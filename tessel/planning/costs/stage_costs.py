@@ -56,6 +56,8 @@ class LayerSums:
         has_update: whether the optimizer's step was measured of any layer.
         has_backward: whether backwards were measured.
         is_splittable: whether both halves were measured of every layer.
+        work: microseconds of a forward and its faster backward on average, where micro-batches differ and the
+            others are what none falls below; None where these say it.
     """
 
     num_layers: int
@@ -83,6 +85,7 @@ class LayerSums:
     has_update: bool
     has_backward: bool
     is_splittable: bool
+    work: FloatArray | None = None
 
     def twice_held(self, runs: Iterable[tuple[int, int]]) -> tuple[float, float]:
         """Return bytes of tied tensors that these layers of one device would count more than once.

@@ -17,13 +17,14 @@ sends 2 (n - 1) / n of the bytes in 2 (n - 1) messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from tessel.batches.mixture import Mixture
 from tessel.errors import ScheduleError
 from tessel.planning.cluster import Cluster, Link, Optimizer
 from tessel.planning.costs.held_bytes import HeldBytes, job_shares, layers_divided, static_bytes
@@ -39,6 +40,7 @@ from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import Runtime
 from tessel.planning.sharding import SHARDINGS, Shares
+from tessel.profiles.classes import class_profile, mean_profile
 from tessel.profiles.profile import Profile
 
 
@@ -85,6 +87,8 @@ class StageFigures:
         next_stages: the stages that take what each makes; none of the last of a copy.
         overlap_factor: share of its sum that a forward takes with a joint backward that runs beside it; None
             where each block runs by itself.
+        mixture: micro-batches by class, where they differ: times above are then means, and bytes the most.
+        by_class: figures of each class; empty where micro-batches are alike.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -106,6 +110,8 @@ class StageFigures:
     chains: tuple[tuple[int, ...], ...]
     next_stages: tuple[tuple[int, ...], ...]
     overlap_factor: float | None = None
+    mixture: Mixture | None = None
+    by_class: tuple[StageFigures, ...] = ()
 
     @property
     def after_us(self) -> tuple[float, ...]:
@@ -136,7 +142,14 @@ class StageFigures:
         return self.backward_us is not None or self.backward_input_us is not None
 
     def device_work_us(self) -> FloatArray:
-        """Return the least microseconds of blocks that one micro-batch of each chain has on each device."""
+        """Return the least microseconds of blocks that one micro-batch of each chain has on each device.
+
+        Of classes it is the mean over all micro-batches.
+        """
+        if self.mixture is not None:
+            own = [each.device_work_us() for each in self.by_class]
+            found: FloatArray = np.average(own, axis=0, weights=self.mixture.counts)
+            return found
         return self.by_device(self.forward_us + self.least_backward_us())
 
     def least_backward_us(self) -> FloatArray:
@@ -163,6 +176,13 @@ def _sums(profile: Profile, key: TableKey) -> LayerSums:
     return layer_sums(profile, key)
 
 
+@lru_cache(maxsize=8)
+def _by_class(profile: Profile, mixture: Mixture) -> tuple[Profile, ...]:
+    """Return the mean over the micro-batches, and each class."""
+    own = [class_profile(profile, name) for name in mixture.classes]
+    return (mean_profile(own, mixture.counts), *own)
+
+
 def stage_figures(
     profile: Profile,
     layout: Layout,
@@ -184,8 +204,30 @@ def stage_figures(
             f"the layout has branches at {layout.branches}, and {profile.name} at {profile.branches}; cut "
             "where the model's begin and meet"
         )
-    sums = _sums(profile, table_key(layout))
-    return figures_of_sums(sums, layout, job)
+    if job.mixture is None:
+        return figures_of_sums(_sums(profile, table_key(layout)), layout, job)
+    mean, *own = (_sums(each, table_key(layout)) for each in _by_class(profile, job.mixture))
+    return figures_of_classes(mean, own, layout, job)
+
+
+def figures_of_classes(
+    mean: LayerSums, by_class: Sequence[LayerSums], layout: Layout, job: Job
+) -> StageFigures:
+    """Return times and bytes of a layout's stages where micro-batches differ.
+
+    Args:
+        mean: running sums of times on average, and of the most bytes.
+        by_class: of each class of the job's mixture.
+        layout: one stage a device and time; micro-batches of different replicas meet in no block.
+        job: its mixture says how many micro-batches are of each class.
+    """
+    run = _Run.of(mean, layout)
+    found = [_block_figures(sums, layout, job, run) for sums in (mean, *by_class)]
+    if len({each["backward_us"] is None for each in found}) > 1:  # a class is better off with joint ones
+        found = [_block_figures(sums, layout, job, run, keeps_joint=True) for sums in (mean, *by_class)]
+    whole = replace(figures_of_sums(mean, layout, job), **found[0])
+    own = tuple(replace(whole, **each) for each in found[1:])
+    return replace(whole, mixture=job.mixture, by_class=own)
 
 
 def halves_replace_joint(
@@ -203,11 +245,47 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
     """Return the same for the running sums of the layout's table."""
     cluster, optimizer, runtime = job.cluster, job.optimizer, job.runtime
     run = _Run.of(sums, layout)
-    by_position = position_speeds(layout, cluster)
-    speed = np.array([min(by_position[device] for device in group) for group in run.groups])
+    trained = sums.has_backward
+    shares = layout_shares(layout, job, trains=trained)
+    held = _held(sums, layout, run, shares)
+    return StageFigures(
+        groups=run.groups,
+        trained_bytes=tuple(round(each.trained) for each in held),
+        frozen_bytes=tuple(round(each.weights - each.trained) for each in held),
+        static_bytes=tuple(
+            static_bytes(each, optimizer if trained else None, runtime, shares) for each in held
+        ),
+        memory_bytes=_memory(layout, cluster),
+        synchronisations=_synchronisations(sums, layout, job) if trained else (),
+        ties=_ties(sums, layout, cluster, optimizer) if trained else (),
+        update_us=_updates(sums, layout, job, run) if trained else (0.0,) * layout.pipeline,
+        gather_us=_gathers(sums, layout, job, run) if trained else (0.0,) * layout.pipeline,
+        chains=run.chains,
+        next_stages=run.next_stages,
+        overlap_factor=job.overlap_factor if trained else None,
+        **_block_figures(sums, layout, job, run),
+    )
+
+
+class _BlockFigures(TypedDict):
+    """What `StageFigures` say of a micro-batch, and of nothing else."""
+
+    forward_us: FloatArray
+    backward_us: FloatArray | None
+    backward_input_us: FloatArray | None
+    backward_weight_us: FloatArray | None
+    hop_us: FloatArray
+    kept_bytes: FloatArray
+    halved_bytes: FloatArray
+
+
+def _block_figures(
+    sums: LayerSums, layout: Layout, job: Job, run: _Run, *, keeps_joint: bool = False
+) -> _BlockFigures:
+    speed = _speeds(layout, job, run)
     recompute_us = np.where(run.recomputes, run.of_sums(sums.recompute), 0.0) / speed
     splits = layout.split_backward and sums.is_splittable
-    hops = _hops(sums, layout, cluster, runtime, run)
+    hops = _hops(sums, layout, job.cluster, job.runtime, run)
     added_us = recompute_us + hops.backward_us
     hidden = _hidden_collectives(sums, layout, job, run)
     forward_us = np.maximum(run.of_sums(sums.forward) / speed, hidden.gather_us) + hops.forward_us
@@ -217,14 +295,12 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
     input_us = np.maximum(run.of_sums(sums.backward_input) / speed, hidden.gather_us) + added_us
     weight_us = np.maximum(run.of_sums(sums.backward_weight) / speed, hidden.scatter_us)
     is_dominated = splits and halves_replace_joint(backward_us, input_us, weight_us, run.recomputes)
-    trained = sums.has_backward
-    shares = layout_shares(layout, job, trains=trained)
-    held = _held(sums, layout, run, shares)
-    return StageFigures(
-        groups=run.groups,
+    return _BlockFigures(
         forward_us=forward_us,
         # Only whole backwards run beside a forward.
-        backward_us=backward_us if trained and (job.overlap_factor or not is_dominated) else None,
+        backward_us=backward_us
+        if sums.has_backward and (keeps_joint or job.overlap_factor or not is_dominated)
+        else None,
         backward_input_us=input_us if splits else None,
         backward_weight_us=weight_us if splits else None,
         hop_us=hops.lag_us,
@@ -232,20 +308,13 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
         halved_bytes=np.where(
             run.recomputes, run.of_sums(sums.recomputed_for_weight), run.of_sums(sums.saved_for_weight)
         ),
-        trained_bytes=tuple(round(each.trained) for each in held),
-        frozen_bytes=tuple(round(each.weights - each.trained) for each in held),
-        static_bytes=tuple(
-            static_bytes(each, optimizer if trained else None, runtime, shares) for each in held
-        ),
-        memory_bytes=_memory(layout, cluster),
-        synchronisations=_synchronisations(sums, layout, job) if trained else (),
-        ties=_ties(sums, layout, cluster, optimizer) if trained else (),
-        update_us=_updates(sums, layout, job, run, speed) if trained else (0.0,) * layout.pipeline,
-        gather_us=_gathers(sums, layout, job, run) if trained else (0.0,) * layout.pipeline,
-        chains=run.chains,
-        next_stages=run.next_stages,
-        overlap_factor=job.overlap_factor if trained else None,
     )
+
+
+def _speeds(layout: Layout, job: Job, run: _Run) -> FloatArray:
+    """Return how fast each stage runs: as its slowest device."""
+    by_position = position_speeds(layout, job.cluster)
+    return np.array([min(by_position[device] for device in group) for group in run.groups])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -513,8 +582,9 @@ def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimize
     return tuple(found)
 
 
-def _updates(sums: LayerSums, layout: Layout, job: Job, run: _Run, speed: FloatArray) -> tuple[float, ...]:
+def _updates(sums: LayerSums, layout: Layout, job: Job, run: _Run) -> tuple[float, ...]:
     """Return microseconds of the optimizer by device."""
+    speed = _speeds(layout, job, run)
     measured, moved = (run.of_sums(each) for each in update_sums(sums, layout, job))
     num_devices = 1 + max(max(group) for group in run.groups)
     return tuple(sum_by_device(run.groups, measured / speed + moved, num_devices).tolist())

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from tessel.batches import Batch, MicroBatchClass
+from tessel.batches.mixture import Mixture
 from tessel.errors import InfeasibleError
 from tessel.orders import Task
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
@@ -52,6 +54,7 @@ class TrainingStep:
         micro_batches: of the placement; half of the layout's for an `xshape`.
         step_us: microseconds of one step of the placement.
         limits: room for activations by device, in bytes; None where there is no limit.
+        batch: what the blocks take by micro-batch, over all replicas; None where all are alike.
     """
 
     layout: Layout
@@ -60,6 +63,7 @@ class TrainingStep:
     micro_batches: int
     step_us: float
     limits: tuple[int, ...] | None
+    batch: Batch | None = None
 
 
 class StepEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -115,7 +119,24 @@ def step_of_figures(layout: Layout, figures: StageFigures) -> TrainingStep:
         micro_batches=layout.micro_batches // len(figures.chains),
         step_us=step_us,
         limits=figures.headroom,
+        batch=None if figures.mixture is None else _batch(figures, figures.mixture, step_us),
     )
+
+
+def _batch(figures: StageFigures, mixture: Mixture, step_us: float) -> Batch:
+    """Return what the blocks take by micro-batch."""
+    classes = []
+    for name, own in zip(mixture.classes, figures.by_class, strict=True):
+        placement = place_blocks(own, step_us)
+        classes.append(
+            MicroBatchClass(
+                name=str(name),
+                spans=tuple(block.span for block in placement.blocks),
+                memory=tuple(block.memory for block in placement.blocks),
+                lags=tuple(edge.lag for edge in placement.edges),
+            )
+        )
+    return Batch(classes=tuple(classes), sequence=mixture.sequence)
 
 
 def check_headroom(figures: StageFigures, device_names: Sequence[str] | None = None) -> None:
@@ -226,40 +247,42 @@ def _edges(figures: StageFigures, names: Mapping[str, object], lags: Sequence[in
     return edges
 
 
-def estimate_step(step: TrainingStep, schedule: Schedule) -> StepEstimate:
+def estimate_step(step: TrainingStep, *schedules: Schedule) -> StepEstimate:
     """Return what the step takes in one order.
 
     Args:
         step: the layout's.
-        schedule: of its placement and number of micro-batches.
+        schedules: of its placement and number of micro-batches: of any replica, or of each where they differ.
     """
-    return end_of_step(step.figures, schedule, step_us=step.step_us)
+    return end_of_step(step.figures, *schedules, step_us=step.step_us)
 
 
-def end_of_step(figures: StageFigures, schedule: Schedule, *, step_us: float) -> StepEstimate:
+def end_of_step(figures: StageFigures, *schedules: Schedule, step_us: float) -> StepEstimate:
     """Return what a step takes when its blocks run as a schedule says, with what follows the last of them.
 
     Args:
         figures: of its stages.
-        schedule: of the placement of these stages.
-        step_us: microseconds of a step of the schedule.
+        schedules: of the placement of these stages: of any replica, or of each where they differ. Replicas
+            wait for each other where they sum gradients.
+        step_us: microseconds of a step of the schedules.
     """
-    placement = schedule.placement
     ends = [0] * len(figures.groups)
-    index = placement.index_by_name
-    spans = schedule.pair_spans()
-    for start in schedule.starts:
-        block = placement.block(start.block)
-        stage = int(block.name[1:].partition("_")[0])
-        task = Task(index[start.block], start.micro_batch) if spans else None
-        span = block.span if task is None else spans.get(task, block.span)
-        ends[stage] = max(ends[stage], start.start + span)
+    saved_us = 0.0
+    for schedule in schedules:
+        placement, spans = schedule.placement, schedule.pair_spans()
+        index = placement.index_by_name
+        for start in schedule.starts:
+            stage = int(start.block[1:].partition("_")[0])
+            task = Task(index[start.block], start.micro_batch)
+            span = spans.get(task) if spans else None
+            ends[stage] = max(ends[stage], start.start + (schedule.span_of(*task) if span is None else span))
+        saved_us += saved_steps(placement, spans, schedule.pairs) * step_us if spans else 0.0
     return estimate_ends(
         figures,
         stage_ends_us=[end * step_us for end in ends],
-        activation_bytes=schedule.peak_memory,
-        micro_batches=schedule.micro_batches,
-        saved_us=saved_steps(placement, spans, schedule.pairs) * step_us if spans else 0.0,
+        activation_bytes=tuple(map(max, zip(*(each.peak_memory for each in schedules), strict=True))),
+        micro_batches=schedules[0].micro_batches,
+        saved_us=saved_us / len(schedules),
     )
 
 

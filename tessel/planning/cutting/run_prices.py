@@ -109,6 +109,8 @@ def _held_twice(sums: LayerSums) -> tuple[FloatArray, FloatArray]:
 
 def layer_times(sums: LayerSums, *, splits: bool) -> FloatArray:
     """Return running sums of each layer's forward and its faster backward; shape (num_layers + 1,)."""
+    if sums.work is not None:
+        return sums.work
     backward = sums.backward
     if splits and sums.is_splittable:
         halves = np.diff(sums.backward_input) + np.diff(sums.backward_weight)

@@ -23,6 +23,8 @@ from tessel.planning.costs.training_step import (
     whole_steps,
 )
 from tessel.planning.layout import Layout
+from tessel.planning.orders.block_figures import memory_of_blocks, spans_of_blocks
+from tessel.planning.orders.class_order import time_classes
 from tessel.planning.orders.rule_order import (
     APART,
     PAIRINGS,
@@ -77,6 +79,9 @@ def time_rule(rule: str, layout: Layout, figures: StageFigures, step_us: float) 
     if layout.divided_stages:
         step = step_of_figures(layout, figures)
         return TimedOrder(rule, estimate_step(step, _built(rule, step)))
+    if figures.mixture is not None:
+        key = order_key(rule, layout, figures)
+        return TimedOrder(rule, time_classes(layout.data_parallel, key, figures, step_us))
     estimate, _ = _best_pairing(rule, layout, figures, step_us)
     return TimedOrder(rule, estimate)
 
@@ -132,7 +137,7 @@ def schedule_in_order(rule: str, step: TrainingStep) -> Schedule:
     _, key = _best_pairing(rule, step.layout, step.figures, step.step_us)
     order = rule_order(key)
     _, _, end, _ = _timed(order, step.figures, step.step_us)
-    span = _spans(step.figures, step.step_us)[order.block]
+    span = spans_of_blocks(step.figures, step.step_us)[order.block]
     first = np.flatnonzero(order.joined)
     factor = step.figures.overlap_factor or 1.0
     span[first] = span[first + 1] = [
@@ -190,27 +195,10 @@ def _timed(
     peaks = np.zeros(len(figures.static_bytes), dtype=np.int64)
     end = np.zeros(order.num_tasks, dtype=np.int64)
     lags = whole_steps(figures.hop_us, step_us)
-    work = np.stack((_spans(figures, step_us), _memory(figures)))
+    work = np.stack((spans_of_blocks(figures, step_us), memory_of_blocks(figures)))
     parts = round((figures.overlap_factor or 1.0) * MILLION)
     saved = _time(order, work, lags, parts, ends, peaks, end)
     return ends, peaks, end, int(saved)
-
-
-def _spans(figures: StageFigures, step_us: float) -> IntArray:
-    nothing = np.zeros(len(figures.devices))
-    every = (
-        figures.forward_us,
-        figures.backward_us,
-        figures.backward_input_us,
-        figures.backward_weight_us,
-    )
-    return whole_steps(np.concatenate([nothing if us is None else us for us in every]), step_us)
-
-
-def _memory(figures: StageFigures) -> IntArray:
-    kept = np.ceil(figures.kept_bytes).astype(np.int64)
-    halved = np.ceil(figures.halved_bytes).astype(np.int64)
-    return np.concatenate([kept, -kept, halved - kept, -halved])
 
 
 @compiled

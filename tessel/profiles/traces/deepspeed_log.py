@@ -25,7 +25,6 @@ from tessel.profiles.traces.trace_profile import NO_BYTES
 
 _TIME = re.compile(r"\| ([a-z_]{2,40}): ([0-9.]{1,30})")
 _FORWARD, _BACKWARD, _UPDATE = "fwd_microstep", "bwd_inner_microstep", "step_microstep"
-_REDUCE = "bwd_allreduce_microstep"
 
 
 def is_deepspeed_log(text: str) -> bool:

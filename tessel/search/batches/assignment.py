@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tessel.batches.balancers import in_turns, largest_differencing, longest_first
 from tessel.batches.batch import Batch, IntArray
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
 from tessel.schedule.schedule import Schedule
 from tessel.search.batches.assignment_bound import assignment_bound
-from tessel.search.batches.balancers import in_turns, largest_differencing, longest_first
 from tessel.search.batches.exchange import exchange
 from tessel.search.batches.find_batch_schedule import (
     find_batch_schedule,
@@ -73,6 +73,22 @@ class Assignment:
     given: int | None
     found_by: str
 
+    @classmethod
+    def of_one(cls, schedule: Schedule) -> Assignment:
+        """Return that of a single replica."""
+        return cls(
+            replicas=(tuple(range(schedule.micro_batches)),),
+            schedules=(schedule,),
+            lower_bound=schedule.lower_bound,
+            given=None,
+            found_by=schedule.found_by,
+        )
+
+    @property
+    def slowest(self) -> Schedule:
+        """The schedule of the replica that is done last, the first of several."""
+        return max(self.schedules, key=lambda schedule: schedule.makespan)
+
     @property
     def makespan(self) -> int:
         """When the slowest replica is done, in steps."""
@@ -96,6 +112,8 @@ def assign_micro_batches(
     seed: int = 0,
 ) -> Assignment:
     """Return the best assignment found, never slower than the balancers' and the given one.
+
+    An interrupt ends the search and returns the best assignment so far, from the beginning on.
 
     Args:
         placement: blocks of one micro-batch, the same in all replicas.
@@ -131,6 +149,7 @@ def assign_micro_batches(
         searches_blocks=searches_blocks,
     )
     bound = assignment_bound(placement, batch, replicas=replicas, equal=not keep_order)
+    budget.has_answer = True  # where the budget is over, a replica runs the first order that fits
     if keep_order:
         groups, found_by = sharing.consecutive(replicas), "consecutive runs"
     else:
@@ -140,6 +159,7 @@ def assign_micro_batches(
     if given is not None and given < max(schedule.makespan for schedule in schedules):
         groups, found_by = _equal_runs(number, replicas), "as given"
         schedules = sharing.schedules(groups, bound, budget)
+    budget.is_proven = max(schedule.makespan for schedule in schedules) <= bound
     return Assignment(
         replicas=tuple(groups), schedules=schedules, lower_bound=bound, given=given, found_by=found_by
     )

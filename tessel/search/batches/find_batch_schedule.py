@@ -21,7 +21,7 @@ import msgspec
 from tessel.batches.batch import Batch
 from tessel.batches.folded import folded_placement
 from tessel.placement import Placement
-from tessel.schedule.schedule import Schedule
+from tessel.schedule.schedule import SCHEMA_VERSION, Schedule
 from tessel.search.batches.replay import starts_of_sequence
 from tessel.search.batches.sequences import RuleReplays, Sequenced, improved_sequences, rule_sequences
 from tessel.search.budget import SearchBudget
@@ -58,6 +58,8 @@ def find_batch_schedule(
     began_s = time.monotonic()
     budget = SearchBudget.of(budget, time_limit_s=None)
     limits = limits_by_device(placement, memory)
+    if len(set(batch.sequence)) == 1:
+        return _find_equal(placement, batch, limits, budget, seed)
     fold = _Fold.of(placement, batch)
     best = _best_by_hand(placement, batch, limits, budget.part(SHARE_OF_SEQUENCES), seed)
     inner = budget.part(1.0)
@@ -80,6 +82,31 @@ def find_batch_schedule(
     )
     budget.is_proven = found.optimal
     return msgspec.structs.replace(fold.unfolded(found), search_seconds=time.monotonic() - began_s)
+
+
+def _find_equal(
+    placement: Placement, batch: Batch, limits: tuple[int, ...] | None, budget: SearchBudget, seed: int
+) -> Schedule:
+    """Return the schedule of micro-batches of one class: that of a placement with its figures."""
+    own = batch.class_placement(placement, batch.sequence[0])
+    inner = budget.part(1.0)
+    inner.on_progress = lambda progress: budget.report(
+        progress.makespan, progress.lower_bound, progress.found_by
+    )
+
+    def of_batch(found: object) -> Schedule | None:
+        if not isinstance(found, Schedule):
+            return None
+        return msgspec.structs.replace(
+            found, placement=placement, batch=batch, schema_version=SCHEMA_VERSION, repetend=None
+        )
+
+    budget.answer = lambda: of_batch(None if inner.answer is None else inner.answer())
+    found = find_schedule(own, micro_batches=batch.micro_batches, memory=limits, budget=inner, seed=seed)
+    budget.is_proven = found.optimal
+    answer = of_batch(found)
+    assert answer is not None, "a schedule was found"
+    return answer
 
 
 def limits_by_device(placement: Placement, memory: Sequence[int] | int | None) -> tuple[int, ...] | None:

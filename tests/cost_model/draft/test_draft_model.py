@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +11,11 @@ import scipy.stats
 from draft_samples import CACHES, dense_space, made_up_latencies, made_up_trials
 
 from cost_model.draft.draft_model import (
-    MANIFEST,
     DraftModel,
     DraftTrials,
-    load_draft_model,
     train_draft_model,
 )
-from cost_model.errors import CostModelError, CostModelFileError
+from cost_model.errors import CostModelError
 
 SHAPES = [(16, 64, 64), (49, 96, 48), (8, 128, 256), (100, 48, 32), (13, 192, 96), (32, 80, 64), (7, 60, 84)]
 
@@ -34,7 +30,7 @@ def trials() -> tuple[DraftTrials, ...]:
 
 @cache
 def model() -> DraftModel:
-    return train_draft_model(trials(), caches=CACHES, device_model="made up")
+    return train_draft_model(trials(), caches=CACHES)
 
 
 def test_candidates_of_an_unseen_kernel_are_ordered() -> None:
@@ -49,23 +45,12 @@ def test_candidates_of_an_unseen_kernel_are_ordered() -> None:
     assert np.mean(truth[first]) > np.quantile(truth, 0.9)
 
 
-def test_intervals_cover_what_they_say_on_kernels_not_seen() -> None:
-    shares = []
-    for number, shape in enumerate([(24, 112, 72), (64, 64, 64), (10, 90, 120)]):
-        apart = made_up_trials("new", dense_space(*shape), 200, 100 + number)
-        labels = np.maximum(np.log(apart.best_us / np.asarray(apart.latencies_us)), -3.0)
-        predicted = model().predict(apart.space, apart.rows)
-        shares.append(float(np.mean(np.abs(labels - predicted.mean) <= predicted.residual)))
-    assert 0.75 < np.mean(shares) < 0.999
-    assert model().manifest.residual < 2  # as wide as the labels' range, it would say nothing
-
-
 def test_own_trials_change_what_is_predicted_of_a_kernel() -> None:
     space = dense_space(24, 112, 72)
     own = made_up_trials("own", space, 8, 5)
     # The kernel at hand contradicts all others: what was fast is slow there.
     upside_down = DraftTrials("own", space, own.rows, tuple(1e6 / each for each in own.latencies_us))
-    trained = train_draft_model([*trials(), upside_down], caches=CACHES, device_model="", current="own")
+    trained = train_draft_model([*trials(), upside_down], caches=CACHES, current="own")
     before = scipy.stats.spearmanr(model().predict(space, own.rows).mean, own.latencies_us).statistic
     after = scipy.stats.spearmanr(trained.predict(space, own.rows).mean, own.latencies_us).statistic
     assert before < 0 < after
@@ -78,65 +63,27 @@ def test_failed_trials_are_the_slowest() -> None:
     latencies = tuple(
         math.inf if is_failed else each for each, is_failed in zip(known.latencies_us, failed, strict=True)
     )
-    trained = train_draft_model(
-        [DraftTrials("a", space, known.rows, latencies)], caches=CACHES, device_model=""
-    )
+    trained = train_draft_model([DraftTrials("a", space, known.rows, latencies)], caches=CACHES)
     predicted = trained.predict(space, known.rows).mean
     assert predicted[failed].max() < predicted[~failed].mean()
-
-
-def test_equal_trials_give_equal_models_and_a_saved_one_answers_alike(tmp_path: Path) -> None:
-    again = train_draft_model(trials(), caches=CACHES, device_model="made up")
-    model().save(tmp_path)
-    loaded = load_draft_model(tmp_path)
-    rows = SPACE.sample(50, np.random.default_rng(2))
-    wanted = model().predict(SPACE, rows)
-    for other in (again, loaded):
-        found = other.predict(SPACE, rows)
-        assert (found.mean == wanted.mean).all()
-        assert (found.spread == wanted.spread).all()
-        assert found.residual == wanted.residual
-    assert loaded.manifest.num_kernels == len(SHAPES)
-    assert loaded.caches == CACHES
 
 
 SPACE = dense_space(24, 112, 72)
 
 
-def test_a_changed_file_is_refused(tmp_path: Path) -> None:
-    model().save(tmp_path)
-    forest = tmp_path / "draft_2.json"
-    forest.write_bytes(forest.read_bytes().replace(b"1", b"2", 1))
-    with pytest.raises(CostModelFileError, match="not the forest that its manifest names"):
-        load_draft_model(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"schema_version": 99}, "schema_version 99"),
-        ({"caches": [0, 1, 2]}, "not a cost model's manifest"),
-        ({"residual": -1}, "not a cost model's manifest"),
-        ({"feature_names": []}, "features of version 4, 0 of them.*language collect"),
-        ({"digests": {}}, "names 0 forests"),
-        ({"unknown": 1}, "unknown"),
-    ],
-)
-def test_a_manifest_that_does_not_fit_is_refused(
-    tmp_path: Path, change: dict[str, object], said: str
-) -> None:
-    model().save(tmp_path)
-    path = tmp_path / MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(CostModelFileError, match=said) as refused:
-        load_draft_model(tmp_path)
-    assert "tessel cost-model train" not in str(refused.value), "another command makes it"
+def test_equal_trials_give_equal_models() -> None:
+    again = train_draft_model(trials(), caches=CACHES)
+    rows = SPACE.sample(50, np.random.default_rng(2))
+    wanted, found = model().predict(SPACE, rows), again.predict(SPACE, rows)
+    assert (found.mean == wanted.mean).all()
+    assert (found.spread == wanted.spread).all()
+    assert found.spread.max() > 0
 
 
 def test_too_few_trials_are_refused() -> None:
     few = made_up_trials("a", SPACE, 8, 0)
     with pytest.raises(CostModelError, match="at least 32"):
-        train_draft_model([few], caches=CACHES, device_model="")
+        train_draft_model([few], caches=CACHES)
     with pytest.raises(ValueError, match="give one for each"):
         DraftTrials("a", SPACE, few.rows, (1.0,))
     with pytest.raises(ValueError, match="not positive"):

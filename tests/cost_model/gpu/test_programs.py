@@ -1,23 +1,20 @@
 """Programs are seen as the kernels that libraries and fusing compilers run for them."""
 
 import math
-from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_cost_model.samples import read_samples
 from cost_model.errors import CostModelError
 from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.kernel_model import GpuKernelModel, GpuManifest, GpuQuery
 from cost_model.gpu.kernels import Family
 from cost_model.gpu.programs import kernels_of_program, predict_programs
-from cost_model.gpu.training import train_gpu_model
 from cost_model.gpu.typed.kernels import Attention, Product
 from cost_model.gpu.typed.model import gpu_kernel_us
 from records import Operator, Tensor, Workload
 from records.workload import describe
+from tests.oracles.gpu_model import trained_gpu_model
 
-TABLES = sorted((Path(__file__).parents[3] / "benchmarks/data/neusight/dataset/test").glob("*.csv"))
 ROWS, INNER, COLUMNS = 32, 64, 128
 WIDE = Tensor((ROWS, COLUMNS), "float32")
 X, WEIGHT, BIAS = (
@@ -121,8 +118,8 @@ def test_an_operator_never_measured_is_refused_by_name() -> None:
 
 
 @pytest.fixture(scope="module")
-def model() -> GpuKernelModel:
-    return train_gpu_model([*read_samples(TABLES)], num_threads=1)
+def model(tmp_path_factory: pytest.TempPathFactory) -> GpuKernelModel:
+    return trained_gpu_model(tmp_path_factory)
 
 
 def test_a_program_takes_what_its_kernels_take_and_its_interval_no_more_than_theirs(model) -> None:

@@ -225,7 +225,11 @@ def test_a_read_only_file_or_folder_is_read_and_not_written(file: Path, protecte
         path.chmod(0o444 if protected == "file" else 0o666)
         folder.chmod(0o777 if protected == "file" else 0o555)
         done = subprocess.run(
-            [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", program, str(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=600,
         )
         counted, refusal = done.stdout.splitlines()
         assert counted.endswith("['records.db']")

@@ -101,7 +101,7 @@ def kill_after(process: subprocess.Popen[str], seconds: float, *, num_lines: int
     time.sleep(seconds)
     process.send_signal(signal.SIGKILL)
     rest = process.stdout.read()
-    process.wait(timeout=30)
+    process.wait(timeout=600)
     return [line for line in (first + rest).split("\n")[:-1] if line]
 
 
@@ -113,7 +113,7 @@ def trials(num_kills: int, was_cut: Callable[[], bool]) -> Iterator[int]:
         yield trial
 
 
-@pytest.fixture(params=[5, pytest.param(200, marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.fixture(params=[2, pytest.param(200, marks=pytest.mark.slow)], ids=["few", "many"])
 def num_kills(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -249,7 +249,7 @@ with open_store(sys.argv[1]) as store:
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     say(f"after {store.append(workload, make_measurement(workload, [0.5]))}")
 """
-    output, _ = start(limited, str(path)).communicate(timeout=120)
+    output, _ = start(limited, str(path)).communicate(timeout=600)
     *lines, refusal, then, after = output.splitlines()
     assert refusal.startswith("refused:")
     assert "earlier records are kept" in refusal
@@ -277,7 +277,7 @@ try:
 except RecordError as error:
     say(error)
 """
-    output, _ = start(limited, str(path)).communicate(timeout=60)
+    output, _ = start(limited, str(path)).communicate(timeout=600)
     assert "its backup" in output
     assert "free some space" in output
     assert not list(tmp_path.glob("*backup*"))
@@ -303,7 +303,7 @@ with open_store(sys.argv[1]) as store:
     except RecordError as error:
         say(error)
 """
-    output, _ = start(limited, str(path), str(lines)).communicate(timeout=60)
+    output, _ = start(limited, str(path), str(lines)).communicate(timeout=600)
     assert "free some space" in output
     assert lines.read_text() == "earlier"
     assert not list(tmp_path.glob("*.partial"))
@@ -334,7 +334,7 @@ def test_a_server_that_restarts_loses_nothing_and_stops_nobody(
     _wait_for_more(acknowledged)
     stop.set()
     for writer in writers:
-        writer.join(timeout=60)
+        writer.join(timeout=600)
         assert not writer.is_alive()
     assert len(acknowledged) > before
     with open_store(postgres_url) as store:
@@ -369,7 +369,7 @@ def test_a_store_can_be_opened_while_a_server_restarts(
     starting = _started(lambda seconds: (time.sleep(seconds), postgres_server.start())[0], 1)
     with open_store(postgres_url) as store:
         assert [record.record_id for record in store.iterate()] == [kept]
-    starting.join(timeout=60)
+    starting.join(timeout=600)
 
 
 @pytest.mark.postgres
@@ -385,7 +385,7 @@ def test_a_server_that_never_answered_is_an_error_at_once(
 def _wait_for_more(acknowledged: list[int]) -> None:
     """Wait for more answers than were under way."""
     wanted = len(acknowledged) + 10
-    give_up_at = time.monotonic() + 120
+    give_up_at = time.monotonic() + 600
     while len(acknowledged) < wanted:
         assert time.monotonic() < give_up_at, "nobody appends any more"
         time.sleep(0.01)

@@ -79,7 +79,7 @@ def _meet_at(barrier: Barrier) -> None:
 
 
 def _count_together(url: str) -> int:
-    _together.wait(60)
+    _together.wait(600)
     return _count(url)
 
 

@@ -478,8 +478,8 @@ def test_eight_processes_that_append_and_four_that_read_lose_nothing(url: str) -
     with multiprocessing.get_context("fork").Pool(12) as pool:
         readers = [pool.apply_async(_read_until, (url, 8 * APPENDS)) for _ in range(4)]
         acknowledged = [pool.apply_async(_append_alone, (url, writer)) for writer in range(8)]
-        record_ids = [record_id for result in acknowledged for record_id in result.get(timeout=120)]
-        counts = [reader.get(timeout=120) for reader in readers]
+        record_ids = [record_id for result in acknowledged for record_id in result.get(timeout=600)]
+        counts = [reader.get(timeout=600) for reader in readers]
     with open_store(url) as store:
         assert {record.record_id for record in store.iterate()} == set(record_ids)
         assert len(record_ids) == 8 * APPENDS

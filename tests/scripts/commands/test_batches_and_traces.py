@@ -15,7 +15,7 @@ from tessel.documents import load_schedule
 from tessel.errors import UsageError
 from tests.samples.batches.trace_samples import Job, rows_of
 
-LIGHT = ("--work", "0.1", "--quiet")
+LIGHT = ("--work", "0.02", "--quiet")
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:

@@ -49,11 +49,22 @@ def test_this_installation_is_well() -> None:
 
 
 @pytest.mark.tvm
-def test_a_later_ffi_is_found_with_its_fix_and_so_are_threads(tmp_path: Path) -> None:
+def test_a_later_ffi_threads_and_a_gpu_out_of_reach_are_found_with_their_fixes(
+    tmp_path: Path,
+) -> None:
     pretend(tmp_path, "apache-tvm-ffi", "0.1.15.post2")
     pretend(tmp_path, "torch", "2.99.0")
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\necho 'NVIDIA H200, 580.159.04'\n")
+    command.chmod(0o755)
 
-    status, findings = doctor(PYTHONPATH=str(tmp_path), OMP_NUM_THREADS="4096", MKL_NUM_THREADS="many")
+    status, findings = doctor(
+        PYTHONPATH=str(tmp_path),
+        OMP_NUM_THREADS="4096",
+        MKL_NUM_THREADS="many",
+        PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        CUDA_VISIBLE_DEVICES="",  # should there be a real one
+    )
 
     assert status == 1
     ffi = findings["apache-tvm-ffi"]
@@ -64,6 +75,11 @@ def test_a_later_ffi_is_found_with_its_fix_and_so_are_threads(tmp_path: Path) ->
     assert "2.99.0 is installed" in findings["torch"]["detail"]
     assert findings["threads"]["status"] == "warning"
     assert "unset MKL_NUM_THREADS" in findings["threads"]["fix"]
+    assert findings["gpu"]["detail"] == "NVIDIA H200, 580.159.04"
+    for library in ("tvm", "torch"):
+        found = findings[f"gpu by {library}"]
+        assert found["status"] == "missing"
+        assert found["fix"]
 
 
 @pytest.mark.tvm
@@ -109,6 +125,23 @@ def test_what_another_platform_or_an_extra_needs_is_not_required_here() -> None:
     assert not installation.is_required(Requirement("torch>=2.11; extra == 'torch'"))
 
 
+def test_what_cannot_be_installed_here_is_not_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scripts.commands.doctor._version", lambda name: None)
+    here, elsewhere = (
+        _distribution(
+            Requirement(f"nvidia-cuda-nvrtc>=13; sys_platform == '{system}' and extra == 'cuda-compile'")
+        )
+        for system in (sys.platform, "nowhere")
+    )
+    assert "cuda-compile" in here.fix
+    assert (elsewhere.status, elsewhere.fix) == ("missing", "")
+    assert "no build for this system" in elsewhere.detail
+    # No registry has this project: without a clone, its wheel is named, and extras are of what is installed.
+    monkeypatch.setattr(installation, "is_clone", lambda: False)
+    for fix in (installation.install_project(), installation.other_python()):
+        assert fix.endswith("python -m pip install tessel_tuner-*.whl")
+
+
 @pytest.mark.tvm
 def test_advice_to_an_installed_wheel_needs_no_clone(tmp_path: Path) -> None:
     site, fakes = tmp_path / "site", tmp_path / "fakes"
@@ -143,17 +176,3 @@ def test_each_advice_is_for_the_installation_at_hand(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(installation, "is_clone", lambda: False)
     assert not [text for text in advice() if re.search(r"\bmake\b|constraints|-e ", text)]
     assert installation.install_extra("torch") == "python -m pip install 'tessel-tuner[torch]'"
-
-
-@pytest.mark.tvm
-def test_a_gpu_that_no_library_reaches_is_found_with_what_to_do(tmp_path: Path) -> None:
-    command = tmp_path / "nvidia-smi"
-    command.write_text("#!/bin/sh\necho 'NVIDIA H200, 580.159.04'\n")
-    command.chmod(0o755)
-    hidden = {"CUDA_VISIBLE_DEVICES": ""}  # should there be a real one
-    _, findings = doctor(PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}", **hidden)
-    assert findings["gpu"]["detail"] == "NVIDIA H200, 580.159.04"
-    for library in ("tvm", "torch"):
-        found = findings[f"gpu by {library}"]
-        assert found["status"] == "missing"
-        assert found["fix"]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,29 @@ pytestmark = pytest.mark.tvm
 Run = Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class Fleet:
+    """A fleet of one worker, and the file of what the worker says."""
+
+    address: str
+    worker: subprocess.Popen[bytes]
+    said: Path
+
+
 @pytest.fixture(scope="module")
-def fleet() -> Iterator[LocalFleet]:
-    with LocalFleet() as started:
-        started.start_device_worker("--threads", "1", "--backends", "tvm,blas")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    said = tmp_path_factory.mktemp("fleet") / "said"
+    with LocalFleet() as started, said.open("wb") as stderr:
+        command = ("fleet", "worker", started.address, "--threads", "1", "--backends", "tvm,blas")
+        worker = subprocess.Popen([sys.executable, "-m", "scripts", *command], stderr=stderr, cwd=ROOT)
+        started.end_with_it(worker)
         tasks = TaskQueue(started.address)
         wait_until(lambda: len(tasks.workers()) == 1)
         tasks.close()
-        yield started
+        yield Fleet(started.address, worker, said)
 
 
-def test_the_partition_is_the_local_one(tessel: Run, fleet: LocalFleet, tmp_path: Path) -> None:
+def test_the_partition_is_the_local_one(tessel: Run, fleet: Fleet, tmp_path: Path) -> None:
     """A second run, on this machine, finds every record: the fleet's machine is this one."""
     arguments = ["partition", "mlp:tiny", "--infer", "--threads", "1", "--backends", "tvm,blas", "--json"]
     arguments += ["--records", str(tmp_path / "records.db")]
@@ -46,7 +59,7 @@ def test_the_partition_is_the_local_one(tessel: Run, fleet: LocalFleet, tmp_path
     assert one == other
 
 
-def test_its_status_is_one_document(tessel: Run, fleet: LocalFleet) -> None:
+def test_its_status_is_one_document(tessel: Run, fleet: Fleet) -> None:
     result = tessel("fleet", "status", fleet.address, "--json")
     assert result.status == 0
     (machine,) = json.loads(result.stdout)["machines"]
@@ -68,22 +81,12 @@ def test_a_worker_for_another_machines_scheduler_says_where_it_listens(tessel: R
     assert "--host" in result.stderr
 
 
-def test_a_worker_ends_with_ctrl_c_and_without_a_traceback(fleet: LocalFleet) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "scripts", "fleet", "worker", fleet.address, "--threads", "1"],
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        text=True,
-    )
-    assert process.stderr is not None
-    lines = [process.stderr.readline()]
-    while "measuring for" not in lines[-1]:
-        assert lines[-1], f"it ended: {''.join(lines)}"
-        lines.append(process.stderr.readline())
-    process.send_signal(signal.SIGINT)
-    rest = process.communicate(timeout=60)[1]
-    assert process.returncode == 0
-    assert "Traceback" not in rest
+def test_a_worker_ends_with_ctrl_c_and_without_a_traceback(fleet: Fleet) -> None:
+    """The last of the tests of this fleet: it is over then."""
+    wait_until(lambda: "measuring for" in fleet.said.read_text())
+    fleet.worker.send_signal(signal.SIGINT)
+    assert fleet.worker.wait(timeout=400) == 0
+    assert "Traceback" not in fleet.said.read_text()
 
 
 @pytest.mark.slow

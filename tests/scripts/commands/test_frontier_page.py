@@ -10,7 +10,7 @@ from typing import Any
 
 def test_a_frontier_is_saved_as_a_page_of_its_schedules(tessel: Callable[..., Any], tmp_path: Path) -> None:
     page = tmp_path / "frontier.html"
-    asked = ("schedule", "vshape", "--devices", 2, "--micro-batches", 4, "--frontier", "--time-limit", "5s")
+    asked = ("schedule", "vshape", "--devices", 2, "--micro-batches", 4, "--frontier", "--work", "0.5")
     found = json.loads(tessel(*asked, "--save", page, "--json").stdout)["frontier"]
 
     text = page.read_text().split('<script id="data" type="application/json">')[1].split("</script>")[0]

@@ -18,7 +18,6 @@ import pytest
 from kernel_spaces import cpu, space_of
 
 from benchmarks.trials.in_process import builder_and_runner
-from cost_model.draft.draft_model import load_draft_model
 from cost_model.language.model_files import load_network
 from records import open_store
 from scripts.main import main
@@ -115,7 +114,7 @@ def test_bad_input_is_one_line(
     said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    out = ("--out", tmp_path / "out") if arguments[0] in ("train", "collect") else ()
+    out = ("--out", tmp_path / "out") if arguments[0] == "train" else ()
     outcome = tessel("language", *arguments, *out, "--quiet")
     assert said in outcome.stderr
     assert outcome.status == status
@@ -191,22 +190,21 @@ def test_an_interrupted_collection_keeps_its_trials_and_goes_on(
 
 def test_a_collection_of_no_trials_is_refused(tessel: Callable[..., Any], tmp_path: Path) -> None:
     words = ["language", "collect", "--kernels", "dense:16x64x96", "--random", "0", "--rounds", "0"]
-    refused = tessel(*words, "--records", f"{tmp_path}/records.db", "--out", f"{tmp_path}/draft")
+    refused = tessel(*words, "--records", f"{tmp_path}/records.db")
     assert refused.status == 2
     assert "ask for no trial" in refused.stderr
 
 
 @pytest.mark.slow
-def test_collected_trials_become_a_draft_model_once(tessel: Callable[..., Any], tmp_path: Path) -> None:
+def test_trials_are_collected_once(tessel: Callable[..., Any], tmp_path: Path) -> None:
     arguments = (
         *("language", "collect", "--kernels", "dense:4x8x12 dense:6x8x16", "--random", 12, "--rounds", 1),
-        *("--batch", 4, "--records", tmp_path / "records.db", "--out", tmp_path / "draft", "--json"),
+        *("--batch", 4, "--records", tmp_path / "records.db", "--json"),
     )
     outcome = tessel(*arguments)
     assert outcome.status == 0, outcome.stderr
     document = json.loads(outcome.stdout)
     assert (document["kernels"], document["trials"], document["new_trials"]) == (2, 32, 32)
     assert len(document["mean_quality"]) == 2
-    assert load_draft_model(tmp_path / "draft").manifest.num_samples == 32
     again = json.loads(tessel(*arguments).stdout)
     assert (again["new_trials"], again["mean_quality"]) == (0, [None, None])

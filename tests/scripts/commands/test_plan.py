@@ -171,7 +171,6 @@ def test_a_layout_by_hand_is_compared_with(table: Path, capsys: pytest.CaptureFi
         ("--devices 2 --hop-us -1", "--hop-us is -1"),
         ("--devices 2 --save plan.json --out plan.json", "--save and --out are both plan.json"),
         ("--devices 2 --out plan.bmp", "--out plan.bmp has the suffix .bmp"),
-        ("--devices 2 --micro-batch 3 --entry a/b", "has no entries"),
         ("--devices 2 --work 0", "--work is 0"),
         ("--devices 2 --by-hand 0-1,x", "--by-hand '0-1,x' are no layers of stages"),
         ("--devices 2 --by-hand 0,1", "--by-hand holds layers 0 to 1, and the profile has"),

@@ -127,7 +127,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
 }
 
 NOT_OF_THE_PLAN = {
-    "format_name", "entry",  # how a file is read that says the same
+    "format_name",  # how a file is read that says the same
     "work", "time_limit", "jobs",  # how long is searched
     "save", "save_table", "out", "json",  # where it goes
     # of a config, looked at in tests/tessel/jobs/test_described_model.py

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import typing
 from pathlib import Path
 
@@ -61,6 +62,34 @@ def test_list_filters(file: Path, options: list[str], ids: list[int]) -> None:
     document = msgspec.json.decode(call("list", "--records", file, "--json", *options).stdout)
     assert [record["id"] for record in document["records"]] == ids
     assert document["more"] is ("--limit" in options)
+
+
+def test_a_page_has_the_best_way_of_each_workload_and_what_failed(file: Path, tmp_path: Path) -> None:
+    before = file.read_bytes()
+    out = tmp_path / "records.html"
+    document = msgspec.json.decode(call("page", "--out", out, "--records", file, "--json").stdout)
+    assert document == {
+        "out": str(out),
+        "bytes": out.stat().st_size,
+        "workloads": 2,
+        "left_out": 0,
+        "measurements": 4,
+    }
+    assert file.read_bytes() == before
+    found = re.search(r'type="application/json">(.*?)</script>', out.read_text(), re.DOTALL)
+    assert found is not None
+    page = msgspec.json.decode(found[1])
+    with open_store(str(file)) as store:
+        fastest = {record.workload.fingerprint: record for record in store.best()}
+    for workload in page["workloads"]:
+        best = fastest[workload["fingerprint"]]
+        way = workload["ways"][0]
+        assert (way["record"], way["latency_us"]) == (best.record_id, best.measurement.latency_us)
+        assert (way["first_us"], way["third_us"]) == best.measurement.quartiles_us
+    assert [len(workload["ways"]) for workload in page["workloads"]] == [2, 1]
+    assert [day["day"] for day in page["days"]] == ["2001-09-09", "not known", "not known"]
+    assert page["tables"][1]["rows"] == [["[red]no rule[/red]", "error", "tvm", "1"]]
+    assert call("page", "--out", tmp_path / "records.svg", "--records", file).exit_code == 2
 
 
 def test_show_tells_everything_about_a_record(file: Path) -> None:

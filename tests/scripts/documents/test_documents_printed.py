@@ -40,7 +40,7 @@ def test_schedule_prints_the_document_that_it_saves(tessel: Run, tmp_path: Path)
 
 
 def test_memory_and_a_span_of_nothing_are_taken_from_the_command_line(tessel: Run) -> None:
-    costs = ("--forward-memory", "2,3", "--tensor-parallel-span", 0, "--split-backward", "--time-limit", "1s")
+    costs = ("--forward-memory", "2,3", "--tensor-parallel-span", 0, "--split-backward", "--work", "0.2")
     found = document(tessel("schedule", "mshape", "--devices", 2, "--micro-batches", 2, *costs, "--json"))
     blocks = {block["name"]: block for block in found["placement"]["blocks"]}
     by_kind = {
@@ -62,7 +62,7 @@ def test_period_only_prints_the_repetend(tessel: Run) -> None:
 def test_frontier_falls_with_memory(tessel: Run, tmp_path: Path) -> None:
     picture = tmp_path / "frontier.svg"
     outcome = tessel(
-        "schedule", "vshape", "--devices", 3, "--frontier", "--time-limit", "5s", "--save", picture, "--json"
+        "schedule", "vshape", "--devices", 3, "--frontier", "--work", "0.5", "--save", picture, "--json"
     )
     points = document(outcome)["frontier"]
     rates = [point["period"] / point["copies"] for point in points]
@@ -73,7 +73,7 @@ def test_frontier_falls_with_memory(tessel: Run, tmp_path: Path) -> None:
 
 def test_frontier_of_a_number_of_micro_batches_is_of_makespans(tessel: Run, tmp_path: Path) -> None:
     picture = tmp_path / "frontier.svg"
-    options = ("--micro-batches", 5, "--frontier", "--time-limit", "1s", "--save", picture)
+    options = ("--micro-batches", 5, "--frontier", "--work", "0.2", "--save", picture)
     found = document(tessel("schedule", "vshape", "--devices", 3, *options, "--json"))
     assert found["micro_batches"] == 5
     points = found["frontier"]
@@ -159,8 +159,8 @@ def test_the_main_job_writes_and_prints_what_it_promises(tessel: Run, tmp_path: 
     out = tmp_path / "out"
     tune = ("tune", "mlp", "--devices", 2, "--micro-batches", 4, *TUNING, "--records", url, "--out", out)
 
-    first = document(tessel(*tune, "--time-limit", "1s", "--json"))
-    second = document(tessel(*tune, "--time-limit", "1s", "--json"))
+    first = document(tessel(*tune, "--work", "0.2", "--json"))
+    second = document(tessel(*tune, "--work", "0.2", "--json"))
 
     assert first["new_measurements"] > 0
     assert second["new_measurements"] == 0
@@ -212,7 +212,7 @@ def test_the_main_job_writes_and_prints_what_it_promises(tessel: Run, tmp_path: 
     assert stats["by_status"]["ok"] > 0
     assert tessel("records", "verify", "--records", url).status == 0
 
-    text, _, _ = tessel(*tune, "--time-limit", "1s").stdout.partition("written:")
+    text, _, _ = tessel(*tune, "--work", "0.2").stdout.partition("written:")
     assert "0 new measurements" in text
     assert "ratio to 1F1B" in text
 

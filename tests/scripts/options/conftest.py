@@ -71,6 +71,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     for name in ("steps", "other_steps"):
         (folder / f"{name}.csv").write_text("\n".join(rows_of(Job(stages=len(name) // 5 + 1))))
+    for name, factor in (("chunks", 1), ("other_chunks", 2)):
+        rows = [f"{tokens},{factor * (100 + tokens**2 / 9 + 8 * tokens):g}" for tokens in (256, 512, 1024)]
+        (folder / f"{name}.csv").write_text("\n".join(["tokens,time_us", *rows]))
     (folder / "networks.json").write_text('{"net": ["abc"]}')
     messages.set_verbosity(quiet=False, verbose=False)
     return folder

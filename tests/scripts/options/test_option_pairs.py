@@ -150,7 +150,7 @@ def ineffective_pairs(run: Run, command: str, case: Case, *, every: int = 1) -> 
             line = joined(base, case, pair, with_context=with_context)
             both = run(command, case, line)
             if both.status == 2:
-                shown = [option for option in OPTION_RULES[command] if both.refuses(option)]
+                shown = [option for option in case.samples if both.refuses(option)]
                 if not shown:
                     bad.append(f"{line}: refused without saying why: {both.stderr}")
                 continue
@@ -197,15 +197,16 @@ def check(run: Run, command: str, case: Case, every: int) -> None:
     assert num_effective >= (len(case.samples) - 1) // every
 
 
-def test_every_option_of_every_command_is_declared_and_tried() -> None:
-    declared = {command: set(rules) for command, rules in OPTION_RULES.items()}
-    assert declared == {path: options_of(command) for path, command in COMMANDS.items()}
+def test_every_command_is_tried_and_rules_are_of_its_options() -> None:
+    for command, rules in OPTION_RULES.items():
+        assert rules.keys() <= options_of(COMMANDS[command])
+        assert all(rules.values())
     assert {*CHEAP, *OF_TVM, *OF_TORCH} | ONLY_BY_RULES == set(COMMANDS)
     assert all(isinstance(command, CheckedCommand) for command in COMMANDS.values())
 
 
-PAIRS = pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
-"""Each option is tried by itself always, and each fifth pair; a pair is two runs, and there are thousands."""
+PAIRS = pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
+"""Each option is tried by itself always, and each eleventh pair: there are thousands."""
 
 
 @PAIRS

@@ -39,7 +39,7 @@ print("equal", flush=True)
 """
 
 
-def by_torch(folder: Path, text: str) -> bool:
+def by_torch(folder: Path, text: str, *, timeout_s: float = 600) -> bool:
     """Whether both ranks end, with the gradients of the whole model."""
     folder.mkdir()
     (folder / "orders.csv").write_text(text)
@@ -53,7 +53,7 @@ def by_torch(folder: Path, text: str) -> bool:
         for rank in range(2)
     ]
     try:
-        return all("equal" in rank.communicate(timeout=40)[0] for rank in ranks)
+        return all("equal" in rank.communicate(timeout=timeout_s)[0] for rank in ranks)
     except subprocess.TimeoutExpired:
         return False
     finally:
@@ -79,4 +79,4 @@ def test_torch_trains_by_what_passes(tmp_path: Path) -> None:
 def test_torch_does_not_train_by_what_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ScheduleError):
         check_communication(FAULTS[name])
-    assert not by_torch(tmp_path / "faulty", FAULTS[name])
+    assert not by_torch(tmp_path / "faulty", FAULTS[name], timeout_s=40)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 
+from tessel.compiling import racing  # noqa: E402
 from tessel.compiling.partitioning import compile_within  # noqa: E402
 from tessel.compiling.racing import median_interval, race  # noqa: E402
 from tests.samples.programs.compiled_modules import perceptron  # noqa: E402 - after the skips
@@ -17,8 +19,16 @@ from tests.samples.programs.compiled_modules import perceptron  # noqa: E402 - a
 pytestmark = [pytest.mark.torch, pytest.mark.tvm]
 
 
-def test_a_slower_contender_has_a_ratio_above_one_and_an_interval_around_it() -> None:
-    found = race({"quick": lambda: time.sleep(0.002), "slow": lambda: time.sleep(0.006)}, rounds=8)
+def test_a_slower_contender_has_a_ratio_above_one_and_an_interval_around_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, rng = [0.0], np.random.default_rng(0)
+
+    def taking(seconds: float) -> Callable[[], None]:
+        return lambda: now_s.append(now_s[-1] + seconds * rng.uniform(1.0, 1.5))
+
+    monkeypatch.setattr(racing, "time", SimpleNamespace(perf_counter=lambda: now_s[-1]))
+    found = race({"quick": taking(0.002), "slow": taking(0.006)}, rounds=8)
     assert [each.name for each in found] == ["quick", "slow"]
     assert (found[0].ratio, found[0].low, found[0].high) == (1.0, 1.0, 1.0)
     assert found[1].low <= found[1].ratio <= found[1].high

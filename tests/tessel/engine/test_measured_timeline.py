@@ -7,9 +7,11 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessel.batches import Batch, scaled_class
 from tessel.engine import actions_from_csv, schedule_of_actions
 from tessel.engine.job import Event
 from tessel.engine.measured_timeline import RealStep, measured_schedule, with_measured_spans
+from tessel.engine.run import one_f_one_b_of
 from tessel.picture import bars_of
 from tessel.placement import BlockKind
 from tessel.shapes import make_shape
@@ -59,6 +61,30 @@ def test_orders_are_simulated_with_the_medians_of_what_blocks_took() -> None:
         ("b0", 4000),
     ]
     assert real.makespan == 36000
+
+
+def test_micro_batches_that_differ_have_the_medians_of_their_class_and_1f1b_as_given() -> None:
+    placement = make_shape("vshape", 1)
+    batch = Batch(
+        classes=tuple(scaled_class(placement, name, int(name)) for name in "13"), sequence=(0, 1, 1)
+    )
+    actions = actions_from_csv("0F2,0B2,0F0,0B0,0F1,0B1\n")
+    schedule = schedule_of_actions(placement, actions, batch=batch)
+    assert schedule.makespan == (1 + 3 + 3) * sum(block.span for block in placement.blocks)
+    took_ms = {"0F0": 1, "0B0": 2, "0F1": 4, "0B1": 8, "0F2": 6, "0B2": 10}
+    step = [
+        tuple(
+            Event(action=name, ready_s=place, start_s=place, end_s=place + took / 1000)
+            for place, (name, took) in enumerate(took_ms.items())
+        )
+    ]
+    real = with_measured_spans(schedule, [step])
+    assert real.classes is not None
+    assert [each.spans for each in real.classes.classes] == [(1000, 2000), (5000, 9000)]
+    assert real.makespan == 3000 + 2 * 14000
+    given = one_f_one_b_of(schedule)["1f1b"]
+    assert given.classes == batch
+    assert [start.micro_batch for start in given.starts if start.block == "f0"] == [0, 1, 2]
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=12))

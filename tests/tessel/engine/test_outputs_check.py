@@ -62,7 +62,7 @@ def test_a_wrong_value_on_any_rank_is_seen(kind: str, rank: int, tmp_path: Path)
     stage, micro_batch, name, array = made[rank][where]
     made[rank][where] = (stage, micro_batch, name, CORRUPTIONS[kind](array))
     (failure,) = checked(made, tmp_path).failures
-    assert "the output logits of micro-batch 1 (stage 1, searched)" in failure.describe()
+    assert "the output logits of micro-batch 1 (stage 1, ours)" in failure.describe()
 
 
 def test_an_output_that_is_missing_or_that_nobody_asked_for_is_seen(tmp_path: Path) -> None:
@@ -99,5 +99,5 @@ def test_without_a_reference_outputs_must_be_finite(
     found = check_outputs({"searched": paths}, expected, micro_batches=2)
     assert (found.num_outputs, found.reference_name) == (4, "")
     named = [each.describe().partition(" is ")[0] for each in found.failures]
-    of_fault = "the output logits of micro-batch 1 (stage 1, searched)"
+    of_fault = "the output logits of micro-batch 1 (stage 1, ours)"
     assert named == ([of_fault] if kind in NON_FINITE else [])

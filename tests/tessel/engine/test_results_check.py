@@ -64,6 +64,6 @@ def test_gradients_that_nothing_is_compared_with_must_be_finite_on_every_rank(ki
     found = {"searched": ([RankResult(rank=0, events={}, losses={"searched": {}})], {("w", 1): copies})}
     check = check_results(found, None, micro_batches=2, last_stage=3, is_trained=True)
     assert [each.describe().partition(" is ")[0] for each in check.failures] == (
-        ["the gradient of w (stage 1, searched)"] if kind in NON_FINITE else []
+        ["the gradient of w (stage 1, ours)"] if kind in NON_FINITE else []
     )
     assert (check.num_gradients, check.reference_name) == (1, "")

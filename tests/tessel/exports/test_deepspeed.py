@@ -277,11 +277,12 @@ def test_the_last_stage_s_forwards_are_put_off_where_the_engine_has_one_loss() -
 
 def test_stages_take_their_layers_and_recompute_as_planned() -> None:
     recipe = with_layers(
-        ONE_F_ONE_B.build(vshape(2), micro_batches=2), recompute=(True, False), micro_batch=4
+        ONE_F_ONE_B.build(vshape(2), micro_batches=2), recompute=(True, False), micro_batch=4, data_parallel=2
     )
     assert parts_of(recipe) == (0, 2, 4)
     exported = load(deepspeed_module(recipe))
     assert '"train_micro_batch_size_per_gpu": 4' in exported["__doc__"]
+    assert "deepspeed --num_gpus 4 YOUR_SCRIPT.py" in exported["__doc__"]
     for stage, (bounds, interval) in enumerate([((0, 2), 1), ((2, 4), 0)]):
         base = type("Base", (exported["PlannedPipelineModule"],), {"rank": stage})
         module = base(["layer"] * 4)

@@ -29,6 +29,12 @@ def alone(**changes: Any) -> Recipe:
     return replace(one, actions=one.actions[:1], device_of_stage=(0,), cuts=((0, 7),))
 
 
+def test_as_many_processes_are_started_as_there_are_devices() -> None:
+    plan = recipe(context_parallel=2, tensor_parallel=3)
+    assert plan.processes == plan.devices * 4 * 2 * 3
+    assert f"--nproc-per-node {plan.processes} pretrain_gpt.py" in megatron_arguments(plan)
+
+
 def megatron(plan: Recipe) -> list[str]:
     return [
         word

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,17 @@ pytest.importorskip("torch")
 
 from layer_plans import profile, saved_plan
 
-from benchmarks.frameworks.__main__ import TOLERANCE, frameworks, outcome
+from benchmarks.frameworks.__main__ import TOLERANCE, frameworks, outcomes
 from benchmarks.frameworks.plans import plans
 from benchmarks.frameworks.ranks import Trained, train
-from tessel.engine.actions import actions_from_csv, schedule_of_actions
+from tessel.engine.actions import actions_from_csv, actions_of, schedule_of_actions
+from tessel.exports.megatron_plan import layout_of_recipe, megatron_arguments, orders_of_megatron
 from tessel.exports.recipe import Recipe, recipe_of_schedule
 from tessel.exports.torchtitan import orders_csv
+from tessel.handwritten.chimera import CHIMERA
+from tessel.jobs.exporting import export_recipe
 from tessel.planning.layout import Layout
+from tessel.shapes import xshape
 
 pytestmark = pytest.mark.torch
 
@@ -65,6 +71,19 @@ def recipe_of(devices: tuple[int, ...], order: str) -> Recipe:
     return recipe_of_schedule(schedule_of_actions(made.schedule.placement, actions_from_csv(order)))
 
 
+def both_ways() -> dict[str, Recipe]:
+    """Pipelines in two directions: by rule, with halves of backwards, and each with an order of its own."""
+    halves = xshape(2, split_backward=True)
+    text = "0F1,0F0,3F0,3I0,0I1,3W0,3F1,3I1,3W1,0I0,0W0,0W1\n"
+    text += "2F0,2F1,1F1,1I1,1F0,2I0,1W1,1I0,1W0,2I1,2W1,2W0\n"
+    joint = "0F0,0F1,3F1,3B1,3F0,0B1,3B0,0B0\n2F1,1F1,1B1,2F0,2B1,1F0,2B0,1B0\n"
+    return {
+        "chimera": recipe_of_schedule(CHIMERA.build(xshape(2), micro_batches=3)),
+        "halves": recipe_of_schedule(schedule_of_actions(halves, actions_from_csv(text))),
+        "out of order": recipe_of_schedule(schedule_of_actions(xshape(2), actions_from_csv(joint))),
+    }
+
+
 def assert_exact(found: Trained) -> None:
     assert found.error == ""
     assert found.difference is not None
@@ -75,20 +94,44 @@ def test_torch_runs_any_order_on_any_map_of_stages(tmp_path: Path) -> None:
     for number, (name, (devices, order)) in enumerate(ORDERS.items()):
         tied = "".join(name.partition("tied")[1:])
         (tmp_path / f"{number}{tied}.csv").write_text(orders_csv(recipe_of(devices, order)))
-    assert_exact(train("torch_job", tmp_path, 2))
+    for name, recipe in both_ways().items():
+        export_recipe(recipe, "torch", tmp_path / f"{name}.csv")
+    for found in train("torch_job", sorted(tmp_path.glob("*.csv")), 2):
+        assert_exact(found)
+
+
+def python_of(name: str) -> str:
+    """The interpreter that has a framework: this one has DeepSpeed, as the extra `test` does on Linux."""
+    if name.startswith("DeepSpeed") and find_spec("deepspeed") is not None:
+        return sys.executable
+    if not PYTHON.exists():
+        pytest.skip("`make frameworks` has installed no frameworks")
+    return str(PYTHON)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PYTHON.exists(), reason="`make frameworks` has installed no frameworks")
 @pytest.mark.parametrize("name", OTHERS)
 def test_frameworks_train_each_kind_of_plan_or_are_refused_it(name: str) -> None:
-    found = {plan: outcome(RELEASES[name], recipe, str(PYTHON)) for plan, recipe in PLANS.items()}
+    found = outcomes(RELEASES[name], PLANS, python_of(name))
     assert {plan: text for plan, text in found.items() if not text.startswith(("exact", "refused"))} == {}
     assert found["1F1B"].startswith("exact")
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason="`make frameworks` has installed no frameworks")
+@pytest.mark.slow
+def test_megatron_runs_the_orders_that_its_export_simulates(tmp_path: Path) -> None:
+    plans = [PLANS[name] for name in ("1F1B", "interleaved")]
+    files = [tmp_path / f"{number}.txt" for number in range(len(plans))]
+    for file, plan in zip(files, plans, strict=True):
+        file.write_text(megatron_arguments(plan))
+    for found, plan in zip(train("megatron_job", files, 2, python=python_of("Megatron")), plans, strict=True):
+        assert_exact(found)
+        expected = actions_of(orders_of_megatron(plan, layout_of_recipe(plan))[0].schedule)
+        assert found.orders == tuple(tuple(map(str, own)) for own in expected)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_frameworks_take_the_file_of_a_plan(name: str) -> None:
     """It is parsed, its modules are those of the model, and the first steps end as in one process."""
-    assert outcome(RELEASES[name], PLANS["one micro-batch"], str(PYTHON)).startswith("exact")
+    plans = {plan: PLANS[plan] for plan in ("micro-batches out of order", "recomputing all")}
+    found = outcomes(RELEASES[name], plans, python_of(name))
+    assert all(text.startswith("exact") for text in found.values()), found

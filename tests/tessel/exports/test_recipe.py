@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from layer_plans import saved_plan
+from layer_plans import profile, saved_plan
 from tuned_model import tuned_model
 
 from tessel.engine.actions import ActionKind
@@ -27,6 +27,7 @@ from tessel.exports.roles import Role, roles_of
 from tessel.exports.torchtitan import RELEASES, orders_csv, titan_file
 from tessel.handwritten.gpipe import GPIPE
 from tessel.pipeline import build_plan
+from tessel.planning.layout import Layout
 from tessel.search.budget import SearchBudget
 from tessel.shapes import make_shape, vshape
 
@@ -69,11 +70,33 @@ def test_a_stage_that_ends_within_a_layer_is_refused(name: str) -> None:
         WRITERS[name](cut)
 
 
-@pytest.mark.parametrize("shape", ["mshape", "xshape"])
-def test_stages_that_are_no_chain_are_refused(shape: str) -> None:
-    schedule = GPIPE.build(make_shape(shape, 2), micro_batches=2)
-    with pytest.raises(ScheduleError, match=r"no single chain|cannot be exported"):
+def test_stages_that_are_no_chain_are_refused() -> None:
+    schedule = GPIPE.build(make_shape("mshape", 2), micro_batches=2)
+    with pytest.raises(ScheduleError, match=r"no chain with each stage on one device"):
         recipe_of_schedule(schedule)
+
+
+def test_both_ways_are_two_copies_of_a_chain_which_torch_and_markdown_alone_are_told() -> None:
+    layout = Layout(
+        data_parallel=1,
+        pipeline=2,
+        micro_batch=3,
+        micro_batches=4,
+        placement="xshape",
+        cuts=((0, 3), (4, 7)),
+        recompute=(True, False),
+    )
+    model = profile(sizes=(3,))
+    recipe = recipe_of_saved_plan(saved_plan(layout=layout, order="chimera", model=model))
+    assert (recipe.copies, recipe.device_of_stage, recipe.recompute) == (2, (0, 1, 1, 0), (True, False) * 2)
+    assert recipe.layers_of(2) == recipe.layers_of(0)
+    assert "0SEND_F0,3RECV_F0" in orders_csv(recipe)
+    assert "| global batch | 12 |" in recipe_markdown(recipe)
+    for name in WRITERS.keys() - {"torch", "markdown"}:
+        with pytest.raises(ScheduleError, match="runs 2 copies of its pipeline on the same ranks"):
+            WRITERS[name](recipe)
+    with pytest.raises(ScheduleError, match="2 copies of the pipeline begin on rank 0"):
+        orders_csv(replace(recipe, device_of_stage=(0, 1, 0, 1)))
 
 
 def test_a_tuned_plan_s_cuts_are_those_of_its_stages() -> None:

@@ -141,6 +141,6 @@ def test_the_search_is_never_longer_than_a_row_that_fits() -> None:
         comparison = compare_schedules(found)
         (ours,) = (row for row in comparison.rows if row.schedule == "searched")
         assert ours.found_by == found.found_by
-        assert ours.title == f"searched (by {found.found_by})"
+        assert ours.title == f"ours (by {found.found_by})"
         assert all(row.makespan >= ours.makespan for row in comparison.rows if row.fits)
         assert all(row.title == row.schedule for row in comparison.rows if row is not ours)

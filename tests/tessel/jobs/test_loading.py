@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +26,8 @@ import tessel  # noqa: E402
 from tessel.compiling.served_pipeline import ServedPipeline  # noqa: E402
 from tessel.engine.errors import EngineError  # noqa: E402
 from tessel.errors import ScheduleError  # noqa: E402
+from tests.harness.local_fleet import wait_until  # noqa: E402
+from tests.harness.processes import has_ended_by_id  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.tvm]
 
@@ -107,16 +108,16 @@ def test_a_full_pipeline_has_further_callers_wait(pipeline: ServedPipeline) -> N
     try:
         waiting = [pipeline.submit(data) for _ in range(3)]
         handed_in = threading.Event()
-        caller = threading.Thread(target=lambda: (pipeline.submit(data).result(30), handed_in.set()))
+        caller = threading.Thread(target=lambda: (pipeline.submit(data).result(300), handed_in.set()))
         caller.start()
         assert not handed_in.wait(0.3)
         assert not any(each.done() for each in waiting)
     finally:
         os.kill(processes[1].pid, signal.SIGCONT)
-    assert handed_in.wait(30)
+    assert handed_in.wait(300)
     caller.join()
     for each in waiting:
-        assert_echoed(each.result(30), data)
+        assert_echoed(each.result(300), data)
 
 
 def test_several_threads_call_at_once(pipeline: ServedPipeline) -> None:
@@ -135,7 +136,7 @@ def test_a_rank_that_is_killed_is_named_to_everyone_who_waits(pipeline: ServedPi
     processes[1].kill()
     for each in waiting:
         with pytest.raises(EngineError, match=r"rank 1 \(stage 1, process \d+\) was ended by signal 9"):
-            each.result(30)
+            each.result(300)
     with pytest.raises(EngineError, match="rank 1"):
         pipeline(data)
     pipeline.close()
@@ -185,10 +186,7 @@ def test_ranks_end_with_a_caller_that_is_killed(folder: Path) -> None:
         ranks = [int(each) for each in caller.stdout.readline().split()]
         caller.kill()
     assert len(ranks) == 2
-    ends = time.monotonic() + 10
-    while time.monotonic() < ends and any(Path(f"/proc/{rank}/exe").exists() for rank in ranks):
-        time.sleep(0.05)
-    assert not any(Path(f"/proc/{rank}/exe").exists() for rank in ranks)
+    wait_until(lambda: all(map(has_ended_by_id, ranks)))
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_a_comparison_has_one_time_axis_and_a_row_a_schedule() -> None:
     longest = max(row.makespan for row in comparison.rows)
     assert {axes.get_xlim() for axes in figure.axes} == {(0.0, float(longest))}
     for axes, row in zip(figure.axes, comparison.rows, strict=True):
-        assert row.schedule in axes.get_title("left")
+        assert row.title in axes.get_title("left")
         assert f"{row.bubble_ratio:.1%} bubbles" in axes.get_title("left")
         assert "idle" in axes.get_yticklabels()[0].get_text()
 

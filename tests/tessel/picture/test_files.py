@@ -39,7 +39,7 @@ def test_a_comparison_has_all_its_schedules_in_one_picture(schedule: tessel.Sche
     tessel.draw(comparison, tmp_path / "all.svg")
     tessel.draw(comparison, tmp_path / "fastest.txt")
     drawn = (tmp_path / "all.svg").read_text()
-    assert all(f">{row.schedule}" in drawn for row in comparison.rows)
+    assert all(f">{row.title}" in drawn for row in comparison.rows)
     tessel.draw(schedule, tmp_path / "alone.txt")
     assert (tmp_path / "fastest.txt").read_text() == (tmp_path / "alone.txt").read_text()
 

@@ -92,7 +92,7 @@ def test_a_comparison_is_a_table_with_a_row_for_each_schedule() -> None:
     comparison = compare_schedules(gpipe(2, 3), names=["1f1b"])
     table = ElementTree.fromstring(comparison._repr_html_())
     rows = [[cell.text for cell in row] for row in table.iter("tr")]
-    assert [row[0] for row in rows] == ["schedule", "searched", "1f1b"]
+    assert [row[0] for row in rows] == ["schedule", "ours", "1f1b"]
     assert rows[1][1] == rows[2][1] == "16"
     assert rows[1][5] == "1.000"
 

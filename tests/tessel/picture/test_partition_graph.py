@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from tessel.picture import GraphNode, partition_figure, save_figure
@@ -79,10 +80,11 @@ def test_a_box_says_which_operator_it_is() -> None:
     assert [text.get_text() for text in axes.texts] == ["matmul", "h.11.mlp.c_fc", "1×128×3072"]
 
 
-def test_a_graph_of_a_thousand_operators_is_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_operators", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_large_graph_is_drawn(num_operators: int, tmp_path: Path) -> None:
     nodes = [
         GraphNode(operator="add", inputs=(index - 1,) if index else (), part=index // 3, backend="tvm")
-        for index in range(1000)
+        for index in range(num_operators)
     ]
     save_figure(partition_figure(nodes), tmp_path / "graph.svg")
     assert (tmp_path / "graph.svg").stat().st_size > 10_000

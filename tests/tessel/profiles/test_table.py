@@ -309,3 +309,14 @@ def test_written_tables_are_read_as_they_were(
             for name in StageCosts.__struct_fields__:
                 value, other = getattr(cost, name), getattr(wanted, name)
                 assert value == (other if name.endswith("_bytes") or other is None else pytest.approx(other))
+
+
+def test_files_of_no_format_are_refused_by_what_they_hold(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"colour": 1, "size": 2}')
+    with pytest.raises(DocumentError, match="it has colour, size, which is no profile"):
+        load_profile(tmp_path / "other.json")
+    with pytest.raises(ValueError, match="format 'excel' is not known"):
+        load_profile(tmp_path / "other.json", format_name="excel")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DocumentError, match=r"is a folder without plan\.json"):
+        load_profile(tmp_path / "folder")

@@ -178,11 +178,11 @@ def test_clocks_stand_still_for_every_thread_until_the_last_body_has_ended(
         has_ended.wait()
         pass_time()
         assert clock() == began
+        before = real()
     thread.join()
-    before = real()
     pass_time()
-    assert 0.02 <= clock() - began <= real() - before + 0.02
-    assert SearchBudget(None, 1.0, clock=clock).seconds_left > 0.9
+    assert 0.02 <= clock() - began <= real() - before + 1e-6
+    assert SearchBudget(None, 1000.0, clock=clock).seconds_left > 900
 
 
 def test_work_is_cut_by_no_time_unless_told() -> None:

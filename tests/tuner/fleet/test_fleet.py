@@ -35,7 +35,7 @@ pytestmark = pytest.mark.tvm
 
 op = relax.op
 
-LIMITS = Limits(build_timeout_s=60, run_timeout_s=5, timing=Timing(budget_s=0.01, max_samples=5))
+LIMITS = Limits(build_timeout_s=60, run_timeout_s=10, timing=Timing(budget_s=0.01, max_samples=5))
 REFERENCES = ("tvm", "blas", *(f"{MODULE}:{name}" for name in ("crashing", "hanging", "wrong")))
 
 
@@ -145,8 +145,8 @@ def test_programs_race_run_and_are_compared_on_a_machine(fleet: LocalFleet, stor
 
 
 def test_two_tuners_measure_a_candidate_once(fleet: LocalFleet, tmp_path: Path) -> None:
-    """Both ask for the same twenty, in opposite orders, and share one file of records."""
-    requests = [request("tvm", width=width, check=False) for width in range(32, 52)]
+    """Both ask for the same eight, in opposite orders, and share one file of records."""
+    requests = [request("tvm", width=width, check=False) for width in range(32, 40)]
 
     def tune(order: Sequence[MeasureRequest]) -> Sequence[Record]:
         with open_store(str(tmp_path / "shared.db")) as store, measurer(fleet, store) as measuring:
@@ -160,25 +160,30 @@ def test_two_tuners_measure_a_candidate_once(fleet: LocalFleet, tmp_path: Path) 
 
 
 def test_killed_workers_cost_no_record(fleet: LocalFleet, store: RecordStore) -> None:
+    """One is killed after each few records, which other workers go on with."""
     ended = threading.Event()
 
     def kill() -> None:
-        while not ended.wait(2.5):
-            for process in fleet.worker_processes()[:1]:
-                process.kill()
+        with open_store(store.location) as seen:
+            for number in range(3):
+                while seen.stats().measurements <= 4 * number:
+                    if ended.wait(0.05):
+                        return
+                for process in fleet.worker_processes()[:1]:
+                    process.kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
         with measurer(fleet, store) as measuring:
             records = measuring.measure_many(
-                [request("tvm", width=width, check=False) for width in range(64, 84)]
+                [request("tvm", width=width, check=False) for width in range(64, 80)]
             )
     finally:
         ended.set()
         killer.join()
     assert {record.measurement.status for record in records} == {Status.OK}
-    assert store.stats().measurements == len(records) == 20
+    assert store.stats().measurements == len(records) == 16
     # What killed processes left behind does not stay: it is in folders that go with the workers.
     tasks = TaskQueue(fleet.address)
     folders = [Path(answer.decode()) for answer in tasks.client.run(temporary_folder).values()]
@@ -240,6 +245,7 @@ def test_its_status_counts_what_was_measured(fleet: LocalFleet, store: RecordSto
     assert all({"tvm", "blas"} <= set(machine.backends) for machine in status.machines)
 
 
+@pytest.mark.slow  # a third machine starts
 def test_machines_that_are_not_alike_are_not_mixed(fleet: LocalFleet) -> None:
     other = fleet.start_device_worker("--threads", "2")
     tasks = TaskQueue(fleet.address)
@@ -250,7 +256,7 @@ def test_machines_that_are_not_alike_are_not_mixed(fleet: LocalFleet) -> None:
         assert found(fleet, threads=1).num_machines == 2
     finally:
         other.terminate()
-        assert other.wait(timeout=30) == 0
+        assert other.wait(timeout=300) == 0
         wait_until(lambda: len(tasks.workers()) == 2)
         tasks.close()
 

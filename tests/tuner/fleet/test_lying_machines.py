@@ -34,7 +34,7 @@ pytestmark = pytest.mark.tvm
 
 BACKENDS = ("tvm",)
 
-LIMITS = Limits(build_timeout_s=60, run_timeout_s=5, timing=Timing(budget_s=0.01, max_samples=5))
+LIMITS = Limits(build_timeout_s=60, run_timeout_s=60, timing=Timing(budget_s=0.01, max_samples=5))
 
 
 class Liar:
@@ -85,6 +85,11 @@ def encoded(result: Result, asked: str = "") -> list[bytes]:
     return [msgspec.msgpack.encode(Answer(asked=asked, result=result))]
 
 
+def slow(*values: Any) -> Any:
+    """Return a case that only `-m slow` tries: a sample of the others is tried always."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def measured(
     *samples: float, error: float = 0.0, peak: int = 0, built: Reply | None = None, at: float = 1e9
 ) -> list[bytes]:
@@ -96,17 +101,17 @@ def measured(
     "answer",
     [
         measured(math.nan),
-        measured(1.0, -1.0),
-        measured(math.inf),
-        measured(),
         measured(1.0, error=-1.0),
-        measured(1.0, error=math.nan),
-        measured(1.0, peak=2**64 - 1),
-        measured(1.0, at=math.nan),
-        measured(*[1 / 3] * 8_000_000),
-        encoded(Measured(built=Done(), timed=Failed(Status.OK, "fine"), measured_at=1e9)),
-        encoded(Measured(built=Done(), timed=None, measured_at=1e9)),
         encoded(Measured(built=Ran(()), timed=None, measured_at=1e9)),
+        slow(measured(1.0, -1.0)),
+        slow(measured(math.inf)),
+        slow(measured()),
+        slow(measured(1.0, error=math.nan)),
+        slow(measured(1.0, peak=2**64 - 1)),
+        slow(measured(1.0, at=math.nan)),
+        slow(measured(*[1 / 3] * 8_000_000)),
+        slow(encoded(Measured(built=Done(), timed=Failed(Status.OK, "fine"), measured_at=1e9))),
+        slow(encoded(Measured(built=Done(), timed=None, measured_at=1e9))),
     ],
     ids=lambda answer: None,
 )
@@ -126,16 +131,9 @@ def test_an_outcome_that_cannot_be_is_no_latency_and_no_failure_of_the_program(
     "answer",
     [
         None,
-        7,
-        "text",
-        {},
-        [],
-        [None],
-        ["text"],
-        [b""],
-        [b"\xc1"],
         [b"\x80\x04."],
         encoded(Answered(reply=Done())),
+        *(slow(each) for each in (7, "text", {}, [], [None], ["text"], [b""], [b"\xc1"])),
     ],
 )
 def test_an_answer_of_another_type_ends_the_measuring_with_one_line(
@@ -162,11 +160,11 @@ def test_the_latency_of_another_program_than_was_asked_for_is_refused(
     ("samples", "survivors"),
     [
         (((math.nan,), (1.0,)), (0,)),
-        (((-1.0,), (1.0,)), (0,)),
-        (((), ()), (0,)),
-        (((1.0,),), (0,)),
         (((1.0,), (2.0,)), (7,)),
-        (((1.0,), (2.0,)), ()),
+        slow(((-1.0,), (1.0,)), (0,)),
+        slow(((), ()), (0,)),
+        slow(((1.0,),), (0,)),
+        slow(((1.0,), (2.0,)), ()),
     ],
 )
 def test_a_race_that_cannot_be_is_refused(
@@ -183,8 +181,8 @@ def test_a_race_that_cannot_be_is_refused(
     [
         [*encoded(Answered(reply=Ran((ArrayInfo((4, 8), "float32"),)))), b"short"],
         [*encoded(Answered(reply=Ran((ArrayInfo((1,), "object"),)))), b"12345678"],
-        [*encoded(Answered(reply=Ran((ArrayInfo((1,), "no type"),)))), b"1"],
-        encoded(Answered(reply=Ran((ArrayInfo((1,), "float32"),)))),
+        slow([*encoded(Answered(reply=Ran((ArrayInfo((1,), "no type"),)))), b"1"]),
+        slow(encoded(Answered(reply=Ran((ArrayInfo((1,), "float32"),))))),
     ],
     ids=lambda answer: None,
 )

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.tvm
 
 op = relax.op
 
-LIMITS = Limits(build_timeout_s=60, run_timeout_s=4, timing=Timing(budget_s=0.01, max_samples=5), race_s=2)
+LIMITS = Limits(build_timeout_s=60, run_timeout_s=10, timing=Timing(budget_s=0.01, max_samples=5), race_s=2)
 
 
 def request(*, width: int = 8, check: bool = True) -> MeasureRequest:
@@ -95,7 +95,7 @@ def test_records_have_the_servers_environment(devices: RpcDevices, store: Record
         assert {record.measurement.relative_error for record in records} == {0.0, None}
         for record in records:
             assert record.measurement.environment == environment_of(here, *measuring.backends)
-            assert record.measurement.latency_us < 1000, "the network is no part of it"
+            assert min(record.measurement.samples_us) < 1000, "the network is no part of it"
         assert measuring.measure_many([request(width=8)]) == records[:1]
 
 
@@ -112,14 +112,16 @@ def test_crashing_hanging_and_slow_candidates_have_their_records_and_the_device_
             ]
         )
         assert slow.measurement.status is Status.OK
-        assert slow.measurement.latency_us == pytest.approx(5000, rel=0.5)
+        assert 4900 < min(slow.measurement.samples_us) < 50_000
         assert crashed.measurement.status is Status.ERROR
         assert hung.measurement.status is Status.TIMEOUT
         assert good.measurement.status is Status.OK
         assert store.stats().measurements == 4
 
 
-@pytest.mark.parametrize("compiler", ["/nothing/compiles", "/bin/false"])
+@pytest.mark.parametrize(
+    "compiler", ["/nothing/compiles", pytest.param("/bin/false", marks=pytest.mark.slow)]
+)
 def test_a_compiler_that_is_missing_or_broken_is_no_fault_of_programs(
     compiler: str, devices: RpcDevices, store: RecordStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +203,9 @@ def test_a_stock_server_names_its_key_for_a_device(store: RecordStore) -> None:
         assert msgspec.json.decode(record.measurement.target.encode()) == json.loads(here.tvm_json)
 
 
-@pytest.mark.parametrize("says_s", ["nan", "inf", "-1"])
+@pytest.mark.parametrize(
+    "says_s", ["nan", *(pytest.param(each, marks=pytest.mark.slow) for each in ("inf", "-1"))]
+)
 def test_a_clock_that_cannot_be_gives_no_latency_and_no_failure_of_the_program(
     says_s: str, store: RecordStore
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.harness.local_fleet import LocalFleet, wait_until
 from tuner.errors import TunerError
 from tuner.fleet.task_queue import Sent, TaskQueue
 
-NUM_WORKERS = 3
+NUM_WORKERS, NUM_KILLS = 3, 5
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +73,17 @@ def test_two_that_ask_for_the_same_have_it_done_once(fleet: LocalFleet, tmp_path
 
 
 def test_killed_workers_and_a_killed_scheduler_lose_nothing(fleet: LocalFleet, tmp_path: Path) -> None:
-    """Workers die about as often as tasks end, and the scheduler forgets everything once."""
+    """A worker dies for every few tasks that were run, and the scheduler forgets everything once."""
     tasks = TaskQueue(fleet.address)
     ended = threading.Event()
 
     def destroy() -> None:
-        for number in range(1000):
-            if ended.wait(0.7):
-                return
-            if number == 4:
+        for number in range(NUM_KILLS):
+            while len(list(tmp_path.iterdir())) <= 3 * number:
+                if ended.wait(0.05):
+                    return
+            if number == NUM_KILLS // 2:
                 fleet.kill_scheduler()
-                time.sleep(1)
                 fleet.start_scheduler()
             processes = fleet.worker_processes()
             if processes:
@@ -93,11 +92,11 @@ def test_killed_workers_and_a_killed_scheduler_lose_nothing(fleet: LocalFleet, t
     destroyer = threading.Thread(target=destroy)
     destroyer.start()
     try:
-        found = results(tasks, naps(range(30), tmp_path, 0.3))
+        found = results(tasks, naps(range(4 * NUM_KILLS), tmp_path, 0.2))
     finally:
         ended.set()
         destroyer.join()
-    assert found == {number: str(number).encode() for number in range(30)}
+    assert found == {number: str(number).encode() for number in range(4 * NUM_KILLS)}
     tasks.close()
 
 

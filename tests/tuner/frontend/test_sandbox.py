@@ -93,13 +93,10 @@ def test_what_breaks_a_limit_or_crashes_is_refused_and_the_next_is_tried(attempt
         with pytest.raises(error, match=message):
             attempt(importer, content)
     assert not written.exists() or not written.read_bytes()
-
-
-def test_a_server_that_ended_while_it_had_nothing_to_do_is_replaced(attempt) -> None:
-    attempt(accept)
+    # A server that ended while it had nothing to do is replaced.
     server = psutil.Process(sandbox._SERVER._process.pid)
     server.kill()
-    server.wait(timeout=5)
+    server.wait(timeout=300)
     attempt(accept)
 
 

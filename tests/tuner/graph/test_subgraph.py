@@ -97,15 +97,3 @@ def test_convex_means_the_parts_can_run_in_order(graph: DataflowGraph, data: st.
 def test_a_sub_graph_has_nodes_of_its_graph(bad: NodeSet) -> None:
     with pytest.raises(ValueError, match="not a set of nodes"):
         SubGraph.of(graph_of(CHAIN), bad)
-
-
-def test_a_sub_graph_moves_to_another_graph_with_its_labels() -> None:
-    graph, other = graph_of(CHAIN), graph_of([(), (), (1,), (2,)])
-    part = sub_graph(graph, 0, 1).with_label(graph, "pair").union(graph, sub_graph(graph, 2))
-    moved = part.moved_to(other, {0: 1, 1: 2, 2: 3})
-    assert moved.inside == NodeSet.of([1, 2, 3])
-    assert [(each.label, each.inside) for each in moved.nested] == [("pair", NodeSet.of([1, 2]))]
-    with pytest.raises(ValueError, match="node 2 has no counterpart"):
-        part.moved_to(other, {0: 1, 1: 2})
-    with pytest.raises(ValueError, match="map nodes to different ones"):
-        part.moved_to(other, {0: 1, 1: 1, 2: 3})

@@ -75,7 +75,7 @@ def test_the_draft_model_and_neighbours_know_a_kernel_they_never_saw(known: tupl
     correlations, slowdowns = [], []
     for held_out in known[::3]:
         others = [each for each in known if each.task != held_out.task]
-        model = train_draft_model(others, caches=CACHES, device_model="sample")
+        model = train_draft_model(others, caches=CACHES)
         predicted = model.predict(held_out.space, held_out.rows).mean
         correlations.append(spearmanr(predicted, -np.asarray(held_out.latencies_us)).statistic)
         chosen = int(np.argmax(predicted))

@@ -18,10 +18,9 @@ from tuner.language.collecting import (
     CollectionPlan,
     collect_schedules,
     collection_kernels,
-    train_on_records,
 )
 from tuner.language.kernels import kernel_module, parse_kernel
-from tuner.language.knowledge import ignored_trials, knowledge_of
+from tuner.language.knowledge import draft_model_of, ignored_trials, knowledge_of
 from tuner.language.machine import Machine
 
 pytestmark = pytest.mark.tvm
@@ -101,9 +100,7 @@ def test_what_was_stopped_goes_on_and_is_not_measured_twice(tmp_path: Path) -> N
     assert told[-1] == ("done", 52, 52)
     assert any("guided round 1 of 1" in text for text, _, _ in told)
     assert all(quality is not None and 0 < quality <= 1 for quality in found.mean_quality)
-    model = train_on_records(url, machine(), seed=0)
-    assert model is not None
-    assert (model.manifest.num_samples, model.manifest.num_kernels) == (52, 4)
+    assert draft_model_of(knowledge_of(url, machine()), seed=0) is not None
     again = collect(url, PLAN, [])
     assert (again.num_trials, again.num_new) == (52, 0)
 

@@ -32,7 +32,7 @@ def test_trials_are_measured_and_equal_ones_once(proposer: str, tmp_path: Path) 
         found, database = measure_trials(
             kernel.module,
             proposer,
-            Knowledge((), CACHES, "any", Network(SHAPE, initial_weights(SHAPE, 0))),
+            Knowledge((), CACHES, Network(SHAPE, initial_weights(SHAPE, 0))),
             trials=3,
             seed=0,
             measuring=measuring,

@@ -23,7 +23,7 @@ NETWORK = Network(SHAPE, initial_weights(SHAPE, 0))
 def test_tvm_takes_what_is_written(name: str) -> None:
     kernel = space_of(name)
     candidates = candidates_of(kernel.module, kernel.tuned_for)
-    found = generate("new", candidates, Knowledge((), CACHES, "any", NETWORK), 5, seed=1)
+    found = generate("new", candidates, Knowledge((), CACHES, NETWORK), 5, seed=1)
     assert len(found.schedules) == 5
     assert found.num_distinct <= found.num_written == 64
     # Only where a block is computed may be repaired, and only a convolution's padding is computed elsewhere.
@@ -39,11 +39,11 @@ def test_the_draft_model_ranks_where_it_knows_enough() -> None:
     (space,) = candidates.spaces
     rows = np.unique(space.sample(60, np.random.default_rng(0)), axis=0)
     trials = DraftTrials("other", space, rows, made_up_latencies(space, rows))
-    knowledge = Knowledge((trials,), CACHES, "any", NETWORK)
+    knowledge = Knowledge((trials,), CACHES, NETWORK)
     runs = [generate("new", candidates, knowledge, 4) for _ in range(2)]
     speeds = [each.log_speed for each in runs[0].schedules]
     assert None not in speeds
     assert speeds == sorted(speeds, reverse=True)
     assert [each.decisions for each in runs[0].schedules] == [each.decisions for each in runs[1].schedules]
     with pytest.raises(ValueError, match="no network"):
-        generate("new", candidates, Knowledge((trials,), CACHES, "any"), 4)
+        generate("new", candidates, Knowledge((trials,), CACHES), 4)

@@ -53,7 +53,7 @@ def known() -> tuple[list[DraftTrials], DraftModel]:
         (space,) = candidates_of(kernel.module, kernel.tuned_for).spaces
         rows = np.unique(space.sample(30, np.random.default_rng(number)), axis=0)
         trials.append(DraftTrials(task_name(kernel.module), space, rows, made_up_latencies(space, rows)))
-    return trials, train_draft_model(trials, caches=CACHES, device_model="any")
+    return trials, train_draft_model(trials, caches=CACHES)
 
 
 def test_steps_leave_files_and_are_not_done_again(

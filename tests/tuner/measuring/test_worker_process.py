@@ -75,7 +75,7 @@ def test_a_killed_worker_is_replaced(worker: WorkerProcess) -> None:
     assert workers
     for process in workers:
         process.kill()
-    psutil.wait_procs(workers, timeout=5)
+    psutil.wait_procs(workers, timeout=300)
     killed = worker.ask(request, 60)
     assert isinstance(killed, Failed)
     assert killed.status is Status.ERROR

@@ -105,7 +105,7 @@ def test_a_backend_that_the_measurer_lacks_is_named(graph: DataflowGraph, measur
 
 def test_a_launch_costs_something_and_is_measured_once(measurer: Measurer) -> None:
     first = measure_launch_penalty(measurer)
-    assert 0 <= first.latency_us < 1000
+    assert first.latency_us >= 0
     before = measurer.new_measurements
     assert measure_launch_penalty(measurer) == first
     assert measurer.new_measurements == before

@@ -87,6 +87,7 @@ def test_outputs_that_an_earlier_stage_makes_are_compared_too() -> None:
     assert check.num_outputs % (2 * MICRO_BATCHES) == 0
 
 
+@pytest.mark.slow
 def test_a_wrong_output_of_one_rank_is_seen_and_named() -> None:
     plan = m_shape_on_tvm(LANGUAGE_MODEL, 2, training=False)
     check = run_compiled(plan, MICRO_BATCHES, "sharded_with_a_fault:wrong_outputs").check

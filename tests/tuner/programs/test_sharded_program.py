@@ -52,9 +52,8 @@ def check(report: RunReport) -> None:
     assert report.max_gradient_error < 1e-4
 
 
-@pytest.mark.parametrize(
-    "fault", [FAULTS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FAULTS[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_collective_that_is_lost_is_seen(two: ModelPlan, fault: str) -> None:
     failures = run_compiled(two, MICRO_BATCHES, f"sharded_with_a_fault:{fault}").check.failures
     assert failures

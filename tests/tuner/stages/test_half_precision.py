@@ -75,7 +75,13 @@ def float16() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return build(torch.float16)
 
 
-@pytest.mark.parametrize("built", [bfloat16, float16, autocast, autocast_encoder])
+@pytest.mark.parametrize(
+    "built",
+    [
+        autocast_encoder,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (bfloat16, float16, autocast)),
+    ],
+)
 def test_stages_in_half_precision_give_the_gradients_of_torch(built) -> None:
     finding = check_training(import_module(*built(), "half"), 2)
     assert finding.outcome == "equal", finding.reason

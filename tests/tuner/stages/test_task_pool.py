@@ -15,7 +15,7 @@ NOTHING = ir.IRModule()
 
 
 def test_tasks_run_at_once_and_give_their_own_results() -> None:
-    meeting = threading.Barrier(2, timeout=10)
+    meeting = threading.Barrier(2, timeout=300)
 
     def run(module, inputs):
         meeting.wait()  # Neither would pass alone.
@@ -39,7 +39,7 @@ def test_where_one_fails_others_end_with_the_module_that_they_run() -> None:
 
     def run(module, inputs):
         running.set()
-        assert may_end.wait(10)
+        assert may_end.wait(300)
         ran.append(module)
         return inputs
 
@@ -50,8 +50,8 @@ def test_where_one_fails_others_end_with_the_module_that_they_run() -> None:
     def fail_beside(lanes: TaskPool) -> None:
         with lanes:
             waiting.append(lanes.start(lambda: run_three(lanes)))
-            assert running.wait(10)
-            threading.Timer(0.2, may_end.set).start()
+            assert running.wait(300)
+            threading.Thread(target=lambda: (lanes._is_stopped.wait(), may_end.set())).start()
             raise ValueError("wrong")
 
     waiting: list[Callable[[], None]] = []
@@ -68,15 +68,15 @@ def test_what_waits_when_one_fails_is_never_started() -> None:
 
     def wait() -> None:
         started.set()
-        assert may_end.wait(10)
+        assert may_end.wait(300)
 
     def fail_before_the_last_starts(lanes: TaskPool) -> None:
         with lanes:
             for _ in range(2):
                 lanes.start(wait)
             lanes.start(lambda: later.append(1))
-            assert started.wait(10)
-            threading.Timer(0.1, may_end.set).start()
+            assert started.wait(300)
+            threading.Thread(target=lambda: (lanes._is_stopped.wait(), may_end.set())).start()
             raise ValueError("wrong")
 
     with pytest.raises(ValueError, match="wrong"):

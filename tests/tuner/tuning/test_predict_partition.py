@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from benchmarks.gpu_cost_model.samples import read_samples
 from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.kernel_model import GpuKernelModel
 from cost_model.gpu.programs import predict_programs
-from cost_model.gpu.training import train_gpu_model
+from tests.oracles.gpu_model import trained_gpu_model
 from tuner.errors import TunerError, UnpriceableError
 from tuner.frontend import load_model
 from tuner.partition.candidate import FREE
@@ -19,15 +16,14 @@ from tuner.targets.resolution import resolve_target
 from tuner.tuning.partition_model import PartitionedModel
 from tuner.tuning.predict_partition import predict_partition
 
-TABLES = sorted((Path(__file__).parents[3] / "benchmarks/data/neusight/dataset/test").glob("*.csv"))
 TARGET = "nvidia/nvidia-a100"
 
 pytestmark = pytest.mark.tvm
 
 
 @pytest.fixture(scope="module")
-def kernel_model() -> GpuKernelModel:
-    return train_gpu_model([*read_samples(TABLES)], num_threads=1)
+def kernel_model(tmp_path_factory: pytest.TempPathFactory) -> GpuKernelModel:
+    return trained_gpu_model(tmp_path_factory)
 
 
 def partitioned(

@@ -67,7 +67,7 @@ class TrialReader:
                 continue
             known = self._kernels.setdefault(trial.task, _KernelTrials(trial.task, trial.module))
             is_ok = record.measurement.status is Status.OK
-            known.add(trial.trace, record.measurement.latency_us if is_ok else math.inf, record.record_id)
+            known.add(trial.trace, record.measurement.latency_us if is_ok else math.inf)
             is_new = True
         if is_new:
             self._trials = tuple(each for trials in self._kernels.values() for each in trials.by_space())
@@ -112,20 +112,20 @@ class _KernelTrials:
 
     def __init__(self, task: str, module: str) -> None:
         self.task = task
-        self.read: list[tuple[TracedSketch, float, int]] = []
+        self.read: list[tuple[TracedSketch, float]] = []
         self.found: list[DraftTrials] | None = None
         self.kernels: dict[str, TiledKernel | None] = {}
         self.load: Callable[[], IRModule] = lambda: (
             meta_schedule.database.Workload.from_json([task, module]).mod
         )
 
-    def add(self, trace: str, latency_us: float, record_id: int) -> None:
+    def add(self, trace: str, latency_us: float) -> None:
         try:
             read = read_trace(json.loads(trace))
         except (ValueError, RecursionError):
             return
         if read is not None:
-            self.read.append((read, latency_us, record_id))
+            self.read.append((read, latency_us))
             self.found = None
 
     def by_space(self) -> list[DraftTrials]:
@@ -135,7 +135,7 @@ class _KernelTrials:
         return self.found
 
     def _by_space(self) -> list[DraftTrials]:
-        groups: dict[tuple[str, tuple[DecisionKind, ...]], list[tuple[TracedSketch, float, int]]] = {}
+        groups: dict[tuple[str, tuple[DecisionKind, ...]], list[tuple[TracedSketch, float]]] = {}
         for each in self.read:
             groups.setdefault((each[0].block, each[0].kinds), []).append(each)
         try:
@@ -162,24 +162,23 @@ def _space_trials(
     task: str,
     kernel: TiledKernel,
     kinds: tuple[DecisionKind, ...],
-    trials: list[tuple[TracedSketch, float, int]],
+    trials: list[tuple[TracedSketch, float]],
 ) -> list[DraftTrials]:
-    levels = tuple(sorted({read.sketch_level for read, _, _ in trials}))
+    levels = tuple(sorted({read.sketch_level for read, _ in trials}))
     try:
         space = DecisionSpace(kernel, kinds, levels)
     except ValueError as error:
         logger.debug("trials of kernel %s are left out: %s", task, error)
         return []
-    latest: dict[tuple[int, tuple[Decision, ...]], tuple[float, int]] = {}
-    for read, latency_us, record_id in trials:
-        latest[levels.index(read.sketch_level), read.decisions] = latency_us, record_id
-    rows, latencies, ids = [], [], []
-    for (sketch, decisions), (latency_us, record_id) in latest.items():
+    latest: dict[tuple[int, tuple[Decision, ...]], float] = {}
+    for read, latency_us in trials:
+        latest[levels.index(read.sketch_level), read.decisions] = latency_us
+    rows, latencies = [], []
+    for (sketch, decisions), latency_us in latest.items():
         row = space.row_of(sketch, decisions)
         if row is not None:
             rows.append(row)
             latencies.append(latency_us)
-            ids.append(record_id)
     if not rows:
         return []
-    return [DraftTrials(task, space, np.stack(rows), tuple(latencies), tuple(ids))]
+    return [DraftTrials(task, space, np.stack(rows), tuple(latencies))]

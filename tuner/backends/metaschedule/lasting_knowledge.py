@@ -45,7 +45,6 @@ class LastingKnowledge:
             load_network: returns the language model; None where it does not propose.
         """
         self.records_url = records_url
-        self.environment = environment
         self.seed = seed
         self.caches = caches_of_this_machine(target.num_threads)
         self._reader = TrialReader(target, environment)
@@ -67,9 +66,7 @@ class LastingKnowledge:
         if self.records_url:
             with open_store(self.records_url) as store:
                 self._trials = self._reader.read(store)
-        return Knowledge(
-            self._trials, self.caches, self.environment.device_model, self._network, self._shared_draft
-        )
+        return Knowledge(self._trials, self.caches, self._network, self._shared_draft)
 
     def _shared_draft(self) -> DraftModel | None:
         """Return a draft model of all trials but the newest; None if they are too few."""
@@ -77,11 +74,6 @@ class LastingKnowledge:
         if num_trials < MIN_TRIALS:
             return None
         if self._draft is None or num_trials >= (1 + GROWTH) * self._num_learnt:
-            self._draft = train_draft_model(
-                self._trials,
-                caches=self.caches,
-                device_model=self.environment.device_model,
-                seed=self.seed,
-            )
+            self._draft = train_draft_model(self._trials, caches=self.caches, seed=self.seed)
             self._num_learnt = num_trials
         return self._draft

@@ -70,7 +70,6 @@ class Knowledge:
     Attributes:
         trials: of any kernels, the one at hand included.
         caches: of this machine.
-        device_model: this machine's processor.
         network: the language model, if it proposes.
         draft: returns a draft model of these trials that several kernels share, None if they are too few;
             each proposer trains one of its own where there is no such function.
@@ -78,7 +77,6 @@ class Knowledge:
 
     trials: tuple[DraftTrials, ...] = ()
     caches: Caches = field(default_factory=Caches)
-    device_model: str = ""
     network: Network | None = None
     draft: Callable[[], DraftModel | None] | None = None
 
@@ -289,7 +287,6 @@ class DraftProposer(_Informed):
         return train_draft_model(
             [*self.others, *own],
             caches=self.knowledge.caches,
-            device_model=self.knowledge.device_model,
             current=self.task,
             seed=self.seed,
         )
@@ -354,34 +351,16 @@ class LanguageProposer(DraftProposer):
     nothing of what is fast, and what the draft model alone would propose is ranked beside them, too.
     """
 
-    def __init__(
-        self,
-        task: str,
-        candidates: KernelCandidates,
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        exploration: float = 0.0,
-        model: DraftModel | None = None,
-        is_new_only: bool = False,
-    ) -> None:
-        """See `DraftProposer`.
+    @property
+    def network(self) -> Network:
+        """The language model.
 
         Raises:
-            ValueError: what is known has no network.
+            ValueError: what is known has none.
         """
-        if knowledge.network is None:
+        if self.knowledge.network is None:
             raise ValueError("the language model has no network; train one with `tessel language train`")
-        self.network = knowledge.network
-        super().__init__(
-            task,
-            candidates,
-            knowledge,
-            seed=seed,
-            exploration=exploration,
-            model=model,
-            is_new_only=is_new_only,
-        )
+        return self.knowledge.network
 
     def propose(self, count: int) -> list[Candidate]:
         """Return a diverse batch of what was written; random ones where too few are new."""

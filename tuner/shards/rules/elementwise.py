@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tuner.errors import UnsupportedOperatorError
 from tuner.shards.layouts import Split
-from tuner.shards.rules.rule import Operation, Rule
+from tuner.shards.rules.rule import Operation, Rule, only_split
 from tuner.shards.writer import Sharded, Value
 
 
@@ -45,6 +45,16 @@ def broadcast_part(operation: Operation, tensor: Sharded, layout: Split, ndim: i
     if axis < 0 or tensor.shape[axis] == 1:
         return tensor
     return operation.writer.laid_out(tensor, layout.moved(axis))
+
+
+def _clip(operation: Operation) -> Value:
+    """Clip to bounds that are numbers, not tensors."""
+    bounds = operation.call.args[1:]
+    layout = only_split(operation, 0)
+    tensor = operation.tensor(0)
+    return operation.writer.emit(
+        lambda rank: operation.again(rank, [tensor.parts[rank], *bounds]), layout, operation.shape
+    )
 
 
 NAMES = (
@@ -93,4 +103,4 @@ NAMES = (
     "zeros_like",
 )
 
-ELEMENTWISE: Mapping[str, Rule] = dict.fromkeys(NAMES, elementwise)
+ELEMENTWISE: Mapping[str, Rule] = {**dict.fromkeys(NAMES, elementwise), "clip": _clip}

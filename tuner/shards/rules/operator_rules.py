@@ -14,7 +14,6 @@ from tuner.errors import UnsupportedOperatorError
 from tuner.shards.layouts import Replicated
 from tuner.shards.rules.addition import ADDITION, adds_terms
 from tuner.shards.rules.attention import ATTENTION
-from tuner.shards.rules.clipping import CLIPPING
 from tuner.shards.rules.cross_entropy import CROSS_ENTROPY
 from tuner.shards.rules.elementwise import ELEMENTWISE
 from tuner.shards.rules.joining import JOINING
@@ -31,7 +30,6 @@ from tuner.stages.program import operator_name
 
 RULES: Mapping[str, Rule] = {
     **ATTENTION,
-    **CLIPPING,
     **CROSS_ENTROPY,
     **ELEMENTWISE,
     **JOINING,

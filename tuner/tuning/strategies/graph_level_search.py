@@ -1,4 +1,6 @@
-"""The search space of evolution: for each distinct part of a partition, the ways to run it.
+"""Programs that an evolutionary search on end-to-end latency finds from the search's answer on.
+
+Its space: for each distinct part of the partition, the ways to run it.
 
 A part that occurs many times, as in repeated layers, is one group and one gene. Its choices are the first
 level's and each other backend's cheapest way to run the same nodes, so that whatever evolution picks is a
@@ -10,13 +12,14 @@ Source: Jeon et al., "Collage" (PACT 2022), graph-level search; there groups fol
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tuner.graph.dataflow import DataflowGraph
 from tuner.graph.relax_types import IRModule
+from tuner.graph.structure import Structure
 from tuner.lowering.outline import extract_function, order_partitions, outline_partitions
 from tuner.lowering.workload_of import workload_of
 from tuner.partition.alternatives import Alternative, CandidateIndex
@@ -24,6 +27,11 @@ from tuner.partition.candidate import CandidatePartition
 from tuner.partition.evolution import EvolutionProgress, EvolutionSettings, Evolved, Genes, evolve
 from tuner.partition.find_partition import Partition, usable_offers
 from tuner.partition.price import Invalid, Price
+from tuner.pricing.measured import price_of
+from tuner.tuning.end_to_end.cache import Variant
+from tuner.tuning.partitioned_function import PartitionedFunction, binding, of_parts
+from tuner.tuning.session import Session, TuningProgress
+from tuner.tuning.strategies.proposed import Proposal, Proposed, as_proposals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +45,14 @@ class Group:
 
     choices: tuple[str, ...]
     parts: tuple[tuple[CandidatePartition, ...], ...]
+
+
+def evolved(proposed: Proposed, *, max_measurements: int) -> Iterable[Proposal]:
+    """Propose what an evolutionary search on end-to-end latency finds from the search's answer on."""
+    if "searched" not in proposed.mixes:
+        return ()
+    variant = _evolve(proposed.session, proposed.first, max_measurements)
+    return as_proposals("evolved", proposed.wholes.known(variant))
 
 
 def find_groups(
@@ -130,3 +146,41 @@ def _parts_of(found: Sequence[Sequence[Alternative]], backend: str) -> tuple[Can
         if alternative.backend == backend
         for part in alternative.parts
     )
+
+
+def _evolve(session: Session, first: PartitionedFunction, budget: int) -> Variant:
+    """Search on measured end-to-end latency, from the first level's answer on."""
+    priced = first.priced
+    groups = find_groups(
+        priced.graph,
+        first.partition,
+        priced.candidates,
+        priced.prices,
+        launch_penalty_us=priced.launch_penalty_us,
+    )
+
+    def report(progress: EvolutionProgress) -> None:
+        text = f"graph-level search: best {progress.best_us / 1000:.2f} ms"
+        session.on_progress(
+            TuningProgress(text=text, completed=progress.num_measured, total=progress.max_measurements)
+        )
+
+    def measure(module: IRModule) -> Price:
+        # The program itself names the variant: equal programs are one record, whoever proposed them.
+        record = session.measurer.measure_function(
+            priced.workload,
+            module,
+            "mix",
+            settings=f"program={Structure(module).fingerprint}{binding(priced)}",
+        )
+        return price_of(record)
+
+    evolved = evolve_partition(
+        priced.graph,
+        groups,
+        measure,
+        rng=np.random.default_rng(session.seed),
+        settings=EvolutionSettings(max_measurements=budget),
+        on_progress=report,
+    )
+    return of_parts(priced, chosen_parts(groups, evolved.genes)), evolved.figure

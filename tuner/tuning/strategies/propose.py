@@ -16,10 +16,9 @@ from tuner.tuning.partitioned_function import PricedFunction, choose_partition
 from tuner.tuning.session import Session
 from tuner.tuning.strategies.coalesced import coalesced
 from tuner.tuning.strategies.coarser import coarser_mix, coarser_single_backends
-from tuner.tuning.strategies.evolved import evolved
+from tuner.tuning.strategies.graph_level_search import evolved
 from tuner.tuning.strategies.left_out import left_out
-from tuner.tuning.strategies.proposed import Proposed, Strategy
-from tuner.tuning.strategies.searched import searched
+from tuner.tuning.strategies.proposed import Proposed, Strategy, as_proposals
 from tuner.tuning.strategies.single_backend import single_backends
 
 
@@ -40,8 +39,9 @@ def propose(session: Session, priced: PricedFunction, refinements: Sequence[Stra
         wholes=EndToEndCache(partial(measure_partitioned, session)),
         first=choose_partition(priced),
     )
-    for strategy in (searched, single_backends):
-        proposed.proposals.extend(strategy(proposed))
+    whole = proposed.wholes.try_measure(proposed.first, label="mix")
+    proposed.proposals.extend(as_proposals("searched", whole))
+    proposed.proposals.extend(single_backends(proposed))
     if not proposed.proposals:
         proposed.wholes.measure(proposed.first, label="mix")  # which says why nothing can be run
     for strategy in refinements:

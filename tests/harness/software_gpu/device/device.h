@@ -68,4 +68,5 @@ struct Counts {
 extern Counts counts;
 cudaError_t fail(cudaError_t error);  // what the last error is from now on
 void synchronise_device();
+cudaError_t refuse_while_capturing();  // what the device must not be asked for then
 cudaError_t device_error();  // of a kernel that failed: every later call answers it

@@ -81,6 +81,7 @@ __attribute__((constructor)) static void watch_host() {
 extern "C" cudaError_t cudaMalloc(void** address, size_t bytes) {
   std::lock_guard lock(device_mutex);
   if (device_error()) return device_error();
+  if (cudaError_t error = refuse_while_capturing()) return error;
   *address = nullptr;
   if (!bytes) return cudaSuccess;
   const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment + kGap;
@@ -108,6 +109,7 @@ extern "C" cudaError_t cudaMalloc(void** address, size_t bytes) {
 extern "C" cudaError_t cudaFree(void* address) {
   std::lock_guard lock(device_mutex);
   if (!address) return cudaSuccess;
+  if (cudaError_t error = refuse_while_capturing()) return error;
   synchronise_device();  // as the device does; what runs may use it
   const size_t offset = (unsigned char*)address - arena;
   auto found = taken.find(offset);

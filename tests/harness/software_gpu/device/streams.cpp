@@ -116,7 +116,8 @@ cudaError_t copy(void* to, const void* from, size_t bytes, void* handle) {
     return cudaSuccess;
   }
   const bool is_waited_for = !to_device && !in_pinned(to);  // the call returns once pageable memory has arrived
-  if (is_waited_for && stream->captured) return refuse_in_capture(stream);
+  if (is_waited_for)
+    if (cudaError_t error = refuse_in_capture(stream)) return error;
   issue(stream, [=] { move(from); });
   if (is_waited_for) {
     counts.synchronisations++;
@@ -129,6 +130,11 @@ cudaError_t copy(void* to, const void* from, size_t bytes, void* handle) {
 Counts counts;
 cudaError_t device_error() { return kernel_error; }
 cudaError_t fail(cudaError_t error) { return last_error = error; }
+cudaError_t refuse_while_capturing() {
+  for (Stream* stream : streams)
+    if (cudaError_t error = refuse_in_capture(stream)) return error;
+  return cudaSuccess;
+}
 void synchronise_device() {
   for (Stream* stream : std::vector<Stream*>(streams.begin(), streams.end())) synchronise(stream);
 }
@@ -341,6 +347,7 @@ extern "C" CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   static const char kMagic[] = "software-gpu:";
   const char* text = (const char*)image;
   if (strncmp(text, kMagic, strlen(kMagic))) return CUDA_ERROR_INVALID_IMAGE;
+  if (cudaError_t error = refuse_while_capturing()) return CUresult(error);
   void* library = dlopen(text + strlen(kMagic), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     report("a kernel cannot be loaded: %s", dlerror());

@@ -34,7 +34,10 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_planned(ENCODER_DECODER, "decoder.0", tmp_path_factory.mktemp("plan") / "plan.json")
 
 
-@pytest.mark.parametrize(("stages", "target"), [("compiled", "cpu"), ("torch", '{"kind":"cuda"}')])
+@pytest.mark.parametrize(
+    ("stages", "target"),
+    [("compiled", "cpu"), pytest.param("torch", '{"kind":"cuda"}', marks=pytest.mark.slow)],
+)
 def test_a_plan_runs_and_its_gradients_are_exact(
     stages: str,
     target: str,
@@ -99,6 +102,7 @@ def test_weights_in_bfloat16_run_and_are_compared_within_their_own_tolerance(
     assert report["loss_error"] < LOSS_SHARE * TOLERANCES["bfloat16"]
 
 
+@pytest.mark.slow  # overheads of ranks are measured
 def test_a_schedule_alone_runs_on_stages_that_sleep_and_keeps_the_overheads(
     tessel: Callable[..., object], tmp_path: Path
 ) -> None:
@@ -116,19 +120,31 @@ def test_a_schedule_alone_runs_on_stages_that_sleep_and_keeps_the_overheads(
     assert searched["simulated_ms"] < searched["real_ms"]
 
 
-def test_a_schedule_alone_runs_on_stages_of_ones_own(tessel: Callable[..., object], tmp_path: Path) -> None:
+OWN = Path(__file__).parents[4] / "examples" / "vocabulary_parallel.py"
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """The file of a schedule without a plan."""
     schedule = draw_schedule(make_shape("mshape", 2), 2, np.random.default_rng(0))
-    path = tmp_path / "m.json"
-    save_document(path, schedule.to_json())
-    own = Path(__file__).parents[4] / "examples" / "vocabulary_parallel.py"
-    done = tessel("run", path, "--stages", f"{own}:stages", "--repeats", 1, "--overheads", "none", "--json")
+    save_document(tmp_path / "m.json", schedule.to_json())
+    return tmp_path / "m.json"
+
+
+@pytest.mark.slow  # tests/tessel/engine/ranks/test_executor.py runs the same stages
+def test_a_schedule_alone_runs_on_stages_of_ones_own(alone: Path, tessel: Callable[..., object]) -> None:
+    wanted = ("--stages", f"{OWN}:stages", "--repeats", 1, "--overheads", "none", "--json")
+    done = tessel("run", alone, *wanted)
     assert done.status == 0, done.stderr
     assert check_printed(["run"], done.stdout)["max_gradient_error"] < 1e-5
+
+
+def test_stages_that_a_schedule_cannot_run_on_are_refused(alone: Path, tessel: Callable[..., object]) -> None:
     for stages, message in (
-        (f"{own}:nothing", "nothing' cannot be imported"),
+        (f"{OWN}:nothing", "nothing' cannot be imported"),
         ("torch", "needs a plan, and this document is a schedule"),
     ):
-        done = tessel("run", path, "--stages", stages)
+        done = tessel("run", alone, "--stages", stages)
         assert done.status in (1, 2)
         assert message in done.stderr
 

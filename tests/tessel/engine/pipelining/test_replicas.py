@@ -12,9 +12,9 @@ from shared_modules import PYTHONPATH, ROOT
 
 pytest.importorskip("torch")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]  # four processes
 
-SCRIPT = ROOT / "tests" / "harness" / "replicated_pipeline.py"
+SCRIPT = ROOT / "tests" / "oracles" / "replicated_pipeline.py"
 
 
 def test_replicas_agree_with_the_whole_model_under_any_backward() -> None:

@@ -57,7 +57,7 @@ def test_files_and_times_come_to_rank_0(tmp_path: Path) -> None:
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert readings[0] == [0.0, 0.0]
     ahead_s, error_s = readings[1]
-    assert abs(ahead_s + 3600.0) <= error_s < 1.0
+    assert abs(ahead_s + 3600.0) <= error_s < 60.0
     assert (tmp_path / "0" / "large-1.bin").read_bytes() == bytes([1]) * ((1 << 26) + 3)
     assert (tmp_path / "0" / "empty-1.log").read_bytes() == b""
     assert not (tmp_path / "1" / "large-0.bin").exists()

@@ -107,7 +107,7 @@ def test_a_block_that_holds_its_collectives_lasts_from_the_last_arrival() -> Non
     """One rank comes later than the other, and neither leaves before its time is over from then."""
     pytest.importorskip("torch")
     schedule = one_f_one_b("mshape", 2, 2)
-    step_s = 0.02
+    step_s = 0.1
     results = run_synthetic(
         {"m": schedule}, step_us=1e6 * step_s, repeats=1, timeout_s=120, holds_collectives=True
     )
@@ -119,7 +119,7 @@ def test_a_block_that_holds_its_collectives_lasts_from_the_last_arrival() -> Non
     for action in shared:
         own = [events[action] for events in by_action]
         last_s = max(event.start_s for event in own)
-        assert all(event.end_s >= last_s + step_s - 1e-3 for event in own)
+        assert all(event.end_s >= last_s + 0.6 * step_s for event in own)
         waited += max(event.start_s for event in own) - min(event.start_s for event in own) > step_s / 2
     assert waited
 

@@ -15,4 +15,4 @@ def test_who_found_a_schedule_stands_in_its_title(tmp_path: Path) -> None:
     write_picture(schedule, None, tmp_path / "v.svg", title="a v-shape")
     assert "a v-shape, found by 1f1b" in (tmp_path / "v.svg").read_text()
     write_picture(schedule, None, tmp_path / "v.md", title="a v-shape")
-    assert r"searched (by 1f1b)" in (tmp_path / "v.md").read_text()
+    assert r"ours (by 1f1b)" in (tmp_path / "v.md").read_text()

@@ -31,7 +31,7 @@ def test_a_bar_is_as_long_as_the_gain_and_the_largest_is_on_top() -> None:
     ).axes
 
     assert [patch.get_width() for patch in axes.patches] == pytest.approx([0.25, 0.2, -0.2])
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["zb-h2", "searched", "gpipe"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["zb-h2", "ours", "gpipe"]
     assert [text.get_text() for text in axes.texts] == ["+25.0%, does not fit", "+20.0%", "-20.0%"]
     hollow = [tuple(patch.get_facecolor()[:3]) == to_rgb("white") for patch in axes.patches]
     assert hollow == [True, False, False]

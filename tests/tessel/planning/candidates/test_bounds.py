@@ -43,7 +43,17 @@ EXPERTS = ((1, 2), (2, 1), (2, 2))
 """Degrees of context and expert parallelism beside none."""
 
 
-@pytest.mark.parametrize("seed", [*range(16), 20, 21, 22, 23, 24, 26, 30, 31, 35])
+LONG = (12, 14)
+"""Seeds that take ten seconds each, of cases that others are like."""
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(seed for seed in (*range(16), 20, 21, 22, 23, 24, 26, 30, 31, 35) if seed not in LONG),
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in LONG),
+    ],
+)
 def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
     rng = np.random.default_rng(seed)
     profile = random_profile(

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import combinations, permutations
 
 import numpy as np
 import pytest
 
-from tessel.batches import Batch
+from tessel.batches import Batch, scaled_class
+from tessel.batches.balancers import in_turns, largest_differencing, longest_first
 from tessel.errors import ScheduleError
 from tessel.placement import Placement
-from tessel.search.batches.assignment import assign_micro_batches
+from tessel.search.batches.assignment import Assignment, assign_micro_batches
 from tessel.search.batches.assignment_bound import assignment_bound
-from tessel.search.batches.balancers import in_turns, largest_differencing, longest_first
 from tessel.search.batches.find_batch_schedule import schedule_of_sequence
 from tessel.search.batches.replay import sequence_makespan
 from tessel.search.batches.sequences import RuleReplays, rule_sequences
-from tessel.search.budget import SearchBudget
+from tessel.search.budget import LONGEST_S, SearchBudget
 from tessel.shapes import vshape
 from tessel.validation import check_schedule
 from tests.samples.batches.batch_samples import batch_of, least_makespan
@@ -149,3 +150,23 @@ def test_what_cannot_be_shared_out_is_refused() -> None:
         assign_micro_batches(vshape(2), batch, replicas=2)
     with pytest.raises(ScheduleError, match="5 micro-batches cannot be shared out to 6 replicas;"):
         assign_micro_batches(vshape(2), batch, replicas=6, keep_order=True)
+
+
+def test_an_interrupt_gives_the_best_so_far_at_any_time() -> None:
+    placement = vshape(3, forward_span=20, backward_span=40)
+    classes = tuple(scaled_class(placement, str(factor), factor) for factor in (1.0, 2.0, 3.5))
+    batch = Batch(classes=classes, sequence=(0, 1, 2, 1, 0, 2, 1, 1))
+    endless = SearchBudget(work_limit=1e9, time_limit_s=LONGEST_S)
+    found: list[Assignment] = []
+    search = threading.Thread(
+        target=lambda: found.append(assign_micro_batches(placement, batch, replicas=2, budget=endless))
+    )
+    search.start()
+    while not endless.has_answer:
+        search.join(0.01)
+    endless.interrupt()
+    search.join()
+    assert endless.stopped_by in ("interrupt", "proven")
+    assert sorted(each for group in found[0].replicas for each in group) == list(range(8))
+    assert found[0].given is not None
+    assert found[0].lower_bound <= found[0].makespan <= found[0].given

@@ -43,7 +43,7 @@ def knowledge() -> Knowledge:
         rows = np.unique(space.sample(40, np.random.default_rng(number)), axis=0)
         trials.append(DraftTrials(name, space, rows, made_up_latencies(space, rows)))
     shape = NetworkShape(layers=1, width=16, heads=2)
-    return Knowledge(tuple(trials), CACHES, "made up", Network(shape, initial_weights(shape, 0)))
+    return Knowledge(tuple(trials), CACHES, Network(shape, initial_weights(shape, 0)))
 
 
 @pytest.mark.parametrize("name", [RANDOM, NEIGHBOUR, DRAFT, LANGUAGE])
@@ -88,7 +88,7 @@ def test_a_model_that_errs_does_not_choose_the_whole_first_batch(name: str, know
 def test_a_kernels_own_trials_are_learnt_from() -> None:
     candidates = candidates_named("dense:24x72x112")
     (space,) = candidates.spaces
-    proposer = DraftProposer("new", candidates, Knowledge((), CACHES, ""), seed=0)
+    proposer = DraftProposer("new", candidates, Knowledge((), CACHES), seed=0)
     assert proposer.model is None  # nothing is known, so that chance proposes
     for _ in range(3):
         found = proposer.propose(12)
@@ -103,7 +103,7 @@ def test_a_kernels_own_trials_are_learnt_from() -> None:
 def test_before_a_model_can_be_trained_the_best_so_far_are_changed() -> None:
     candidates = candidates_named("dense:24x72x112")
     (space,) = candidates.spaces
-    proposer = DraftProposer("new", candidates, Knowledge((), CACHES, ""), seed=0)
+    proposer = DraftProposer("new", candidates, Knowledge((), CACHES), seed=0)
     first = proposer.propose(8)
     rows = np.stack([each.row for each in first if each.row is not None])
     proposer.learn(first, made_up_latencies(space, rows))
@@ -155,7 +155,7 @@ def test_a_kernel_without_levels_of_tiles_is_proposed_for_at_random() -> None:
 def test_the_language_model_goes_on_from_what_was_measured(knowledge: Knowledge) -> None:
     candidates = candidates_named("dense:24x72x112")
     (space,) = candidates.spaces
-    alone = Knowledge((), CACHES, "", knowledge.network)
+    alone = Knowledge((), CACHES, knowledge.network)
     proposer = new_proposer(LANGUAGE, "new", candidates, alone, seed=0)
     assert isinstance(proposer, LanguageProposer)
     first = proposer.propose(4)  # nothing is known, so that the likeliest are proposed
@@ -164,7 +164,7 @@ def test_the_language_model_goes_on_from_what_was_measured(knowledge: Knowledge)
     proposer.learn(first, latencies)
     assert np.array_equal(proposer.best_rows(0, 1)[0], rows[int(np.argmin(latencies))])
     with pytest.raises(ValueError, match="has no network"):
-        new_proposer(LANGUAGE, "new", candidates, Knowledge(), seed=0)
+        new_proposer(LANGUAGE, "new", candidates, Knowledge(), seed=0).propose(1)
 
 
 def test_an_unknown_proposer_is_refused() -> None:

@@ -39,12 +39,12 @@ def test_trials_are_records_of_their_kernel_and_device(tmp_path: Path) -> None:
         [(16, 32), (32, 32), (32,)],
         lambda x, w, b: op.nn.relu(op.add(op.matmul(x, w), b)),
     )
-    lower_module(module, [MetaSchedule(trials=3, database=str(tmp_path / "db"), records=url)], target)
+    lower_module(module, [MetaSchedule(trials=1, database=str(tmp_path / "db"), records=url)], target)
     with open_store(url) as store:
         kept = list(store.iterate(role="task"))
-        assert len(kept) == 3
+        assert len(kept) == 1
         assert store.best(target=target.text)
     (task,) = tuning_tasks(fuse_function(part_of(module)))
-    assert [trial.task for record in kept if (trial := trial_of(record))] == [task_name(task)] * 3
+    assert [trial.task for record in kept if (trial := trial_of(record))] == [task_name(task)]
     assert {record.measurement.environment for record in kept} == {environment_of(target, MetaSchedule())}
     assert write_database(kept, tmp_path / "tvm") == len(kept)

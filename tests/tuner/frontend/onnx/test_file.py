@@ -63,7 +63,7 @@ def test_shipped_architecture_computes_what_the_reference_computes(
 @pytest.mark.parametrize(
     ("name", "shapes"),
     [
-        ("shufflenet", {}),
+        pytest.param("shufflenet", {}, marks=pytest.mark.slow),
         pytest.param("densenet121", SMALL_IMAGE, marks=pytest.mark.slow),
         pytest.param("resnet50", {}, marks=pytest.mark.slow),
         pytest.param("inception_v1", {}, marks=pytest.mark.slow),

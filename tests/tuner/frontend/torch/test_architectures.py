@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,8 @@ pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
 PAGE = Path(__file__).parents[4] / "benchmarks" / "reports" / "architectures_2026-11.md"
 
-QUICK = (
-    *("gpt2", "llama-3", "bert-mask", "olmoe"),
-    *("unet", "graph-network", "lstm"),
-)
-"""Those that run by default: of each kind of fault that once stood in a way, one."""
+QUICK = ("llama-3", "unet", "graph-network")
+"""Those that run by default: a transformer, convolutions, and one that is neither."""
 
 WHOLE = ("graph-network",)
 """Those that are partitioned and trained in one test."""
@@ -145,11 +143,10 @@ def test_what_is_known_is_not_found_again() -> None:
 def test_a_step_that_takes_too_long_is_refused(monkeypatch) -> None:
     def endless(name, build, steps):
         yield "import", Size(parameters=1), Finding(outcome="equal", error=0.0)
-        while True:
-            pass
+        time.sleep(600)
 
     monkeypatch.setattr("benchmarks.architectures.results.check", endless)
-    *_, (_, row) = check_all(["gpt2"], ["import", "train"], {}, limit_s=1.0)
+    *_, (_, row) = check_all(["gpt2"], ["import", "train"], {}, limit_s=5.0)
     assert row.parameters == 1
     assert row.findings["import"].outcome == "equal"
     assert row.findings["train"].reason == "it takes too long"

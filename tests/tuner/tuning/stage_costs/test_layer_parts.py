@@ -161,11 +161,8 @@ def test_a_model_whose_layers_have_no_parts_is_left_alone() -> None:
     assert guess_parts(model, layers) is None
 
 
-@pytest.mark.parametrize(
-    "run",
-    [pytest.param(run_compiled, marks=pytest.mark.slow), run_on_torch],  # the ranks compile at once
-    ids=["compiled", "torch"],
-)
+@pytest.mark.slow  # ranks start
+@pytest.mark.parametrize("run", [run_compiled, run_on_torch], ids=["compiled", "torch"])
 def test_stages_cut_within_blocks_are_exact_on_ranks(run) -> None:  # type: ignore[no-untyped-def]  # two functions
     plan = plan_on_tvm(GPT2, ["h.0.attn+", "h.2.attn+"])
     assert [stage.layers[-1].removeprefix("transformer.") for stage in plan.stages[:2]] == [

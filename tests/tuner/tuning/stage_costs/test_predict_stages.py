@@ -1,28 +1,24 @@
 """Stages priced for a GPU that is not here: the same stages as measured ones, each figure a prediction."""
 
-from pathlib import Path
-
 import pytest
 
-from benchmarks.gpu_cost_model.samples import read_samples
 from cost_model.gpu.devices import find_gpu
 from cost_model.gpu.kernel_model import GpuKernelModel
-from cost_model.gpu.training import train_gpu_model
 from tessel.profiles.tuned_plan import profile_of_stages
+from tests.oracles.gpu_model import trained_gpu_model
 from tuner.errors import UnpriceableError
 from tuner.frontend import load_model
 from tuner.stages import cut_between, layers_of
 from tuner.tuning.stage_costs.predict_stages import predict_stages
 
-TABLES = sorted((Path(__file__).parents[4] / "benchmarks/data/neusight/dataset/test").glob("*.csv"))
 SEEN, UNSEEN = "T4", "H200"
 
 pytestmark = pytest.mark.tvm
 
 
 @pytest.fixture(scope="module")
-def kernel_model() -> GpuKernelModel:
-    return train_gpu_model([*read_samples(TABLES)], num_threads=1)
+def kernel_model(tmp_path_factory: pytest.TempPathFactory) -> GpuKernelModel:
+    return trained_gpu_model(tmp_path_factory)
 
 
 def predicted(kernel_model: GpuKernelModel, name: str, device: str, batch: int = 1):

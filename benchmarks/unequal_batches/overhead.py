@@ -1,0 +1,132 @@
+"""Does a batch of one class take longer than equal micro-batches do?
+
+    python -m benchmarks.unequal_batches.overhead [--pairs 20]
+
+Both run in turn in one process, each first in every other pair; a pair's ratio is of their processor times
+(the fastest of five of each, where they take below 50 ms), and the interval is the bootstrap's of the median
+ratio (95 %, 2000 draws, seed 0). Parts are what builds,
+times, orders and validates a schedule of 1024 tasks; searches are whole ones, each to the same work; plans
+are of a table of one length and of the same table without that column.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+
+import tessel
+from tessel.batches import Batch, scaled_class
+from tessel.handwritten import HANDWRITTEN
+from tessel.orders import device_orders, earliest_starts
+from tessel.placement import Placement
+from tessel.schedule import Schedule
+from tessel.search.batches.find_batch_schedule import find_batch_schedule
+from tessel.search.budget import SearchBudget, processor_clock
+from tessel.search.makespan.find_schedule import find_schedule
+from tessel.shapes import SHAPES, ShapeFunction, vshape
+from tessel.validation import check_schedule
+
+MICRO_BATCHES = 128
+SEARCHED = 12
+
+QUICK_S = 0.05
+"""What takes less counts as the fastest of five runs: others share the machine, and its caches."""
+
+Pair = tuple[Callable[[], object], Callable[[], object]]
+
+
+def pairs_of_parts() -> dict[str, Pair]:
+    placement = vshape(4, forward_span=100, backward_span=200)
+    batch = one_class(placement, MICRO_BATCHES)
+    rule = next(rule for rule in HANDWRITTEN if rule.name == "1f1b")
+    orders = rule.orders(placement, micro_batches=MICRO_BATCHES)
+    starts = earliest_starts(placement, orders)
+    plain = Schedule.of(placement, starts, micro_batches=MICRO_BATCHES)
+    classed = Schedule.of(placement, starts, micro_batches=MICRO_BATCHES, batch=batch)
+    return {
+        "earliest starts": (
+            lambda: earliest_starts(placement, orders),
+            lambda: earliest_starts(placement, orders, batch),
+        ),
+        "Schedule.of": (
+            lambda: Schedule.of(placement, starts, micro_batches=MICRO_BATCHES),
+            lambda: Schedule.of(placement, starts, micro_batches=MICRO_BATCHES, batch=batch),
+        ),
+        "device orders": (
+            lambda: device_orders(placement, starts),
+            lambda: device_orders(placement, starts, batch),
+        ),
+        "validation": (lambda: check_schedule(plain), lambda: check_schedule(classed)),
+    }
+
+
+def pairs_of_searches() -> dict[str, Pair]:
+    found: dict[str, Pair] = {}
+    for name, shape in SHAPES.items():
+
+        def plain(shape: ShapeFunction = shape) -> object:
+            return find_schedule(shape(4), micro_batches=SEARCHED, budget=SearchBudget(0.05))
+
+        def classed(shape: ShapeFunction = shape) -> object:
+            placement = shape(4)
+            batch = one_class(placement, SEARCHED)
+            return find_batch_schedule(placement, batch, budget=SearchBudget(0.05))
+
+        found[f"search, {name}"] = plain, classed
+    return found
+
+
+def pair_of_plans() -> dict[str, Pair]:
+    row = {"forward_ms": 1, "backward_ms": 2, "weights_mib": 9, "saved_mib": 1, "boundary_mib": 1}
+    rows = [{"layer": f"h{index}", **row} for index in range(12)]
+    classed = [{**each, "length": 4096} for each in rows]
+    options = {"devices": 4, "work": 0.1, "memory": "1GiB", "progress": False}
+    return {
+        "plan": (
+            lambda: tessel.plan(rows, micro_batches=16, **options),
+            lambda: tessel.plan(classed, batch="4096x16", **options),
+        )
+    }
+
+
+def one_class(placement: Placement, micro_batches: int) -> Batch:
+    return Batch(classes=(scaled_class(placement, "1", 1.0),), sequence=(0,) * micro_batches)
+
+
+def compared(pair: Pair, count: int) -> tuple[float, float, float, float]:
+    """Return the uniform path's median milliseconds, and the median ratio with its interval."""
+    took = np.zeros((count, 2))
+    for each in pair:
+        each()  # compiled, and caches warm
+    began = processor_clock()
+    pair[0]()
+    runs = 5 if processor_clock() - began < QUICK_S else 1
+    for number in range(count):
+        for which in (0, 1) if number % 2 else (1, 0):
+            own = []
+            for _ in range(runs):
+                began = processor_clock()
+                pair[which]()
+                own.append(processor_clock() - began)
+            took[number, which] = min(own)
+    ratio = took[:, 1] / took[:, 0]
+    drawn = np.random.default_rng(0).integers(count, size=(2000, count))
+    low, high = np.percentile(np.median(ratio[drawn], axis=1), (2.5, 97.5))
+    return float(np.median(took[:, 0]) * 1e3), float(np.median(ratio)), float(low), float(high)
+
+
+def main() -> None:
+    """Print a row for each comparison."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=20)
+    count = parser.parse_args().pairs
+    print("| what | equal, ms | one class / equal | interval |\n|---|---|---|---|")
+    for name, pair in {**pairs_of_parts(), **pairs_of_searches(), **pair_of_plans()}.items():
+        own, ratio, low, high = compared(pair, count)
+        print(f"| {name} | {own:.1f} | {ratio:.3f} | {low:.3f} to {high:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Distribution of a planned step where durations vary: quantiles by replay, of finalists and their orders.
+
+Each sample draws a factor for every block of every micro-batch and replica (`tessel.batches.spread`)
+and replays the plan's orders; replicas that run the same order draw from the same replays. Gradients are
+exchanged when the last replica has them. Hops, collectives and the optimizer take what they take. Beside the
+static order stands a greedy runtime under the same draws. Equal seeds give equal figures. Checked in
+tests/tessel/planning/candidates/test_robustness.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tessel.batches.spread import Spread
+from tessel.orders import device_orders
+from tessel.planning.costs.training_step import finish_us
+from tessel.planning.plan_result import QUANTILES, PlannedStep, StepSpread
+from tessel.schedule import Schedule
+from tessel.search.batches.greedy import greedy_starts
+from tessel.search.batches.replay import FloatArray, Replay, replay_of, replayed_starts
+
+SAMPLES = 500
+"""Steps that quantiles are taken over: the 95th percentile is then of 25 samples."""
+
+GREEDY_TASKS = 1_500
+"""Tasks of a replica up to which a greedy runtime is replayed, too: it takes their square."""
+
+GREEDY_SAMPLES = 200
+
+
+def spread_of_step(
+    planned: PlannedStep, spread: Spread, *, percentile: float, seed: int, samples: int = SAMPLES
+) -> StepSpread:
+    """Return the distribution of a step.
+
+    Args:
+        planned: has a schedule.
+        spread: of durations.
+        percentile: that plans are chosen by, within 0..100.
+        seed: of the draws; plans of one seed are compared.
+        samples: steps.
+    """
+    steps = sampled_steps(planned, spread, seed=seed, samples=samples)
+    greedy = static = None
+    if _has_greedy(planned):
+        static, greedy = (
+            float(
+                np.percentile(
+                    sampled_steps(planned, spread, seed=seed, samples=GREEDY_SAMPLES, is_greedy=each),
+                    percentile,
+                )
+            )
+            for each in (False, True)
+        )
+    return StepSpread(
+        name=planned.name,
+        step_us=planned.estimate.step_us,
+        mean_us=float(steps.mean()),
+        quantiles_us=tuple(np.percentile(steps, QUANTILES).tolist()),
+        chosen_us=float(np.percentile(steps, percentile)),
+        greedy_us=greedy,
+        static_us=static,
+    )
+
+
+def sampled_steps(
+    planned: PlannedStep, spread: Spread, *, seed: int, samples: int, is_greedy: bool = False
+) -> FloatArray:
+    """Return microseconds of whole steps; float64, shape (samples,).
+
+    Args:
+        planned: has a schedule.
+        spread: of durations.
+        seed: of the draws.
+        samples: steps.
+        is_greedy: whether devices run what can start, not what the order says; see `greedy_starts`.
+    """
+    rng = np.random.default_rng(seed)
+    replicas = planned.layout.data_parallel
+    if planned.shared is not None:
+        own = [
+            _stage_ends(planned, each, spread, rng, samples, is_greedy) for each in planned.shared.schedules
+        ]
+        ends = np.max(own, axis=0)
+    else:
+        assert planned.schedule is not None, "finalists have schedules"
+        one = _stage_ends(planned, planned.schedule, spread, rng, samples, is_greedy)
+        ends = one[rng.integers(samples, size=(replicas, samples))].max(axis=0) if replicas > 1 else one
+    figures = planned.step.figures
+    return np.array([finish_us(figures, row)[0] for row in ends.tolist()])
+
+
+def chosen_by(
+    finalists: Sequence[PlannedStep], spreads: Sequence[StepSpread], *, percentile: float | None
+) -> int:
+    """Return the position of the plan: of the least percentile, or the first where none is asked for."""
+    if percentile is None:
+        return 0
+    return min(range(len(finalists)), key=lambda each: (spreads[each].chosen_us, each))
+
+
+def _stage_ends(
+    planned: PlannedStep,
+    schedule: Schedule,
+    spread: Spread,
+    rng: np.random.Generator,
+    samples: int,
+    is_greedy: bool,
+) -> FloatArray:
+    """Return when each stage's last block ends; float64, shape (samples, stages), in microseconds."""
+    placement, step_us = schedule.placement, planned.step.step_us
+    batch = schedule.classes
+    replay = replay_of(placement, device_orders(placement, schedule.start_by_block(), batch))
+    number = schedule.micro_batches
+    spans = (
+        _by_micro_batch([block.span for block in placement.blocks], number) if batch is None else batch.spans
+    )
+    lags = _by_micro_batch([edge.lag for edge in placement.edges], number) if batch is None else batch.lags
+    drawn = spans * spread.factors(rng, (samples, *spans.shape))
+    if is_greedy:
+        memory = (
+            _by_micro_batch([block.memory for block in placement.blocks], number)
+            if batch is None
+            else batch.memory
+        )
+        starts = np.zeros((len(replay.block), samples))
+        limits = np.array(schedule.peak_memory, dtype=np.int64)
+        own = np.zeros(len(replay.block))
+        for sample in range(samples):
+            greedy_starts(replay, drawn[sample], lags.astype(np.float64), memory, limits, own)
+            starts[:, sample] = own
+    else:
+        every = np.broadcast_to(lags.astype(np.float64), (samples, *lags.shape))
+        starts = replayed_starts(replay, drawn, every)
+    ends = starts + drawn[:, replay.position, replay.block].T
+    return step_us * _last_by_stage(replay, schedule, ends, len(planned.step.figures.groups))
+
+
+def _by_micro_batch(values: Sequence[int], number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    return np.tile(np.array(values, dtype=np.int64), (number, 1))
+
+
+def _last_by_stage(replay: Replay, schedule: Schedule, ends: FloatArray, stages: int) -> FloatArray:
+    stage_of = [int(block.name[1:].partition("_")[0]) for block in schedule.placement.blocks]
+    of_task = np.array(stage_of)[replay.block]
+    return np.stack([ends[of_task == stage].max(axis=0) for stage in range(stages)], axis=1)
+
+
+def _has_greedy(planned: PlannedStep) -> bool:
+    schedule = planned.schedule
+    return (
+        schedule is not None
+        and len(schedule.starts) <= GREEDY_TASKS
+        and all(len(block.devices) == 1 for block in schedule.placement.blocks)
+    )
