@@ -3,7 +3,8 @@
 Each rule contributes its strongest schedule (`tessel.handwritten.strongest`), and the searched schedule names
 the method that found it; if that is a rule, the search found nothing shorter. A hand-written schedule that
 exceeds the memory limit is listed as not fitting; a rule that does not apply is listed with the reason.
-Ratios are makespan over 1F1B's makespan, so smaller is faster.
+Ratios are makespan over 1F1B's makespan, so smaller is faster. Where pairs of the searched schedule run
+together, neighbours of the others are paired too, wherever that makes them shorter.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from tessel.handwritten import HANDWRITTEN
-from tessel.handwritten.strongest import build_strongest
+from tessel.handwritten import HANDWRITTEN, OVERLAPPING
+from tessel.handwritten.paired import paired_rule
 from tessel.schedule import Schedule
 
 SEARCHED = "searched"
@@ -105,13 +106,16 @@ def compare_schedules(
     Raises:
         ValueError: no hand-written schedule has one of the names; says which comes near.
     """
-    searched.require_equal("tessel compare")
-    rules = (rule.name for rule in HANDWRITTEN)
-    shown = {SEARCHED, *(rules if names is None else map(named_schedule, names))}
+    factor = searched.overlap_factor
+    if factor is None:
+        searched.require_equal("tessel compare")
+    rules = HANDWRITTEN if factor is None else OVERLAPPING
+    every = (rule.name for rule in rules)
+    shown = {SEARCHED, *(every if names is None else map(named_schedule, names))}
     _check_names(shown)
     schedules = [(SEARCHED, searched)]
     not_applicable = []
-    wanted = [rule for rule in HANDWRITTEN if rule.name in shown | {BASELINE}]
+    wanted = [rule for rule in rules if rule.name in shown | {BASELINE}]
     for number, rule in enumerate(wanted):
         on_progress(rule.name, number, len(wanted))
         # A rule without a use for the limit is shown even where it breaks it, and marked so.
@@ -120,8 +124,12 @@ def compare_schedules(
         if reason is not None:
             not_applicable.append((rule.name, reason))
             continue
-        built = build_strongest(
-            rule, searched.placement, micro_batches=searched.micro_batches, memory=searched.memory
+        built = paired_rule(
+            rule,
+            searched.placement,
+            micro_batches=searched.micro_batches,
+            factor=factor,
+            memory=searched.memory,
         )
         schedules.append((rule.name, built))
     baseline = next((schedule.makespan for name, schedule in schedules if name == BASELINE), None)
@@ -181,7 +189,7 @@ def format_ms(time_ms: float) -> str:
 
 
 def _check_names(names: Iterable[str]) -> None:
-    known = [OURS, *(rule.name for rule in HANDWRITTEN)]
+    known = [OURS, *(rule.name for rule in OVERLAPPING)]
     for name in sorted(map(shown_name, names)):
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

@@ -51,6 +51,8 @@ def _check_figures(plan: TunedPlan) -> None:
     """
     if plan.optimizer not in OPTIMIZERS:
         raise ScheduleError(f"there is no optimizer {shown(plan.optimizer)!r}")
+    if plan.state_sharding not in ("none", "optimizer"):
+        raise ScheduleError(f"there is no sharding {shown(plan.state_sharding)!r} of a tuned model")
     if len(plan.hop_latency_us) != len(plan.stages) - 1:
         raise ScheduleError(
             f"hop_latency_us has {len(plan.hop_latency_us)} entries, and there are {len(plan.stages)} stages"
@@ -61,7 +63,7 @@ def _check_figures(plan: TunedPlan) -> None:
                 raise ScheduleError(f"{name} of {stage.name} is {getattr(stage, name)}")
     if plan.placement != plan.schedule.placement:
         raise ScheduleError("its placement is not that of its schedule")
-    figures = figures_of_model(plan, optimizer=plan.optimizer, keeps_joint=True)
+    figures = figures_of_model(plan, optimizer=plan.optimizer, keeps_joint=True, sharding=plan.state_sharding)
     check_blocks(plan.placement, figures, plan.step_us)
     if plan.static_bytes != figures.static_bytes:
         raise ScheduleError(

@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from tessel.comparison import compare_schedules
 from tessel.placement import Placement
 from tessel.planning.costs.training_step import check_headroom, place_blocks
@@ -35,6 +37,7 @@ def build_plan(
     micro_batches: int,
     memory_limit_bytes: int | None,
     optimizer: str = "sgd",
+    sharding: str = "none",
     budget: SearchBudget | None = None,
     time_limit_s: float | None = None,
     recompute: bool = True,
@@ -47,6 +50,7 @@ def build_plan(
         micro_batches: micro-batches of one training step.
         memory_limit_bytes: memory of one device; None for no limit.
         optimizer: a key of `tessel.planning.cluster.OPTIMIZERS`; decides the static bytes when training.
+        sharding: what copies of the pipeline divide among them: `none`, or `optimizer`, its state.
         budget: what the schedule search may spend, and who is told of its progress; see `find_schedule`.
         time_limit_s: in place of a budget: seconds of the schedule search.
         recompute: whether stages may recompute where memory is limited.
@@ -58,7 +62,9 @@ def build_plan(
     step_us = choose_step_us(tuned.stages)
 
     def limits(stages: ModelPlan) -> tuple[int, ...] | None:
-        figures = figures_of_model(stages, optimizer=optimizer, memory_limit_bytes=memory_limit_bytes)
+        figures = figures_of_model(
+            stages, optimizer=optimizer, memory_limit_bytes=memory_limit_bytes, sharding=sharding
+        )
         check_headroom(figures)
         return figures.headroom
 
@@ -80,7 +86,7 @@ def build_plan(
             budget=budget,
             seed=seed,
         )
-    static_bytes = figures_of_model(tuned, optimizer=optimizer).static_bytes
+    static_bytes = figures_of_model(tuned, optimizer=optimizer, sharding=sharding).static_bytes
     comparison = compare_schedules(schedule, step_us=step_us, static_bytes=static_bytes)
     return TunedPlan(
         **{name: getattr(tuned, name) for name in ModelPlan.__struct_fields__},
@@ -88,6 +94,7 @@ def build_plan(
         memory_limit_bytes=memory_limit_bytes,
         static_bytes=static_bytes,
         optimizer=optimizer,
+        sharding=UNSET if sharding == "none" else sharding,
         placement=schedule.placement,
         schedule=schedule,
         comparison=comparison.rows,

@@ -32,6 +32,7 @@ class TunedPlan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True
         memory_limit_bytes: memory of one device, or None where it was not limited.
         static_bytes: bytes each device holds throughout: weights, gradients and optimizer state.
         optimizer: what the static bytes count beside weights and gradients.
+        sharding: what copies of the pipeline divide among them: `optimizer`, its state; `UNSET` for nothing.
         placement: blocks of one micro-batch; spans in steps, memory in bytes.
         schedule: the searched schedule.
         comparison: the searched schedule and every hand-written one, fastest first.
@@ -47,6 +48,7 @@ class TunedPlan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True
     memory_limit_bytes: int | None
     static_bytes: tuple[int, ...]
     optimizer: str
+    sharding: str | msgspec.UnsetType = msgspec.UNSET
     placement: Placement
     schedule: Schedule
     comparison: tuple[ComparisonRow, ...]
@@ -58,6 +60,11 @@ class TunedPlan(ModelPlan, frozen=True, forbid_unknown_fields=True, kw_only=True
     def to_json(self) -> bytes:
         """Return the plan's document, keys sorted, a line a value."""
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1)
+
+    @property
+    def state_sharding(self) -> str:
+        """What copies of the pipeline divide among them: `none`, or `optimizer`."""
+        return "none" if isinstance(self.sharding, msgspec.UnsetType) else self.sharding
 
     @property
     def device_names(self) -> tuple[str, ...]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
 
 import msgspec
 
 from tessel.errors import ScheduleError, shown
-from tessel.placement import Block, Placement
+from tessel.placement import Block, BlockKind, Placement
+from tessel.schedule.overlap import Overlap
 from tessel.schedule.schedule import Repetend, Schedule
 
 MAX_STEP = 10**15
@@ -30,12 +33,13 @@ BUBBLE_TOLERANCE = 1e-6
 
 def find_violations(schedule: Schedule) -> tuple[str, ...]:
     """Return one line for each thing that is wrong with the schedule; none if it is valid."""
-    malformed = tuple(_malformed_starts(schedule))
+    malformed = (*_malformed_starts(schedule), *_malformed_pairs(schedule))
     if malformed:
         return malformed
     runs = _runs(schedule)
     return (
         *_wrong_counts(schedule, runs),
+        *_torn_pairs(runs),
         *_overlaps(schedule.placement, runs),
         *_broken_edges(schedule, runs),
         *_memory_violations(schedule, runs),
@@ -58,11 +62,12 @@ def check_schedule(schedule: Schedule) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One block of one micro-batch in time."""
+    """One block of one micro-batch in time, of a pair if it has an order among those that run together."""
 
     block: Block
     micro_batch: int
     start: int
+    pair: int | None = None
 
     @property
     def end(self) -> int:
@@ -109,11 +114,36 @@ def _malformed_starts(schedule: Schedule) -> Iterator[str]:
             yield f"{shown(start.block)} of micro-batch {start.micro_batch} starts after step {MAX_STEP}"
 
 
+def _malformed_pairs(schedule: Schedule) -> Iterator[str]:
+    """Pairs are a forward and a joint backward on one device alone, and no block is in two of them."""
+    if not isinstance(schedule.overlap, Overlap):
+        return
+    if schedule.classes is not None:
+        yield "pairs run together, and its micro-batches differ"
+    blocks = {block.name: block for block in schedule.placement.blocks}
+    seen: Counter[tuple[str, int]] = Counter()
+    started = {(start.block, start.micro_batch) for start in schedule.starts}
+    for pair in schedule.overlap.pairs:
+        ends = (pair.forward, pair.forward_micro_batch), (pair.backward, pair.backward_micro_batch)
+        seen.update(ends)
+        if not started.issuperset(ends):
+            yield f"a pair is of {shown(ends[0])} and {shown(ends[1])}, and not both of them start"
+            continue
+        forward, backward = blocks[pair.forward], blocks[pair.backward]
+        is_pair = forward.kind is BlockKind.FORWARD and backward.kind is BlockKind.BACKWARD
+        if not is_pair or len(forward.devices) != 1 or forward.devices != backward.devices:
+            yield f"{pair.forward} and {pair.backward} are no forward and joint backward of one device"
+    for (name, micro_batch), times in seen.items():
+        if times > 1:
+            yield f"{shown(name)} of micro-batch {micro_batch} is in {times} pairs"
+
+
 def _runs(schedule: Schedule) -> list[_Run]:
     batch = schedule.classes
     if batch is None:
         blocks = {block.name: block for block in schedule.placement.blocks}
-        return [_Run(blocks[start.block], start.micro_batch, start.start) for start in schedule.starts]
+        runs = [_Run(blocks[start.block], start.micro_batch, start.start) for start in schedule.starts]
+        return _with_pairs(runs, schedule.overlap) if isinstance(schedule.overlap, Overlap) else runs
     by_class = [
         {
             block.name: msgspec.structs.replace(block, span=own.spans[place], memory=own.memory[place])
@@ -125,6 +155,37 @@ def _runs(schedule: Schedule) -> list[_Run]:
         _Run(by_class[batch.sequence[start.micro_batch]][start.block], start.micro_batch, start.start)
         for start in schedule.starts
     ]
+
+
+def _with_pairs(runs: list[_Run], overlap: Overlap) -> list[_Run]:
+    """Give the blocks of a pair the steps that it takes: the share of their sum, or the longer of both."""
+    number = {
+        end: number
+        for number, pair in enumerate(overlap.pairs)
+        for end in ((pair.forward, pair.forward_micro_batch), (pair.backward, pair.backward_micro_batch))
+    }
+    spans: dict[int, list[int]] = defaultdict(list)
+    for run in runs:
+        if (run.block.name, run.micro_batch) in number:
+            spans[number[run.block.name, run.micro_batch]].append(run.block.span)
+    share = Fraction(round(overlap.factor * 10**6), 10**6)
+    found = []
+    for run in runs:
+        pair = number.get((run.block.name, run.micro_batch))
+        if pair is not None:
+            span = max(*spans[pair], ceil(share * sum(spans[pair])))
+            run = replace(run, pair=pair, block=msgspec.structs.replace(run.block, span=span))
+        found.append(run)
+    return found
+
+
+def _torn_pairs(runs: list[_Run]) -> Iterator[str]:
+    """Both blocks of a pair start together."""
+    first: dict[int, _Run] = {}
+    for run in runs:
+        if run.pair is not None and first.setdefault(run.pair, run).start != run.start:
+            other = first[run.pair]
+            yield f"{other} and {run} run together, and start at {other.start} and {run.start}"
 
 
 def _wrong_counts(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:
@@ -157,7 +218,8 @@ def _overlaps(placement: Placement, runs: list[_Run]) -> Iterator[str]:
     for device, here in sorted(by_device.items()):
         latest: _Run | None = None
         for run in here:
-            if latest is not None and latest.start < run.end and run.start < latest.end:
+            is_pair = latest is not None and latest.pair is not None and latest.pair == run.pair
+            if latest is not None and latest.start < run.end and run.start < latest.end and not is_pair:
                 yield f"{latest} and {run} overlap on device {device} at step {run.start}"
             if latest is None or run.end >= latest.end:
                 latest = run
@@ -195,7 +257,9 @@ def _peaks(placement: Placement, runs: list[_Run]) -> tuple[int, ...]:
     change: list[Counter[int]] = [Counter() for _ in range(placement.devices)]
     for run in runs:
         for device in run.block.devices:
-            change[device][run.start] += run.block.memory
+            # What a pair frees is held to its end.
+            is_late = run.pair is not None and run.block.memory < 0
+            change[device][run.end if is_late else run.start] += run.block.memory
     peaks = []
     for by_step in change:
         held = peak = 0
@@ -212,7 +276,9 @@ def _wrong_figures(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:
         yield f"it says makespan {schedule.makespan}, its last block ends at {makespan}"
     if schedule.lower_bound > makespan:
         yield f"it says lower_bound {schedule.lower_bound}, but its own makespan {makespan} is less"
-    busy = sum(run.block.span * len(run.block.devices) for run in runs)
+    alone = [run for run in runs if run.pair is None]
+    together = {run.pair: run for run in runs if run.pair is not None}
+    busy = sum(run.block.span * len(run.block.devices) for run in (*alone, *together.values()))
     capacity = schedule.placement.devices * makespan
     bubble_ratio = (capacity - busy) / capacity if capacity else 0.0
     if abs(schedule.bubble_ratio - bubble_ratio) > BUBBLE_TOLERANCE:

@@ -26,6 +26,8 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         split_backward: whether the order may split backwards.
         sharding: what replicas divide among them: `none`, `optimizer`, `gradients` or `parameters`.
         offload: what lies in the memory of the hosts: `none` or `optimizer`.
+        overlap_factor: share of its sum that a forward takes with a backward beside it; left out where each
+            block runs by itself.
         order: the rule that gives the order, or `searched`.
         step_ms: milliseconds of the training step.
         lower_bound_ms: no allowed plan takes less; of an alternative, no order of its layout.
@@ -59,6 +61,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     trained_bytes: tuple[int, ...]
     not_trained_bytes: tuple[int, ...]
     fits: bool
+    overlap_factor: float | msgspec.UnsetType = msgspec.UNSET
     replicas: tuple[tuple[str, ...], ...] | msgspec.UnsetType = msgspec.UNSET
 
 

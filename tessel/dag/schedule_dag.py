@@ -75,7 +75,12 @@ class Dag:
 
     @classmethod
     def of_schedule(cls, schedule: Schedule) -> Dag:
-        """Return the DAG of a schedule: its placement's edges and the order on each device."""
+        """Return the DAG of a schedule: its placement's edges and the order on each device.
+
+        Raises:
+            ScheduleError: pairs run together.
+        """
+        schedule.require_apart("a critical path")
         placement = schedule.placement
         starts = schedule.start_by_block()
         batch = schedule.classes

@@ -167,6 +167,31 @@ def actions_to_csv(actions: RankActions) -> str:
     return cells_to_csv(tuple(tuple((action,) for action in own) for own in torch_actions(actions)))
 
 
+def cells_of(schedule: Schedule, actions: RankActions) -> RankCells:
+    """Return cells of actions, in which pairs that run together share one, the forward first.
+
+    Args:
+        schedule: with pairs or without.
+        actions: its actions by start.
+    """
+    action_of = _actions_by_block(_pipeline(schedule.placement))
+    partner = {
+        Action(*action_of[backward.block_index], backward.micro_batch): Action(
+            *action_of[forward.block_index], forward.micro_batch
+        )
+        for forward, backward in schedule.pairs
+    }
+    joined = set(partner.values())
+    return tuple(
+        tuple(
+            (partner[action], action) if action in partner else (action,)
+            for action in own
+            if action not in joined
+        )
+        for own in actions
+    )
+
+
 def renumbered(actions: RankActions) -> RankActions:
     """Return the same actions with micro-batches numbered in the order in which the last stage runs them.
 

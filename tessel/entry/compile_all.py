@@ -31,6 +31,7 @@ from tessel.search.budget import SearchBudget
 from tessel.search.jit.cache import BACKGROUND, LONGEST_COMPILING_S, end_claim, leave_stamp
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.params import MakespanParams, Phase
+from tessel.search.overlap.find_overlapped import find_overlapped
 from tessel.search.repetend.find_repetend import find_repetend
 from tessel.shapes import make_shape, vshape, zbv
 
@@ -111,6 +112,7 @@ def _calls() -> list[Callable[[], object]]:
         functools.partial(_search, split, 5, 6),
         functools.partial(_search, choice, 5, 6),
         _plan,
+        functools.partial(find_overlapped, vshape(2), micro_batches=3, factor=0.6),
         _share_out,
         functools.partial(_search, choice, 5, 6, left_out=_LOCAL | {Phase.REPETENDS}),
     ]

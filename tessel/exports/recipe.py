@@ -129,6 +129,16 @@ class Recipe:
         roles = self.roles or roles_of(self.layers)
         return tuple(roles[first : last + 1] for first, last in self.cuts)
 
+    def overlap_notes(self) -> list[str]:
+        """Return what tells the user of pairs that run together; nothing where there are none."""
+        factor, count = self.schedule.overlap_factor, len(self.schedule.pairs)
+        if factor is None or not count:
+            return []
+        return [
+            f"{count} cells OVERLAP_F_B, priced at {factor:g} of their sum: how both run together is yours, "
+            "for torch's runtime by register_custom_function"
+        ]
+
     def device_notes(self) -> list[str]:
         """Return what tells the user which device each rank runs on; nothing where rank i is device i.
 

@@ -33,11 +33,11 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from pprint import pformat
 from string import Template
 
-from tessel.engine.actions import actions_to_csv, renumbered
+from tessel.engine.actions import actions_to_csv, cells_of, cells_to_csv, renumbered
 from tessel.errors import ScheduleError, shown
 from tessel.exports.both_ways import orders_with_transfers
 from tessel.exports.recipe import Recipe
@@ -113,8 +113,16 @@ def orders_csv(recipe: Recipe) -> str:
             f"for training"
         )
     if recipe.copies > 1:
+        recipe.schedule.require_apart("an order both ways")
         return orders_with_transfers(recipe)
-    return actions_to_csv(renumbered(recipe.actions))
+    if recipe.schedule.overlap_factor is None:
+        return actions_to_csv(renumbered(recipe.actions))
+    cells = cells_of(recipe.schedule, recipe.actions)
+    flat = renumbered(tuple(tuple(action for cell in row for action in cell) for row in cells))
+    rows = []
+    for row, own in zip(cells, map(iter, flat), strict=True):
+        rows.append(tuple(tuple(islice(own, len(cell))) for cell in row))
+    return cells_to_csv(tuple(rows))
 
 
 def titan_options(recipe: Recipe, release: Release, *, csv: str, keep_names: bool = False) -> Options:
@@ -360,7 +368,7 @@ def titan_file(recipe: Recipe, release: Release, *, csv: str, keep_names: bool =
     heading = [
         f"# torchtitan {release.name}, options for {recipe.model!r}: {recipe.num_stages} stages on "
         f"{recipe.devices} ranks, {recipe.micro_batches} micro-batches.",
-        *(f"# {note}" for note in recipe.device_notes()),
+        *(f"# {note}" for note in (*recipe.device_notes(), *recipe.overlap_notes())),
         f"# Start it with: {_start(options, release)}",
     ]
     if release.suffix == ".toml":

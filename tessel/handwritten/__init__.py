@@ -11,7 +11,7 @@ from tessel.handwritten.dualpipe_v import DUALPIPE_V
 from tessel.handwritten.eager_1f1b import EAGER_1F1B
 from tessel.handwritten.early_recompute import EARLY_RECOMPUTE_1F1B
 from tessel.handwritten.gpipe import GPIPE
-from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
+from tessel.handwritten.interleaved_1f1b import COMBINED_1F1B, INTERLEAVED_1F1B
 from tessel.handwritten.limited_1f1b import LIMITED_1F1B
 from tessel.handwritten.looped_bfs import LOOPED_BFS
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
@@ -41,4 +41,7 @@ HANDWRITTEN: tuple[Rule, ...] = (
 )
 """Every hand-written schedule, in the order in which tables list them."""
 
-__all__ = ["HANDWRITTEN", "Rule", "StreamRule"]
+OVERLAPPING: tuple[Rule, ...] = (*HANDWRITTEN, COMBINED_1F1B)
+"""Those of tables in which forwards and backwards may run together."""
+
+__all__ = ["HANDWRITTEN", "OVERLAPPING", "Rule", "StreamRule"]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tessel.handwritten.construction.chains import why_not_interleaved
 from tessel.handwritten.construction.rule import StreamRule, Streams
@@ -64,19 +65,20 @@ def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
     return None
 
 
-def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
+def _streams(pipeline: Pipeline, micro_batches: int, extra: int = 0) -> Streams:
     num_chunks = pipeline.num_chunks
     num_devices = len(pipeline.stages) // num_chunks
+    turns = Turns(num_devices, num_chunks)
     return pipeline.on_devices(
-        [_stream(device, num_devices, num_chunks, micro_batches) for device in range(num_devices)]
+        [_stream(turns, device, micro_batches, extra) for device in range(num_devices)]
     )
 
 
-def _stream(device: int, num_devices: int, num_chunks: int, micro_batches: int) -> Iterator[Instruction]:
+def _stream(turns: Turns, device: int, micro_batches: int, extra: int) -> Iterator[Instruction]:
+    num_devices, num_chunks = turns.num_devices, turns.num_chunks
     total = num_chunks * micro_batches
-    warm_up = min(2 * (num_devices - device - 1) + (num_chunks - 1) * num_devices, total)
+    warm_up = min(2 * (num_devices - device - 1) + (num_chunks - 1) * num_devices + extra, total)
 
-    turns = Turns(num_devices, num_chunks)
     for turn in range(warm_up):
         yield Forward(*turns.forward(device, turn))
     for turn in range(total - warm_up):
@@ -89,3 +91,13 @@ def _stream(device: int, num_devices: int, num_chunks: int, micro_batches: int) 
 INTERLEAVED_1F1B = StreamRule(
     name="interleaved", applies=_applies, streams=_streams, extra_edges=recompute_on_arrival
 )
+
+COMBINED_1F1B = StreamRule(
+    name="combined-1f1b",
+    applies=_applies,
+    streams=partial(_streams, extra=1),
+    extra_edges=recompute_on_arrival,
+)
+"""One more forward ahead, so that the forward and the backward of a turn may run together: Megatron's
+combined 1F1B (Megatron-LM, `core/pipeline_parallel`, `--overlap-moe-expert-parallel-comm`). Without pairs it
+is interleaved 1F1B that holds more."""

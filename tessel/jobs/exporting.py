@@ -62,6 +62,8 @@ def export_recipe(
     check_folder("--out", path, suffixes=SUFFIXES[framework])
     if version is not None and framework is not Framework.TORCHTITAN:
         raise UsageError(f"--version is of torchtitan, and {to} has one kind of file; leave it out")
+    if framework in (Framework.MEGATRON, Framework.PRIMUS, Framework.DEEPSPEED):
+        recipe.schedule.require_apart(f"{to}, as told by a plan,")
     if roles is not None:
         recipe = with_roles(recipe, roles)
     if framework is Framework.TORCHTITAN:
@@ -71,7 +73,8 @@ def export_recipe(
     else:
         texts = {path or Path("orders.txt"): _text(recipe, framework)}
     ties = recipe.tie_notes() if framework in (Framework.TORCH, Framework.TORCHTITAN) else []
-    for note in (*recipe.device_notes(), *ties):
+    overlaps = recipe.overlap_notes() if framework is not Framework.MARKDOWN else []
+    for note in (*recipe.device_notes(), *ties, *overlaps):
         messages.note(note)
     if path is not None:
         from tessel.documents import save_document

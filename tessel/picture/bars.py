@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessel.dag import Dag
+from tessel.orders import Task
 from tessel.placement import BlockKind
 from tessel.schedule import Schedule
 
@@ -76,17 +77,22 @@ class MemoryCurve:
 
 
 def bars_of(schedule: Schedule) -> tuple[Bar, ...]:
-    """Return one bar a block and device, ordered by device, then start."""
+    """Return one bar a block and device, ordered by device, then start.
+
+    A pair that runs together has its forward and its backward one behind the other, each with its part.
+    """
     index = schedule.placement.index_by_name
+    together = _parts_of_pairs(schedule)
     bars = []
     for start in schedule.starts:
         block = schedule.placement.block(start.block)
-        span = schedule.span_of(index[start.block], start.micro_batch)
+        task = index[start.block], start.micro_batch
+        offset, span = together.get(task, (0, schedule.span_of(*task)))
         bars += [
             Bar(
                 device=device,
-                start=start.start,
-                end=start.start + span,
+                start=start.start + offset,
+                end=start.start + offset + span,
                 block=block.name,
                 kind=block.kind,
                 micro_batch=start.micro_batch,
@@ -95,6 +101,17 @@ def bars_of(schedule: Schedule) -> tuple[Bar, ...]:
             for device in block.devices
         ]
     return tuple(sorted(bars, key=lambda bar: (bar.device, bar.start, bar.end, bar.micro_batch)))
+
+
+def _parts_of_pairs(schedule: Schedule) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return where in its pair each block is drawn, and how long."""
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    spans = schedule.pair_spans()
+    for forward, backward in schedule.pairs:
+        own = [schedule.span_of(*task) for task in (forward, backward)]
+        first = round(spans[forward] * own[0] / sum(own)) if sum(own) else 0
+        found[forward], found[backward] = (0, first), (first, spans[forward] - first)
+    return found
 
 
 def boxes_of(schedule: Schedule) -> tuple[Box, ...]:
@@ -123,10 +140,13 @@ def memory_curves(schedule: Schedule) -> tuple[MemoryCurve, ...]:
     """Return the units each device holds over time, from step 0 to the makespan."""
     changes: list[dict[int, int]] = [{0: 0, schedule.makespan: 0} for _ in range(schedule.placement.devices)]
     index = schedule.placement.index_by_name
+    spans = schedule.pair_spans()
     for start in schedule.starts:
-        units = schedule.memory_of(index[start.block], start.micro_batch)
+        task = Task(index[start.block], start.micro_batch)
+        units = schedule.memory_of(*task)
+        when = start.start + (spans.get(task, 0) if units < 0 else 0)
         for device in schedule.placement.block(start.block).devices:
-            changes[device][start.start] = changes[device].get(start.start, 0) + units
+            changes[device][when] = changes[device].get(when, 0) + units
     return tuple(_curve(device, change) for device, change in enumerate(changes))
 
 

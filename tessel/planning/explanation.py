@@ -19,6 +19,7 @@ from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import Baseline, Change, PlannedStep
+from tessel.schedule.overlap import saved_steps
 
 MORE_MEMORY = 1.25
 FASTER_LINKS = 2.0
@@ -75,7 +76,7 @@ def _distance(best: PlannedStep, lower_bound_us: float) -> str:
 
 def _busiest(best: PlannedStep) -> str:
     figures, estimate = best.step.figures, best.estimate
-    work = figures.device_work_us() * best.step.micro_batches
+    work = figures.device_work_us() * best.step.micro_batches - _saved_us(best)
     device = int(np.argmax(work))
     stages = [stage for stage, other in enumerate(figures.devices) if other == device]
     cuts = best.layout.cuts
@@ -97,6 +98,18 @@ def _busiest(best: PlannedStep) -> str:
             f"{max(0.0, exposed) / 1e3:.1f} ms come after the last block."
         )
     return sentence
+
+
+def _saved_us(best: PlannedStep) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the microseconds that each device is busy less where blocks run together."""
+    found = np.zeros(len(best.step.figures.static_bytes))
+    schedule = best.schedule
+    if schedule is not None and schedule.overlap_factor is not None:
+        spans, placement = schedule.pair_spans(), schedule.placement
+        for pair in schedule.pairs:
+            (device,) = placement.blocks[pair[0].block_index].devices
+            found[device] += saved_steps(placement, spans, [pair]) * best.step.step_us
+    return found
 
 
 def _memory(best: PlannedStep) -> str:

@@ -26,11 +26,14 @@ class Job:
         runtime: the framework that runs it.
         sharding: what replicas divide among them: one of `SHARDINGS`.
         offload: what lies in the memory of the hosts: one of `OFFLOADS`.
+        overlap_factor: share of its sum that a forward takes with a backward that runs beside it
+            (`tessel.schedule.overlap`); None where each block runs by itself.
         mixture: micro-batches of a step by class, where they differ; the profile has these classes.
 
     Raises:
         ScheduleError: state is to lie in the memory of hosts, and no link to them is known; or replicas whose
-            micro-batches differ exchange something in each of them.
+            micro-batches differ exchange something in each of them, or run
+            pairs together; or a share is none.
     """
 
     cluster: Cluster
@@ -39,6 +42,7 @@ class Job:
     runtime: Runtime = OVERLAPPED
     sharding: str = "none"
     offload: str = "none"
+    overlap_factor: float | None = None
     mixture: Mixture | None = None
 
     def __post_init__(self) -> None:
@@ -49,6 +53,15 @@ class Job:
             )
         if self.offload not in OFFLOADS:
             raise ScheduleError(f"there is no offload {self.offload!r}; there are {', '.join(OFFLOADS)}")
+        if self.overlap_factor is not None and not 0 < self.overlap_factor <= 1:
+            raise ScheduleError(
+                f"overlap_factor is {self.overlap_factor:g}, and a pair takes a share of its sum, above 0, 1 "
+                "at most"
+            )
+        if self.overlap_factor is not None and self.mixture is not None:
+            raise ScheduleError(
+                "micro-batches differ, and blocks run together (overlap_factor); give one of both"
+            )
         if self.offloads and self.cluster.host is None:
             raise ScheduleError(
                 f"offload is {self.offload}, and the cluster has no link to its hosts' memory; give one"

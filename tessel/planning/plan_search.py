@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tessel.errors import ScheduleError
-from tessel.orders import device_orders, earliest_starts
+from tessel.handwritten.paired import timed_again
 from tessel.planning.candidates.baselines import find_baselines
 from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds
 from tessel.planning.candidates.candidate import Candidate, has_headroom, promise
@@ -33,7 +33,6 @@ from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.plan_result import Baseline, PlannedStep, PlanProgress, SearchCounts
-from tessel.schedule import Schedule
 from tessel.search.budget import SearchBudget, StoppedBy
 
 SWEEP_SHARE = 0.35
@@ -259,14 +258,7 @@ class PlanSearch:
         step = step_of_figures(candidate.layout, candidate.figures)
         if step.placement.blocks != known.schedule.placement.blocks:
             return
-        orders = device_orders(known.schedule.placement, known.schedule.start_by_block())
-        schedule = Schedule.of(
-            step.placement,
-            earliest_starts(step.placement, orders),
-            micro_batches=step.micro_batches,
-            memory=step.limits,
-            found_by=known.schedule.found_by,
-        )
+        schedule = timed_again(known.schedule, step.placement, step.limits)
         estimate = estimate_step(step, schedule)
         if estimate.fits and estimate.step_us <= candidate.step_us:
             self.pool.offer(replace(candidate, order=known.order, estimate=estimate, schedule=schedule))
@@ -587,5 +579,6 @@ def _rule_of(candidate: Candidate) -> tuple[str, ...] | None:
         candidate.layout,
         has_backward=candidate.figures.has_backward,
         is_split=candidate.figures.backward_input_us is not None,
+        overlaps=candidate.figures.overlap_factor is not None,
     )
     return (candidate.order,) if candidate.order.partition("<")[0] in applicable else None

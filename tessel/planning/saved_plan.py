@@ -74,6 +74,8 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         runtime: a key of `RUNTIMES`; of version 1, the one whose hops its schedule has.
         sharding: what replicas divide among them: one of `SHARDINGS`.
         offload: what lies in the memory of the hosts: one of `OFFLOADS`.
+        overlap_factor: share of its sum that a forward takes with a backward beside it; `UNSET` where each
+            block runs by itself.
         layout: degrees, cuts and which device runs which stage.
         schedule: of one pipeline, the slowest; its placement counts memory in bytes.
         order: the rule that made the order, or `searched`.
@@ -92,6 +94,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     runtime: str = OVERLAPPED.name
     sharding: str = "none"
     offload: str = "none"
+    overlap_factor: float | msgspec.UnsetType = msgspec.UNSET
     layout: Layout
     schedule: Schedule
     order: str
@@ -122,6 +125,7 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             runtime=job.runtime.name,
             sharding=job.sharding,
             offload=job.offload,
+            overlap_factor=msgspec.UNSET if job.overlap_factor is None else job.overlap_factor,
             layout=best.layout,
             schedule=best.schedule,
             order=best.order,
@@ -165,6 +169,9 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             runtime=RUNTIMES[self.runtime],
             sharding=self.sharding,
             offload=self.offload,
+            overlap_factor=None
+            if isinstance(self.overlap_factor, msgspec.UnsetType)
+            else self.overlap_factor,
             mixture=None if isinstance(self.batch, msgspec.UnsetType) else self.batch.mixture,
         )
 
@@ -253,6 +260,11 @@ def _check(plan: SavedPlan) -> None:
         value = getattr(plan, name)
         if not 0 <= value < float("inf") or (name == "step_us" and not value):
             raise ScheduleError(f"{name} is {value}, and it is a finite number above 0")
+    if plan.schedule.overlap_factor not in (None, plan.job.overlap_factor):
+        raise ScheduleError(
+            f"pairs of its schedule take {plan.schedule.overlap_factor:g} of their sum, and the plan says "
+            f"{plan.job.overlap_factor}"
+        )
     devices = plan.schedule.placement.devices
     if devices != plan.layout.pipeline:
         raise ScheduleError(f"the schedule has {devices} devices, and the layout {plan.layout.pipeline}")

@@ -17,11 +17,16 @@ import numpy.typing as npt
 from tessel.batches import Batch
 from tessel.errors import ScheduleError, shown
 from tessel.names import check_name
+from tessel.orders import Task
 from tessel.placement import Placement
 from tessel.progress.manual import manual
+from tessel.schedule.overlap import Overlap, Pair, saved_steps, spans_of_pairs
 
 SCHEMA_VERSION = 2
 """Of a schedule whose micro-batches differ; one of equal micro-batches is written as version 1, as ever."""
+
+OVERLAP_VERSION = 3
+"""Of a schedule in which pairs run together."""
 
 
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -87,6 +92,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         search_seconds: wall-clock time the search took.
         found_by: the method that found it.
         batch: the class of each micro-batch; `UNSET` where all take what the placement says.
+        overlap: forwards and backwards that run together, both from the start of the pair to its end; `UNSET`
+            where each block runs by itself.
     """
 
     placement: Placement
@@ -103,6 +110,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     found_by: str = ""
     schema_version: int = 1
     batch: Batch | msgspec.UnsetType = msgspec.UNSET
+    overlap: Overlap | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         check_name("found_by", self.found_by)
@@ -116,6 +124,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         micro_batches: int,
         memory: Sequence[int] | None = None,
         batch: Batch | None = None,
+        overlap: Overlap | None = None,
         **found: Unpack[SearchFindings],
     ) -> Schedule:
         """Return the schedule of these starts with its figures derived from them.
@@ -126,6 +135,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             micro_batches: number of micro-batches.
             memory: limit per device; None for none.
             batch: what the blocks take by micro-batch; None where the placement says it of all.
+            overlap: pairs that run together, of equal micro-batches; None where each block runs by itself.
             found: what the search says of it, as `SearchFindings` lists.
         """
         keys = np.array(list(starts), dtype=np.int64).reshape(-1, 2)
@@ -137,6 +147,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             micro_batches=micro_batches,
             memory=memory,
             batch=batch,
+            overlap=overlap,
             **found,
         )
 
@@ -151,6 +162,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         micro_batches: int,
         memory: Sequence[int] | None = None,
         batch: Batch | None = None,
+        overlap: Overlap | None = None,
         **figures: Unpack[SearchFindings],
     ) -> Schedule:
         """Return what `of` does, for tasks in arrays: hundreds of thousands of them in tenths of a second.
@@ -163,14 +175,26 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             micro_batches: number of micro-batches.
             memory: limit per device; None for none.
             batch: what the blocks take by micro-batch; None where the placement says it of all.
+            overlap: as `of` takes it.
             figures: bounds and the search's own words, as `of` takes them.
         """
         order = _in_order(start, block, micro_batch)
         block, micro_batch, start = block[order], micro_batch[order], start[order]
         span, units = _task_costs(placement, batch, block, micro_batch)
         held = np.array([len(each.devices) for each in placement.blocks], dtype=np.int64)
+        busy = int((span * held[block]).sum())
+        released = start
+        if overlap is not None:
+            pairs = tuple(overlap.tasks(placement))
+            spans = spans_of_pairs(placement, overlap.factor, pairs)
+            tasks = list(zip(block.tolist(), micro_batch.tolist(), strict=True))
+            span = np.array([spans.get(Task(*task), own) for task, own in zip(tasks, span, strict=True)])
+            # What a pair frees is held to its end.
+            is_late = np.array([task in spans for task in tasks], dtype=bool) & (units < 0)
+            released = np.where(is_late, start + span, start)
+            busy -= saved_steps(placement, spans, pairs)
         makespan = int((start + span).max())
-        busy, capacity = int((span * held[block]).sum()), placement.devices * makespan
+        capacity = placement.devices * makespan
         names = np.array([each.name for each in placement.blocks], dtype=object)
         lower_bound = figures.get("lower_bound", 0)
         return cls(
@@ -182,18 +206,51 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             lower_bound=lower_bound,
             optimal=figures.get("optimal", False) or makespan == lower_bound,
             bubble_ratio=1 - busy / capacity if capacity else 0.0,
-            peak_memory=_peaks(placement, block, units, start),
+            peak_memory=_peaks(placement, block, units, released),
             repetend=figures.get("repetend"),
             search_seconds=figures.get("search_seconds", 0.0),
             found_by=figures.get("found_by", ""),
-            schema_version=1 if batch is None else SCHEMA_VERSION,
+            schema_version=OVERLAP_VERSION if overlap is not None else 1 if batch is None else SCHEMA_VERSION,
             batch=msgspec.UNSET if batch is None else batch,
+            overlap=msgspec.UNSET if overlap is None else overlap,
         )
 
     @property
     def classes(self) -> Batch | None:
         """The batch by class; None where all micro-batches take what the placement says."""
         return None if isinstance(self.batch, msgspec.UnsetType) else self.batch
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The forwards and backwards that run together."""
+        return (
+            () if isinstance(self.overlap, msgspec.UnsetType) else tuple(self.overlap.tasks(self.placement))
+        )
+
+    @property
+    def overlap_factor(self) -> float | None:
+        """Share of the sum of its blocks that a pair takes; None where each block runs by itself."""
+        return None if isinstance(self.overlap, msgspec.UnsetType) else self.overlap.factor
+
+    def pair_spans(self) -> dict[Task, int]:
+        """Return the steps of the tasks of pairs, from the start of the pair to its end."""
+        factor = self.overlap_factor
+        return {} if factor is None else spans_of_pairs(self.placement, factor, self.pairs)
+
+    def require_apart(self, what: str) -> None:
+        """Refuse a schedule in which blocks run together, where only blocks by themselves can be handled.
+
+        Args:
+            what: who handles them, as the message begins, such as "tessel compare".
+
+        Raises:
+            ScheduleError: pairs run together.
+        """
+        if self.overlap_factor is not None:
+            raise ScheduleError(
+                f"{what} runs one block at a time, and this schedule has {len(self.pairs)} pairs of a "
+                "forward and a backward that run together; make it without --overlap-factor"
+            )
 
     def require_equal(self, what: str) -> None:
         """Refuse a schedule whose micro-batches differ, where only equal ones can be handled.
@@ -202,8 +259,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             what: who handles them, as the message begins, such as "tessel compare".
 
         Raises:
-            ScheduleError: its micro-batches differ.
+            ScheduleError: its micro-batches differ, or pairs run together.
         """
+        self.require_apart(what)
         batch = self.classes
         if batch is not None:
             raise ScheduleError(
@@ -212,7 +270,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             )
 
     def span_of(self, block_index: int, micro_batch: int) -> int:
-        """Return the steps that a block of a micro-batch runs."""
+        """Return the steps that a block of a micro-batch runs; by itself, if it is of a pair."""
         if isinstance(self.batch, msgspec.UnsetType):
             return self.placement.blocks[block_index].span
         return self.batch.classes[self.batch.sequence[micro_batch]].spans[block_index]
@@ -274,10 +332,17 @@ def decode_schedule(text: bytes | str) -> Schedule:
         schedule = Schedule(**{name: getattr(printed, name) for name in Schedule.__struct_fields__})
     except msgspec.MsgspecError as error:
         raise ScheduleError(f"schedule cannot be read: {shown(error)}; see {manual('formats.md')}") from error
-    if schedule.schema_version not in (1, SCHEMA_VERSION):
+    if not 1 <= schedule.schema_version <= OVERLAP_VERSION:
         raise ScheduleError(
-            f"schedule has schema_version {schedule.schema_version}, this installation reads 1 and "
-            f"{SCHEMA_VERSION}; convert it, or use the version that wrote it"
+            f"schedule has schema_version {schedule.schema_version}, this installation reads 1 to "
+            f"{OVERLAP_VERSION}; convert it, or use the version that wrote it"
+        )
+    if schedule.overlap_factor is not None and (
+        schedule.schema_version < OVERLAP_VERSION or schedule.classes is not None
+    ):
+        raise ScheduleError(
+            f"schedule has pairs that run together, which are of schema_version {OVERLAP_VERSION} and of "
+            "equal micro-batches; make it again"
         )
     if schedule.schema_version == 1 and schedule.classes is not None:
         raise ScheduleError(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tessel.search.makespan.find_schedule import find_schedule
     from tessel.search.makespan.params import MakespanParams, Phase
     from tessel.search.makespan.warmup_cooldown import unroll_repetend
+    from tessel.search.overlap.find_overlapped import find_overlapped
     from tessel.search.repetend.find_repetend import RepetendResult, find_repetend
     from tessel.search.repetend.params import RepetendParams, RepetendPhase
 
@@ -35,6 +36,7 @@ __all__ = [
     "SearchBudget",
     "find_frontier",
     "find_makespan_frontier",
+    "find_overlapped",
     "find_repetend",
     "find_schedule",
     "unroll_repetend",
@@ -51,6 +53,7 @@ if not TYPE_CHECKING:  # or a type checker would take any misspelt name for one 
             "tessel.search.makespan.find_schedule": "find_schedule",
             "tessel.search.makespan.params": "MakespanParams Phase",
             "tessel.search.makespan.warmup_cooldown": "unroll_repetend",
+            "tessel.search.overlap.find_overlapped": "find_overlapped",
             "tessel.search.repetend.find_repetend": "RepetendResult find_repetend",
             "tessel.search.repetend.params": "RepetendParams RepetendPhase",
         },

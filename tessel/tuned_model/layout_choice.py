@@ -47,6 +47,7 @@ class LayoutRequest:
         recompute: whether stages may recompute.
         replicates: whether the model may be replicated.
         compares: whether hand-written ways are planned too, to compare with.
+        sharding: what replicas divide among them: `none`, or `optimizer`, its state.
     """
 
     devices: int
@@ -57,6 +58,7 @@ class LayoutRequest:
     recompute: bool = True
     replicates: bool = True
     compares: bool = True
+    sharding: str = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +204,7 @@ def plan_layers(
             ),
             global_batch=request.micro_batches * layers.batch,
             optimizer=OPTIMIZERS[request.optimizer],
+            sharding=request.sharding,
         ),
         options=PlanOptions(
             placements=RUN,

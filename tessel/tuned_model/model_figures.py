@@ -29,6 +29,7 @@ from tessel.planning.costs.stage_figures import (
     StageFigures,
     halves_replace_joint,
 )
+from tessel.planning.sharding import shares_of
 from tessel.profiles.profile import StageCosts
 from tessel.profiles.stage_cost import costs_of_stages
 from tuner.plan import ModelPlan, StagePlan
@@ -57,6 +58,7 @@ def figures_of_model(
     link: Link | None = None,
     update_us_a_byte: float = 0.0,
     keeps_joint: bool = False,
+    sharding: str = "none",
 ) -> StageFigures:
     """Return what measured stages take and hold, and what follows their last blocks.
 
@@ -67,7 +69,10 @@ def figures_of_model(
         link: between any two devices, over which gradients are summed round a ring; None to leave that out.
         update_us_a_byte: microseconds of the update for each byte of trained weights.
         keeps_joint: whether joint backwards stay where their halves take no longer.
+        sharding: what copies of the pipeline divide among them: `none`, or `optimizer`, its state.
     """
+    shares = shares_of(sharding, OPTIMIZERS[optimizer] if tuned.training else None, tuned.replicas)
+    parts = 1 if sharding == "none" else tuned.replicas
     costs = costs_of_stages(tuned.stages)
     recomputes = np.array([stage.recomputes for stage in tuned.stages])
     again = np.where(recomputes, [cost.forward_us for cost in costs], 0.0)
@@ -88,13 +93,16 @@ def figures_of_model(
         trained_bytes=tuple(round(each.trained) for each in held),
         frozen_bytes=tuple(round(each.weights - each.trained) for each in held),
         static_bytes=tuple(
-            static_bytes(each, OPTIMIZERS[optimizer] if tuned.training else None) for each in held
+            static_bytes(each, OPTIMIZERS[optimizer] if tuned.training else None, shares=shares)
+            for each in held
         ),
         memory_bytes=None if memory_limit_bytes is None else (memory_limit_bytes,) * len(held),
-        synchronisations=() if link is None or not tuned.training else _synchronisations(tuned, link),
+        synchronisations=()
+        if link is None or not tuned.training
+        else _synchronisations(tuned, link, sharding),
         ties=(),
-        update_us=tuple(update_us_a_byte * each.trained for each in held),
-        gather_us=(0.0,) * len(held),
+        update_us=tuple(update_us_a_byte * each.trained / parts for each in held),
+        gather_us=_gathers(tuned, groups, optimizer, link if parts > 1 else None),
         chains=tuple(tuple(range(first, first + num_stages)) for first in range(0, len(costs), num_stages)),
         next_stages=_next_stages(tuned),
     )
@@ -207,13 +215,31 @@ def _next_stages(tuned: ModelPlan) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, after))
 
 
-def _synchronisations(tuned: ModelPlan, link: Link) -> tuple[Collective, ...]:
-    return tuple(
-        Collective(
-            stages=each.stages, us=link.all_reduce_us(each.num_bytes, len(each.devices)), devices=each.devices
-        )
-        for each in gradient_sums(tuned)
-    )
+def _synchronisations(tuned: ModelPlan, link: Link, sharding: str) -> tuple[Collective, ...]:
+    """Return the sums of gradients; copies of a stage that divide the state keep their part of theirs."""
+    found = []
+    for each in gradient_sums(tuned):
+        is_of_copies = len({stage % tuned.stages_of_copy for stage in each.stages}) == 1
+        exchange = link.scatter_us if sharding != "none" and is_of_copies else link.all_reduce_us
+        us = exchange(each.num_bytes, len(each.devices))
+        found.append(Collective(stages=each.stages, us=us, devices=each.devices))
+    return tuple(found)
+
+
+def _gathers(
+    tuned: ModelPlan, groups: Sequence[Sequence[int]], optimizer: str, link: Link | None
+) -> tuple[float, ...]:
+    """Return microseconds by device of gathering the weights that copies have updated a part of each."""
+    found = [0.0] * (1 + max(max(group) for group in groups))
+    if link is None or not tuned.training or not OPTIMIZERS[optimizer].updates:
+        return tuple(found)
+    count = tuned.stages_of_copy
+    for number, (stage, group) in enumerate(zip(tuned.stages, groups, strict=True)):
+        holders = {each for other in groups[number % count :: count] for each in other}
+        num_bytes = stage.weight_bytes * OPTIMIZERS[optimizer].exchanged_ratio
+        for device in group:
+            found[device] += link.scatter_us(num_bytes, len(holders) // len(group))
+    return tuple(found)
 
 
 def _shared(tuned: ModelPlan) -> Iterator[tuple[tuple[int, ...], int]]:

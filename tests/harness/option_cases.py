@@ -177,6 +177,7 @@ CHEAP: dict[str, Case] = {
             "--lag": "2",
             "--period-only": "",
             "--frontier": "",
+            "--overlap-factor": "0.6",
             "--batch": "1x3,2",
             "--replicas": "2",
             "--keep-order": "",
@@ -200,6 +201,7 @@ CHEAP: dict[str, Case] = {
         },
         spies={
             "tessel.search.find_schedule": "{schedule}",
+            "tessel.search.find_overlapped": "{schedule}",
             "tessel.search.batches.find_batch_schedule.find_batch_schedule": "{schedule}",
             "tessel.search.batches.assignment.assign_micro_batches": ASSIGNMENT,
             "tessel.search.find_repetend": "{repetend}",
@@ -474,6 +476,7 @@ OF_TVM: dict[str, Case] = {
             "--out": "{folder}/out/elsewhere",
             "--cut": "layer:0",
             "--optimizer": "adam",
+            "--sharding": "optimizer",
             "--hop-us": "3",
             "--placement": "zbv",
             "--no-recompute": "",

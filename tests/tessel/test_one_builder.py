@@ -36,6 +36,7 @@ class Stages:
     copies: int
     optimizer: str
     memory: int | None
+    sharding: str = "none"
 
     def as_measured(self) -> StageFigures:
         stages = tuple(
@@ -49,6 +50,7 @@ class Stages:
             memory_limit_bytes=self.memory,
             link=LINK,
             update_us_a_byte=UPDATE_US_A_BYTE,
+            sharding=self.sharding,
         )
 
     def as_table(self) -> StageFigures:
@@ -65,7 +67,9 @@ class Stages:
         )
         cluster = Cluster(devices=count, hop=LINK, collective=LINK, memory_bytes=self.memory)
         return stage_figures(
-            self.profile(), layout, Job(cluster=cluster, optimizer=OPTIMIZERS[self.optimizer])
+            self.profile(),
+            layout,
+            Job(cluster=cluster, optimizer=OPTIMIZERS[self.optimizer], sharding=self.sharding),
         )
 
     def profile(self) -> Profile:
@@ -120,6 +124,7 @@ def stages(draw: st.DrawFn) -> Stages:
         copies=1 if is_tied else draw(st.sampled_from((1, 2))),
         optimizer=draw(st.sampled_from(("sgd", "momentum", "adam"))),
         memory=draw(st.sampled_from((None, 100_000))),
+        sharding=draw(st.sampled_from(("none", "optimizer"))),
     )
 
 

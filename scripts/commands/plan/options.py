@@ -124,6 +124,13 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
         str | None,
         typer.Option(help="Bandwidth between a device and its host one way, such as 50GB/s."),
     ] = None
+    overlap_factor: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of their sum that a forward and a backward take that run together on a device: "
+            "0.6; each runs by itself if left out."
+        ),
+    ] = None
     global_batch: Annotated[int | None, typer.Option(help="Samples of a training step.")] = None
     micro_batches: Annotated[
         int | None,

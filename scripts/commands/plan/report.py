@@ -86,6 +86,8 @@ def _spread_document(spread: StepSpread) -> PrintedSpread:
 
 
 def _step_document(planned: PlannedStep, job: Job, lower_bound_us: float) -> PrintedStep:
+    from msgspec import UNSET
+
     from scripts.documents.plans import PrintedStep
 
     layout = planned.layout
@@ -112,6 +114,7 @@ def _step_document(planned: PlannedStep, job: Job, lower_bound_us: float) -> Pri
         trained_bytes=_of_every_device(planned, planned.step.figures.trained_bytes),
         not_trained_bytes=_of_every_device(planned, planned.step.figures.frozen_bytes),
         fits=planned.estimate.fits,
+        overlap_factor=UNSET if job.overlap_factor is None else job.overlap_factor,
         replicas=msgspec.UNSET
         if planned.shared is None
         else tuple(map(_classes_begun, planned.shared.schedules)),

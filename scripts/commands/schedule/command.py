@@ -87,14 +87,16 @@ def _find_repetend(placement: Placement, limits: tuple[int, ...] | None, options
 
 
 def _find_schedule(placement: Placement, limits: tuple[int, ...] | None, options: ScheduleOptions) -> None:
-    from tessel.search import find_schedule
+    from functools import partial
 
+    from tessel.search import find_overlapped, find_schedule
+
+    factor = options.overlap_factor
+    find = find_schedule if factor is None else partial(find_overlapped, factor=factor)
     budget = options.make_budget()
     micro_batches = DEFAULT_MICRO_BATCHES if options.micro_batches is None else options.micro_batches
     found = search_thread.run_search(
-        lambda: find_schedule(
-            placement, micro_batches=micro_batches, memory=limits, budget=budget, seed=options.seed
-        ),
+        lambda: find(placement, micro_batches=micro_batches, memory=limits, budget=budget, seed=options.seed),
         budget,
         description="searching",
     )

@@ -17,7 +17,7 @@ from scripts.options.search_options import (
 )
 from scripts.reports.picture_options import style_option, width_option
 from tessel.jobs.inputs.arguments import check_counts
-from tessel.jobs.inputs.limits import make_budget
+from tessel.jobs.inputs.limits import check_overlap_factor, make_budget
 from tessel.jobs.shown.pictures import load_look, parse_width
 
 if TYPE_CHECKING:
@@ -127,6 +127,13 @@ class ScheduleOptions:
     memory: Annotated[
         str | None, typer.Option(help="Limit in units: one number, or one per device (`6,6,4,4`).")
     ] = None
+    overlap_factor: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of their sum that a forward and a backward take that run together on a device: 0.6.",
+            show_default=False,
+        ),
+    ] = None
     period_only: Annotated[
         bool,
         typer.Option(
@@ -154,12 +161,14 @@ class ScheduleOptions:
     json: JsonOption = False
 
     def check(self) -> None:
-        """Refuse a number of micro-batches that is none.
+        """Refuse a number of micro-batches that is none, and a share.
 
         Raises:
             typer.BadParameter: a number is less than 1.
+            UsageError: a pair takes no share of its sum.
         """
         check_counts(self, ("micro_batches", "replicas"))
+        check_overlap_factor(self.overlap_factor)
 
     def check_looks(self) -> None:
         """Refuse looks that no picture has; to be called after the search is compiled, which pictures import.

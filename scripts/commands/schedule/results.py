@@ -47,6 +47,11 @@ def show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> No
     console.print_line(f"bubble ratio  {found.bubble_ratio:.1%}")
     limit = "" if found.memory is None else f" (limit {format_numbers(found.memory)})"
     console.print_line(f"peak memory   {format_numbers(found.peak_memory)}{limit}, {_fullest(found)}")
+    if found.overlap_factor is not None:
+        console.print_line(
+            f"overlap       {len(found.pairs)} pairs of a forward and a backward run together, each in "
+            f"{found.overlap_factor:g} of its sum"
+        )
     if found.repetend is not None:
         repetend = found.repetend
         state = "proven optimal" if repetend.optimal else f"at least {repetend.lower_bound}"

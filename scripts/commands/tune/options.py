@@ -17,7 +17,7 @@ from scripts.options.tuning_options import (
     TuningOptions,
     ValueOption,
 )
-from tessel.jobs.inputs.tune_options import OPTIMIZERS, TuneOptions
+from tessel.jobs.inputs.tune_options import OPTIMIZERS, SHARDINGS, TuneOptions
 
 
 def _check_placement(name: str) -> str:
@@ -74,6 +74,13 @@ class TuneCommandOptions(TuningOptions):
             autocompletion=completion.one_of(*OPTIMIZERS),
         ),
     ] = TuneOptions.optimizer
+    sharding: Annotated[
+        str,
+        typer.Option(
+            help="What copies of the pipeline divide among them: `none`, or `optimizer`, its state (ZeRO-1).",
+            autocompletion=completion.one_of(*SHARDINGS),
+        ),
+    ] = TuneOptions.sharding
     hop_us: Annotated[
         float | None,
         typer.Option(help="Latency of one hop in us; measured if left out."),

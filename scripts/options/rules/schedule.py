@@ -67,6 +67,12 @@ _OF_BATCH = Rule(
 )
 SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
     "--frontier": (Rule(excludes=given("--batch"), why="a frontier is of equal micro-batches"),),
+    "--overlap-factor": (
+        Rule(
+            excludes=given("--batch", "--frontier", "--period-only", "--infer"),
+            why="pairs are of whole schedules of equal micro-batches that are trained",
+        ),
+    ),
     "--replicas": (_OF_BATCH,),
     "--keep-order": (
         Rule(needs=given("--replicas"), why="one replica runs them all", remedy="add --replicas"),

@@ -62,6 +62,10 @@ TUNE: Mapping[str, tuple[Rule, ...]] = {
     "--optimizer": (
         Rule(excludes=given("--infer"), why="inference keeps no optimizer state", remedy="leave --infer out"),
     ),
+    "--sharding": (
+        Rule(excludes=given("--infer"), why="inference keeps no optimizer state", remedy="leave --infer out"),
+        Rule(excludes=(valued("--devices", 1),), why="one device has no copies of the pipeline"),
+    ),
     "--hop-us": (Rule(excludes=(valued("--devices", 1),), why="one device has no hops"),),
     "--no-recompute": (
         Rule(excludes=given("--infer"), why="inference keeps no activations", remedy="leave --infer out"),

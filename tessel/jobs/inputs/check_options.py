@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tessel.errors import UsageError
 from tessel.jobs.inputs.arguments import check_choice, check_counts, parse_bandwidth, parse_bytes, parse_cuts
-from tessel.jobs.inputs.limits import check_hop_us, make_budget
+from tessel.jobs.inputs.limits import check_hop_us, check_overlap_factor, make_budget
 from tessel.jobs.inputs.plan_options import (
     DEFAULT_HOP_US,
     DEFAULT_LINK,
@@ -81,11 +80,7 @@ class CheckOptions:
         """
         counts = ("devices", "micro_batches", "group_size", "micro_batch", *DEGREES)
         check_counts(self, [name for name in counts if name != "pipeline"])
-        if self.overlap_factor is not None and not 0 < self.overlap_factor <= 1:
-            raise UsageError(
-                f"--overlap-factor is {self.overlap_factor:g}, and a pair takes a share of its sum; give a "
-                "number above 0, at most 1"
-            )
+        check_overlap_factor(self.overlap_factor)
         check_hop_us(self.hop_us)
         check_choice("--optimizer", self.optimizer, OPTIMIZERS)
         parse_bandwidth(self.link)

@@ -26,6 +26,19 @@ def make_budget(work: float | None, time_limit: str | float | None) -> SearchBud
     return SearchBudget(work_limit=DEFAULT_WORK if work is None else work)
 
 
+def check_overlap_factor(factor: float | None) -> None:
+    """Refuse a share that is none.
+
+    Raises:
+        UsageError: it is not above 0, or above 1.
+    """
+    if factor is not None and not 1e-6 <= factor <= 1:
+        raise UsageError(
+            f"--overlap-factor is {factor:g}, and a pair takes a share of its sum; give a number above 0, at "
+            "most 1"
+        )
+
+
 def check_hop_us(hop_us: float) -> None:
     """Refuse a latency that is none.
 

@@ -23,7 +23,7 @@ from tessel.jobs.inputs.arguments import (
 )
 from tessel.jobs.inputs.batches import Kinds, read_kinds
 from tessel.jobs.inputs.config_options import ConfigOptions
-from tessel.jobs.inputs.limits import check_hop_us, make_budget
+from tessel.jobs.inputs.limits import check_hop_us, check_overlap_factor, make_budget
 from tuner.tuning.search.options import PriceName
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class PlanOptions(ConfigOptions):
             None `none`, or `optimizer` where a GPU is named.
         offload: what lies in the hosts' memory: `none`; `optimizer`, its state; `auto`, the faster.
         host_link: bandwidth between a device and its host one way, such as `50GB/s`, or bytes a second.
+        overlap_factor: share of its sum that a forward takes with a backward that runs beside it on a device,
+            such as 0.6; each block runs by itself if None.
         global_batch: samples of a training step.
         micro_batches: in place of that: micro-batches of a step over all replicas, of the smallest size.
         placement: which device runs which stage: one of `PLACEMENTS`, a placement, or its file.
@@ -138,6 +140,7 @@ class PlanOptions(ConfigOptions):
     sharding: str | None = None
     offload: str = "none"
     host_link: str | float | None = None
+    overlap_factor: float | None = None
     global_batch: int | None = None
     micro_batches: int | None = None
     placement: str | os.PathLike[str] | Placement = "auto"
@@ -201,6 +204,12 @@ class PlanOptions(ConfigOptions):
             raise UsageError(
                 f"--offload {self.offload} has no price without a link to the hosts' memory; give "
                 "--host-link, such as 50GB/s"
+            )
+        check_overlap_factor(self.overlap_factor)
+        if self.overlap_factor is not None and self.runtime == "deepspeed":
+            raise UsageError(
+                "--overlap-factor with --runtime deepspeed: its pipelines run one block at a time; leave "
+                "one out"
             )
         check_hop_us(self.hop_us)
         self._spread()
@@ -326,6 +335,7 @@ class PlanOptions(ConfigOptions):
             runtime=RUNTIME_BY_NAME[self.runtime],
             sharding="none" if self.chosen_sharding == "auto" else self.chosen_sharding,
             offload="none" if self.offload == "auto" else self.offload,
+            overlap_factor=self.overlap_factor,
         )
 
     def open_jobs(self, profile: Profile, mixture: Mixture | None = None) -> list[Job]:

@@ -15,6 +15,9 @@ from tessel.jobs.inputs.limits import make_budget
 from tuner.tuning.search.options import SearchOptions
 
 OPTIMIZERS = ("none", "sgd", "momentum", "adam")
+SHARDINGS = ("none", "optimizer")
+"""What copies of a measured pipeline may divide among them: what they gather and sum of weights and gradients
+beside each block is not measured."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -33,6 +36,8 @@ class TuneOptions(SearchOptions):
         value: of inputs that become constants, by name.
         cut: modules after which the model is cut; as it marks them, or found, if None.
         optimizer: whose state each device keeps: one of `OPTIMIZERS`.
+        sharding: what copies of the pipeline, replicas and those of an `xshape`, divide among them: `none`,
+            or `optimizer`, its state.
         hop_us: latency of one hop; measured if None.
         placement: `vshape`, `interleaved:2`, `zbv`, `xshape`, `mshape`, `nnshape`, `kshape`, the path of a
             placement, or `auto`: as planned from measured layers.
@@ -53,6 +58,7 @@ class TuneOptions(SearchOptions):
     value: Mapping[str, bool | int | float] | None = None
     cut: Sequence[str] | None = None
     optimizer: str = "sgd"
+    sharding: str = "none"
     hop_us: float | None = None
     placement: str | os.PathLike[str] = "vshape"
     link: str | float | None = None
@@ -89,6 +95,7 @@ class TuneOptions(SearchOptions):
         make_budget(self.work, self.time_limit)
         check_counts(self, ("devices", "micro_batches", "batch"))
         check_choice("--optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("--sharding", self.sharding, SHARDINGS)
         if self.hop_us is not None and not 0 <= self.hop_us < 1e9:
             raise UsageError(f"--hop-us is {self.hop_us}; a latency is a number of microseconds >= 0")
         if self.devices > 1 and self.hop_us is None and self.target.startswith("rpc://"):

@@ -117,6 +117,7 @@ def _search_of(
         micro_batches=options.micro_batches // tuned.replicas,
         memory_limit_bytes=options.memory_limit_bytes,
         optimizer=options.optimizer,
+        sharding=options.sharding,
         recompute=not options.no_recompute,
         budget=budget,
         seed=options.seed,

@@ -159,6 +159,7 @@ def _choose_layout(
         link=link,
         memory_limit_bytes=options.memory_limit_bytes,
         optimizer=options.optimizer,
+        sharding=options.sharding,
         recompute=not options.no_recompute,
         # What an all-reduce of all gradients takes is known of a link alone.
         replicates=settings.link is not None,

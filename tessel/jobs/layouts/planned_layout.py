@@ -152,6 +152,8 @@ def fastest_placement(plans: Mapping[str, TunedPlan], choice: ChosenLayout | Non
             plan,
             link=None if choice is None else choice.link,
             update_us_a_byte=0.0 if choice is None else choice.update_us_a_byte,
+            optimizer=plan.optimizer,
+            sharding=plan.state_sharding,
         )
         return end_of_step(figures, plan.schedule, step_us=plan.step_us).step_us
 

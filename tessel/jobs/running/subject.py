@@ -47,6 +47,14 @@ def subject_of_plan(plan: PlanView, options: RunOptions) -> Subject:
         raise UsageError("--step is for schedules; the steps of a plan have a length")
     plan.schedule.require_equal("a real run")
     tuned = plan.tuned
+    job = None if plan.planned is None else plan.planned.job
+    sharding = job.sharding if job is not None else tuned.state_sharding if tuned is not None else "none"
+    if sharding != "none":
+        messages.note(
+            f"the plan divides {sharding} among replicas (--sharding); here every replica keeps all of it, "
+            "and gradients are summed as without"
+        )
+    plan.schedule.require_apart("a real run")
     name = plan.title if plan.planned is None else plan.planned.profile.name
     name = name if tuned is None else tuned.model
     return _as_asked(Subject(name, plan.schedule, plan.step_us, tuned), options)

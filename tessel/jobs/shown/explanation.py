@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tessel.jobs.inputs.plan_view import PlanView
     from tessel.planning.plan_result import PlannedStep, PlanResult
     from tessel.planning.saved_plan import SavedPlan
+    from tessel.schedule import Schedule
     from tessel.tuned_plan import TunedPlan
 
 SHOWN_ALTERNATIVES = 3
@@ -56,6 +57,8 @@ def _add_saved(out: Sections, plan: PlanView) -> None:
         f"{saved.title}: {plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {saved.proof}"
     )
     out.line(f"in {order_words(saved.order)}; {format_bytes(max(saved.memory_bytes))} on the fullest device")
+    if saved.schedule.overlap_factor is not None:
+        out.line(overlap_words(saved.schedule))
     out.table("", STAGE_COLUMNS, stage_rows(saved.mean_profile, saved.layout))
     _add_replicas(out, saved)
     out.table("", ("plan", "step (ms)", "fits"), baseline_rows(saved))
@@ -98,6 +101,8 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
         out.line(f"sharding      {result.job.sharding}, over {layout.weight_replicas} replicas{experts}")
     if result.job.offload != "none":
         out.line(f"offload       {result.job.offload} state, in the memory of the hosts")
+    if saved.schedule.overlap_factor is not None:
+        out.line(f"overlap       {overlap_words(saved.schedule)}")
     interval = plan.step_interval_us
     if interval is not None:
         out.line(
@@ -122,6 +127,14 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
         f"\nlooked at     {counts.families} kinds of layouts ({counts.families_not_fitting} do not fit, "
         f"{counts.families_cut_off} ruled out by bounds), {counts.layouts} layouts, {counts.orders} orders, "
         f"in {result.search_seconds:.1f} s, stopped by {result.stopped_by}"
+    )
+
+
+def overlap_words(schedule: Schedule) -> str:
+    """Say how many pairs run together, and what they take."""
+    return (
+        f"{len(schedule.pairs)} pairs of a forward and a backward run together, each in "
+        f"{schedule.overlap_factor:g} of its sum"
     )
 
 
@@ -224,6 +237,9 @@ def _add_tuned(out: Sections, whole: PlanView, plan: TunedPlan) -> None:
         )
     out.line()
     add_stages(out, plan.stages)
+    if plan.state_sharding != "none":
+        copies = f"{plan.replicas} copies of the pipeline" if plan.replicas > 1 else "one copy: nothing"
+        out.line(f"\nsharding: {plan.state_sharding}, over {copies}; `tessel run` keeps all of it on each")
     _add_schedule(out, whole, plan)
     if plan.other_shapes:
         _add_other_shapes(out, plan)

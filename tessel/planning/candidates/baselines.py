@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tessel.handwritten import HANDWRITTEN
-from tessel.handwritten.strongest import build_strongest
+from tessel.handwritten import HANDWRITTEN, OVERLAPPING
+from tessel.handwritten.paired import paired_rule
 from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.families import Family
 from tessel.planning.candidates.pool import Pool, offer_by_hand
@@ -75,8 +75,13 @@ class BaselineRule:
         )
 
 
-def baseline_rules(families: Sequence[Family]) -> Iterator[BaselineRule]:
-    """Yield the rows for these families: interleaving for each number of chunks that there is."""
+def baseline_rules(families: Sequence[Family], *, overlaps: bool = False) -> Iterator[BaselineRule]:
+    """Yield the rows for these families: interleaving for each number of chunks that there is.
+
+    Args:
+        families: those that the plan chooses from.
+        overlaps: whether blocks may run together, for which Megatron has an order of its own.
+    """
     yield BaselineRule(name="data-parallel", rule="1f1b", is_one_device=True)
     if any(family.tensor_parallel > 1 for family in families):
         yield BaselineRule(name="tensor-parallel", rule="1f1b", is_one_device=True, is_one_replica=True)
@@ -87,6 +92,9 @@ def baseline_rules(families: Sequence[Family]) -> Iterator[BaselineRule]:
         yield BaselineRule(
             name=f"interleaved-{chunks}", rule="interleaved", placement="interleaved", chunks=chunks
         )
+        if overlaps:
+            name = f"combined-1f1b-{chunks}"
+            yield BaselineRule(name=name, rule="combined-1f1b", placement="interleaved", chunks=chunks)
     yield BaselineRule(name="zb-h1", rule="zb-h1", splits=True)
     yield BaselineRule(name="zb-h2", rule="zb-h2", splits=True)
     for rule in ("zb-v", "v-half", "v-min"):
@@ -110,7 +118,7 @@ def find_baselines(
         bound_us: a step time that no layout of a family can beat.
     """
     found = []
-    for baseline in baseline_rules(families):
+    for baseline in baseline_rules(families, overlaps=pool.problem.job.overlap_factor is not None):
         own = [family for family in families if baseline.is_of(family)]
         found.append(_strongest(pool, baseline, own, bound_us))
     found.append(_torch_auto(pool, [family for family in families if _is_for_torch(family)]))
@@ -128,11 +136,14 @@ def rules_on_stages(own: PlannedStep) -> tuple[PlannedStep, ...]:
     if len(step.placement.blocks) * step.micro_batches > MAX_TASKS_COMPARED or not step.figures.has_backward:
         return ()
     found = []
-    for rule in HANDWRITTEN:
+    factor = step.figures.overlap_factor
+    for rule in HANDWRITTEN if factor is None else OVERLAPPING:
         limits = step.limits if rule.needs_limit else None
         if rule.why_not(step.placement, step.micro_batches, limits) is not None:
             continue
-        schedule = build_strongest(rule, step.placement, micro_batches=step.micro_batches, memory=step.limits)
+        schedule = paired_rule(
+            rule, step.placement, micro_batches=step.micro_batches, factor=factor, memory=step.limits
+        )
         estimate = estimate_step(step, schedule)
         if estimate.fits:
             found.append(replace(own, order=rule.name, estimate=estimate, schedule=schedule))
@@ -166,7 +177,7 @@ def with_rules_on_stages(
 
 _PUBLISHED = {
     "vshape": ("1f1b", "gpipe", "eager-1f1b", "early-recompute-1f1b", "1f1b-limited", "zb-h1", "zb-h2"),
-    "interleaved": ("interleaved", "looped-bfs", "interleaved-zb"),
+    "interleaved": ("interleaved", "combined-1f1b", "looped-bfs", "interleaved-zb"),
     "zbv": ("zb-v", "v-half", "v-min", "dualpipe-v"),
     "xshape": ("chimera",),
 }
@@ -224,7 +235,7 @@ def _applies(rule: str, family: Family) -> bool:
         return family.placement not in ("xshape", "mshape", "kshape")
     if rule == "dualpipe-v":
         return family.micro_batches >= 2 * family.pipeline
-    return rule != "interleaved" or family.micro_batches % family.pipeline == 0
+    return rule not in ("interleaved", "combined-1f1b") or family.micro_batches % family.pipeline == 0
 
 
 def _why_inapplicable(rule: str) -> str:

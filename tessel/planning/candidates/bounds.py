@@ -35,7 +35,6 @@ from tessel.planning.costs.held_bytes import job_shares
 from tessel.planning.costs.replicas import collective_link, replica_positions
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums
 from tessel.planning.costs.stage_figures import (
-    StageFigures,
     figures_of_sums,
     position_speeds,
     update_sums,
@@ -75,6 +74,7 @@ class _Terms:
         hop_us: least microseconds from one device to the next.
         times: running sums of each layer's work.
         gradients: running sums of each layer's least microseconds from its output's gradient to its input's.
+        overlap_factor: share of its sum that a forward takes with a backward beside it; None for no pairs.
         ends_with_gradient: whether the last block of a device is always a gradient that others wait for.
         synchronisation: microseconds of an all-reduce as latency, and per byte of reduced weights. The same
             holds for
@@ -92,6 +92,7 @@ class _Terms:
     hop_us: float
     times: FloatArray
     gradients: FloatArray
+    overlap_factor: float | None
     ends_with_gradient: bool
     synchronisation: tuple[float, float]
     expert_synchronisation: tuple[float, float] | None
@@ -102,6 +103,20 @@ class _Terms:
     def is_waited_for(self) -> bool:
         """Whether others always run after a device's last block, as of joint backwards or forwards alone."""
         return self.ends_with_gradient or (not self.sums.has_backward and self.copies == 1)
+
+    def work_us(self, times: FloatArray | float, forward: FloatArray | float) -> FloatArray:
+        """Return the least that a device is busy with some layers for all micro-batches, pairs or not.
+
+        Args:
+            times: microseconds of the layers' blocks for a micro-batch.
+            forward: of these, microseconds of their forwards.
+        """
+        once = np.asarray(times)
+        if self.overlap_factor is not None:
+            paired = np.maximum(forward, self.overlap_factor * once)
+            once = np.where(np.isfinite(once), np.maximum(paired, once - forward), once)
+        work: FloatArray = self.micro_batches * once
+        return work
 
     def exchange_us(self, reduced: FloatArray, experts: FloatArray) -> FloatArray:
         """Return the least time from the last gradients of weights to the end of their all-reduce.
@@ -232,6 +247,7 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
         hop_us=_least_hop(sums, job, degrees.tensor_parallel),
         times=layer_times(sums, splits=splits),
         gradients=gradients,
+        overlap_factor=job.overlap_factor if sums.has_backward else None,
         ends_with_gradient=sums.has_backward and not splits,
         synchronisation=_synchronisation(layout, copies, sums, job, experts=False),
         expert_synchronisation=None
@@ -349,7 +365,7 @@ def _sharing(family: Family, terms: _Terms, *, any_order: bool = False) -> float
             is that of one list ascending and the other descending.
     """
     heads, tails = _ramps(family, terms)
-    work = terms.copies * terms.micro_batches * terms.times[-1]
+    work = terms.copies * float(terms.work_us(terms.times[-1], terms.sums.forward[-1]))
     own_end = _last_synchronisation(terms)
     total_speed = terms.speeds.sum()
 
@@ -368,7 +384,7 @@ def _sharing(family: Family, terms: _Terms, *, any_order: bool = False) -> float
 
 def _one_layer(terms: _Terms) -> float:
     fastest = terms.speeds.max()
-    work = terms.micro_batches * np.diff(terms.times) / fastest
+    work = terms.work_us(np.diff(terms.times), np.diff(terms.sums.forward)) / fastest
     behind: FloatArray | float = 0.0
     if terms.ends_with_gradient:
         behind = terms.gradients[:-1] / fastest
@@ -382,10 +398,11 @@ def _divided_ends(terms: _Terms) -> float:
 
     A device runs a layer between, too, and all of them the sum.
     """
-    work = terms.micro_batches * np.diff(terms.times)
-    ends = (work[0] + work[-1]) / terms.speeds.min()
-    between = max(work[1:-1].sum() / terms.speeds.sum(), work[1:-1].max() / terms.speeds.max())
-    return float(ends + between) + _last_synchronisation(terms)
+    times, forward = np.diff(terms.times), np.diff(terms.sums.forward)
+    ends = terms.micro_batches * (times[0] + times[-1]) / terms.speeds.min()
+    shared = terms.work_us(times[1:-1].sum(), forward[1:-1].sum()) / terms.speeds.sum()
+    longest = terms.work_us(times[1:-1], forward[1:-1]).max() / terms.speeds.max()
+    return float(ends + max(shared, longest)) + _last_synchronisation(terms)
 
 
 def _branched(family: Family, terms: _Terms) -> float:
@@ -409,8 +426,12 @@ def _branched(family: Family, terms: _Terms) -> float:
         ways = 2.0 if terms.ends_with_gradient else 1.0
         ramps = (forward[layers] - forward[branch.first]) + (gradients[layers] - gradients[branch.first])
         idle = ramps / fastest + ways * terms.hop_us * np.arange(branch.num_stages)
-        work = terms.micro_batches * np.diff(terms.times[branch.first : branch.after + 1])
-        shared = float((work.sum() + (speeds * idle).sum()) / speeds.sum())
+        times, own_forward = (
+            np.diff(each[branch.first : branch.after + 1]) for each in (terms.times, forward)
+        )
+        work = terms.work_us(times, own_forward)
+        every = float(terms.work_us(times.sum(), own_forward.sum()))
+        shared = float((every + (speeds * idle).sum()) / speeds.sum())
         own = terms.micro_batches * together + max(shared, float(work.max() / speeds.max()))
         longest = max(longest, own, _path_of(branch, terms) + beyond)
     return longest + _last_synchronisation(terms)
@@ -475,7 +496,7 @@ def _stage_bound(
     first = _last_synchronisation(terms)
 
     def bound(extra: FloatArray | float, static: FloatArray, held: FloatArray) -> FloatArray:
-        work = terms.micro_batches * (prices.time + extra) / speed
+        work = terms.work_us(prices.time + extra, sums.forward[None, :] - sums.forward[:, None]) / speed
         least: FloatArray = ahead + work + own_end
         if terms.is_waited_for:
             least = np.maximum(least, ahead + work + behind + first)
@@ -498,85 +519,3 @@ def _stage_bound(
     if limit is None or not options.recompute or not sums.has_backward:
         return without
     return np.minimum(without, bound(prices.recompute, prices.recomputed_static, prices.kept))
-
-
-def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
-    """Return a step time that no order of one layout can beat, by its devices' work; O(stages).
-
-    Args:
-        figures: of its stages.
-        micro_batches: of the layout's placement.
-    """
-    work = figures.device_work_us() * micro_batches
-    first_of_all = _shortest(figures)
-    heads, tails = _heads(first_of_all), _tails(first_of_all)
-    num_devices = len(work)
-    first, last, ends = [np.inf] * num_devices, [np.inf] * num_devices, [np.inf] * num_devices
-    us_of = {stage: each.us for each in figures.synchronisations for stage in each.stages}
-    for stage, group in enumerate(figures.groups):
-        for device in group:
-            first[device] = min(first[device], heads[stage])
-            last[device] = min(last[device], tails[stage])
-            ends[device] = min(ends[device], us_of.get(stage, 0.0))
-    least_update_us = min(figures.after_us)
-    return max(
-        float(
-            first[device]
-            + work[device]
-            + max(ends[device] + figures.after_us[device], last[device] + least_update_us)
-        )
-        for device in range(num_devices)
-    )
-
-
-def _shortest(figures: StageFigures) -> StageFigures:
-    """Return figures whose times no class of micro-batches falls below."""
-    if not figures.by_class:
-        return figures
-
-    def least(values: Sequence[FloatArray | None]) -> FloatArray | None:
-        known = [value for value in values if value is not None]
-        return np.min(known, axis=0) if known else None
-
-    forward_us, backward_us, input_us, hop_us = (
-        least([getattr(each, name) for each in figures.by_class])
-        for name in ("forward_us", "backward_us", "backward_input_us", "hop_us")
-    )
-    assert forward_us is not None, "there are forwards"
-    assert hop_us is not None, "there are hops, of 0 at least"
-    return replace(
-        figures, forward_us=forward_us, backward_us=backward_us, backward_input_us=input_us, hop_us=hop_us
-    )
-
-
-def _heads(figures: StageFigures) -> Sequence[float]:
-    """Return the least time ahead of each stage's first block: the longest way to it."""
-    heads = [0.0] * len(figures.groups)
-    for chain in figures.chains:
-        for stage in chain:
-            reached = heads[stage] + float(figures.forward_us[stage]) + float(figures.hop_us[stage])
-            for following in figures.next_stages[stage]:
-                heads[following] = max(heads[following], reached)
-    return heads
-
-
-def _tails(figures: StageFigures) -> Sequence[float]:
-    """Return the least time behind each stage's last block, where that is always one that others wait for.
-
-    Of forwards alone that is the way to the last stage, of joint backwards the way back to the first. Of
-    backwards in halves nobody may wait for the last.
-    """
-    tails = [0.0] * len(figures.groups)
-    if figures.backward_input_us is not None:
-        return tails
-    for chain in figures.chains:
-        for stage in chain if figures.backward_us is not None else reversed(chain):
-            hop_us = float(figures.hop_us[stage])
-            for following in figures.next_stages[stage]:
-                if figures.backward_us is not None:
-                    reached = tails[stage] + float(figures.backward_us[stage]) + hop_us
-                    tails[following] = max(tails[following], reached)
-                else:
-                    reached = tails[following] + float(figures.forward_us[following]) + hop_us
-                    tails[stage] = max(tails[stage], reached)
-    return tails

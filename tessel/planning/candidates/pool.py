@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tessel.batches import Batch
 from tessel.errors import InfeasibleError
-from tessel.handwritten import HANDWRITTEN
-from tessel.planning.candidates.bounds import layout_bound
+from tessel.handwritten import OVERLAPPING
 from tessel.planning.candidates.candidate import Candidate, cut_of, has_headroom, promise, rank
 from tessel.planning.candidates.families import Family, family_of
+from tessel.planning.candidates.layout_bound import layout_bound
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.costs.stage_figures import StageFigures
 from tessel.planning.costs.training_step import (
@@ -27,7 +28,7 @@ from tessel.planning.costs.training_step import (
 from tessel.planning.cutting.cut import Cut
 from tessel.planning.layout import Layout
 from tessel.planning.orders.class_order import rows_timed
-from tessel.planning.orders.rule_order import order_key
+from tessel.planning.orders.rule_order import PAIRINGS, order_key
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.orders.timed_order import (
     OPERATIONS_A_LAYOUT,
@@ -44,6 +45,7 @@ from tessel.search.batches.find_batch_schedule import find_batch_schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.find_schedule import find_schedule
 from tessel.search.makespan.params import MakespanParams, Phase
+from tessel.search.overlap.find_overlapped import find_overlapped
 
 MAX_BLOCKS_PROVEN = 16
 """Blocks of a micro-batch up to which every order is looked at before it is said that none fits: the search
@@ -55,7 +57,7 @@ NOT_PROVING = MakespanParams(left_out=frozenset({Phase.DECISION_DIAGRAMS}))
 """Of orders that are only compared: decision diagrams took two thirds of the time."""
 
 
-_RULE_NAMES = frozenset(rule.name for rule in HANDWRITTEN)
+_RULE_NAMES = frozenset(rule.name for rule in OVERLAPPING)
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +111,7 @@ class Pool:
                 has_backward=figures.has_backward,
                 is_split=figures.backward_input_us is not None,
                 in_flight=in_flight_limits(layout),
+                overlaps=figures.overlap_factor is not None,
             )
         timed = self._best_of_rules(rules, layout, figures) if has_headroom(figures) else None
         candidate = Candidate(
@@ -143,10 +146,12 @@ class Pool:
             return
         key = order_key(rule, layout, figures)
         tasks = len(figures.devices) * key.micro_batches * 2
-        self.budget.charge(OPERATIONS_A_TASK * tasks * rows_timed(figures, layout.data_parallel))
+        ways = rows_timed(figures, layout.data_parallel)
+        ways *= 1 if figures.overlap_factor is None else len(PAIRINGS)
+        self.budget.charge(OPERATIONS_A_TASK * tasks * ways)
         if key not in self._known_orders:
             self._known_orders.add(key)
-            self.budget.charge(OPERATIONS_A_NEW_TASK * tasks)
+            self.budget.charge(OPERATIONS_A_NEW_TASK * tasks * ways)
 
     def search(
         self,
@@ -171,8 +176,10 @@ class Pool:
         start_from = candidate.schedule
         if start_from is None and candidate.order:
             start_from = schedule_in_order(candidate.order, step)
+        factor = step.figures.overlap_factor
+        find = find_schedule if factor is None else partial(find_overlapped, factor=factor)
         try:
-            schedule = find_schedule(
+            schedule = find(
                 step.placement,
                 micro_batches=step.micro_batches,
                 memory=step.limits,

@@ -85,6 +85,8 @@ class StageFigures:
         gather_us: of gathering updated weights that replicas divided, after the update, by device.
         chains: stages of each copy of the model, in topological order: a chain, but for two branches.
         next_stages: the stages that take what each makes; none of the last of a copy.
+        overlap_factor: share of its sum that a forward takes with a joint backward that runs beside it; None
+            where each block runs by itself.
         mixture: micro-batches by class, where they differ: times above are then means, and bytes the most.
         by_class: figures of each class; empty where micro-batches are alike.
     """
@@ -107,6 +109,7 @@ class StageFigures:
     gather_us: tuple[float, ...]
     chains: tuple[tuple[int, ...], ...]
     next_stages: tuple[tuple[int, ...], ...]
+    overlap_factor: float | None = None
     mixture: Mixture | None = None
     by_class: tuple[StageFigures, ...] = ()
 
@@ -139,7 +142,7 @@ class StageFigures:
         return self.backward_us is not None or self.backward_input_us is not None
 
     def device_work_us(self) -> FloatArray:
-        """Return the least microseconds that one micro-batch of each chain keeps each device at work.
+        """Return the least microseconds of blocks that one micro-batch of each chain has on each device.
 
         Of classes it is the mean over all micro-batches.
         """
@@ -147,13 +150,15 @@ class StageFigures:
             own = [each.device_work_us() for each in self.by_class]
             found: FloatArray = np.average(own, axis=0, weights=self.mixture.counts)
             return found
-        work = self.forward_us.copy()
+        return self.by_device(self.forward_us + self.least_backward_us())
+
+    def least_backward_us(self) -> FloatArray:
+        """Return microseconds of the backward by stage, joint or in halves, whichever takes less."""
+        nothing = np.zeros(len(self.groups))
         if self.backward_input_us is not None and self.backward_weight_us is not None:
             halves = self.backward_input_us + self.backward_weight_us
-            work += halves if self.backward_us is None else np.minimum(halves, self.backward_us)
-        elif self.backward_us is not None:
-            work += self.backward_us
-        return self.by_device(work)
+            return halves if self.backward_us is None else np.minimum(halves, self.backward_us)
+        return nothing if self.backward_us is None else self.backward_us
 
 
 def sum_by_device(groups: Sequence[Sequence[int]], values: FloatArray, num_devices: int) -> FloatArray:
@@ -257,6 +262,7 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
         gather_us=_gathers(sums, layout, job, run) if trained else (0.0,) * layout.pipeline,
         chains=run.chains,
         next_stages=run.next_stages,
+        overlap_factor=job.overlap_factor if trained else None,
         **_block_figures(sums, layout, job, run),
     )
 
@@ -291,7 +297,10 @@ def _block_figures(
     is_dominated = splits and halves_replace_joint(backward_us, input_us, weight_us, run.recomputes)
     return _BlockFigures(
         forward_us=forward_us,
-        backward_us=backward_us if sums.has_backward and (keeps_joint or not is_dominated) else None,
+        # Only whole backwards run beside a forward.
+        backward_us=backward_us
+        if sums.has_backward and (keeps_joint or job.overlap_factor or not is_dominated)
+        else None,
         backward_input_us=input_us if splits else None,
         backward_weight_us=weight_us if splits else None,
         hop_us=hops.lag_us,

@@ -27,6 +27,7 @@ import numpy as np
 from tessel.batches import Batch, MicroBatchClass
 from tessel.batches.mixture import Mixture
 from tessel.errors import InfeasibleError
+from tessel.orders import Task
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import StageFigures, stage_figures
@@ -34,6 +35,7 @@ from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
+from tessel.schedule.overlap import saved_steps
 
 STEPS_OF_BUSIEST_DEVICE = 4096
 """Steps that one micro-batch keeps the busiest device at work, about: rounding a block up then costs that
@@ -265,17 +267,22 @@ def end_of_step(figures: StageFigures, *schedules: Schedule, step_us: float) -> 
         step_us: microseconds of a step of the schedules.
     """
     ends = [0] * len(figures.groups)
+    saved_us = 0.0
     for schedule in schedules:
-        index = schedule.placement.index_by_name
+        placement, spans = schedule.placement, schedule.pair_spans()
+        index = placement.index_by_name
         for start in schedule.starts:
             stage = int(start.block[1:].partition("_")[0])
-            span = schedule.span_of(index[start.block], start.micro_batch)
-            ends[stage] = max(ends[stage], start.start + span)
+            task = Task(index[start.block], start.micro_batch)
+            span = spans.get(task) if spans else None
+            ends[stage] = max(ends[stage], start.start + (schedule.span_of(*task) if span is None else span))
+        saved_us += saved_steps(placement, spans, schedule.pairs) * step_us if spans else 0.0
     return estimate_ends(
         figures,
         stage_ends_us=[end * step_us for end in ends],
         activation_bytes=tuple(map(max, zip(*(each.peak_memory for each in schedules), strict=True))),
         micro_batches=schedules[0].micro_batches,
+        saved_us=saved_us / len(schedules),
     )
 
 
@@ -285,6 +292,7 @@ def estimate_ends(
     stage_ends_us: Sequence[float],
     activation_bytes: Sequence[int],
     micro_batches: int,
+    saved_us: float = 0.0,
 ) -> StepEstimate:
     """Return what the step takes, given when each stage's last block ends.
 
@@ -293,11 +301,12 @@ def estimate_ends(
         stage_ends_us: microseconds from the start of the step, by stage of the placement.
         activation_bytes: most bytes of activations held, by device.
         micro_batches: of the placement.
+        saved_us: microseconds that devices are busy less where blocks run together.
     """
     memory = tuple(static + held for static, held in zip(figures.static_bytes, activation_bytes, strict=True))
     step_us, synchronisation_us = finish_us(figures, stage_ends_us)
     limits = figures.memory_bytes
-    busy_us = micro_batches * float(figures.device_work_us().sum())
+    busy_us = micro_batches * float(figures.device_work_us().sum()) - saved_us
     return StepEstimate(
         step_us=step_us,
         pipeline_us=max(stage_ends_us),

@@ -30,6 +30,11 @@ FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = range(4)
 """Forms of a block; block `form · stages + stage`."""
 
 
+APART, FORWARD_FIRST, BACKWARD_FIRST = range(3)
+PAIRINGS = (FORWARD_FIRST, BACKWARD_FIRST, APART)
+"""Which neighbours run together: none, a forward and what follows it, a backward and what does."""
+
+
 @dataclass(frozen=True, slots=True)
 class OrderKey:
     """What an order depends on.
@@ -41,6 +46,7 @@ class OrderKey:
         micro_batches: of the placement.
         is_joint: whether stages have a joint backward.
         is_split: whether stages have the halves of one.
+        pairing: which neighbours run together: one of `PAIRINGS`.
     """
 
     rule: str
@@ -49,6 +55,7 @@ class OrderKey:
     micro_batches: int
     is_joint: bool
     is_split: bool
+    pairing: int = APART
 
     @property
     def has_backward(self) -> bool:
@@ -65,6 +72,7 @@ class RuleOrder(NamedTuple):
         device: device of each task.
         source: place of the task of the neighbouring stage that it waits for, or -1.
         hop: hop between the two stages; 0 where there is none.
+        joined: bool, whether a task runs together with the next one.
     """
 
     block: IntArray
@@ -72,6 +80,7 @@ class RuleOrder(NamedTuple):
     device: IntArray
     source: IntArray
     hop: IntArray
+    joined: npt.NDArray[np.bool_]
 
     @property
     def num_tasks(self) -> int:
@@ -79,8 +88,8 @@ class RuleOrder(NamedTuple):
         return len(self.block)
 
 
-def order_key(rule: str, layout: Layout, figures: StageFigures) -> OrderKey:
-    """Return what the order of a rule depends on for this layout."""
+def order_key(rule: str, layout: Layout, figures: StageFigures, pairing: int = APART) -> OrderKey:
+    """Return what the order of a rule depends on for this layout, with neighbours that run together."""
     num_chains = len(figures.chains)
     return OrderKey(
         rule=rule,
@@ -89,6 +98,7 @@ def order_key(rule: str, layout: Layout, figures: StageFigures) -> OrderKey:
         micro_batches=layout.micro_batches // num_chains,
         is_joint=figures.backward_us is not None,
         is_split=figures.backward_input_us is not None,
+        pairing=pairing,
     )
 
 
@@ -107,7 +117,10 @@ def rule_order(key: OrderKey) -> RuleOrder:
     sequence = np.full(len(tasks), -1, dtype=np.int64)
     source = np.full(len(tasks), -1, dtype=np.int64)
     num_stages = len(key.stage_devices) * key.num_chains
-    count = _sequence(tasks, ends, num_stages, len(key.stage_devices), key.micro_batches, sequence, source)
+    together = _together(tasks, ends, num_stages, key.micro_batches, key.pairing)
+    joined = np.zeros(len(tasks), dtype=np.bool_)
+    sizes = num_stages, len(key.stage_devices), key.micro_batches
+    count = _sequence(tasks, ends, together, sizes, sequence, source, joined)
     if count < len(tasks):
         raise ValueError(f"the order of {key.rule} deadlocks on {key.stage_devices}")
     block = tasks // key.micro_batches
@@ -120,6 +133,7 @@ def rule_order(key: OrderKey) -> RuleOrder:
         device=device[sequence],
         source=source,
         hop=np.where(source >= 0, hop[sequence], 0),
+        joined=joined,
     )
 
 
@@ -167,19 +181,66 @@ def _forms(kind: type[Instruction], key: OrderKey) -> tuple[int, int]:
 
 
 @compiled
+def _together(
+    tasks: IntArray, ends: IntArray, num_stages: int, micro_batches: int, pairing: int
+) -> npt.NDArray[np.bool_]:
+    """Return which tasks run together with the next one of their device, each with one at most."""
+    found = np.zeros(len(tasks), dtype=np.bool_)
+    for device in range(len(ends) - 1):
+        place = ends[device]
+        while pairing and place < ends[device + 1] - 1:
+            one, other = tasks[place], tasks[place + 1]
+            forms = one // micro_batches // num_stages, other // micro_batches // num_stages
+            wanted = (0, 1) if pairing == 1 else (1, 0)
+            if forms == wanted and one % micro_batches != other % micro_batches:
+                found[place] = True
+                place += 1
+            place += 1
+    return found
+
+
+@compiled
+def _source(
+    task: int, num_stages: int, chain_length: int, micro_batches: int, place_of: IntArray
+) -> tuple[bool, int]:
+    """Return whether all that a task waits for has a place, and the place of its source, or -1."""
+    block, micro_batch = task // micro_batches, task % micro_batches
+    form, stage = block // num_stages, block % num_stages
+    found = -1
+    if form == 0 and stage % chain_length > 0:
+        found = place_of[(block - 1) * micro_batches + micro_batch]
+        return found >= 0, found
+    if form == 1 or form == 2:
+        if stage % chain_length < chain_length - 1:
+            # The next stage ran its backward in one of two ways.
+            found = max(
+                place_of[(num_stages + stage + 1) * micro_batches + micro_batch],
+                place_of[(2 * num_stages + stage + 1) * micro_batches + micro_batch],
+            )
+            if found < 0:
+                return False, found
+        return place_of[stage * micro_batches + micro_batch] >= 0, found
+    if form == 3:
+        return place_of[(2 * num_stages + stage) * micro_batches + micro_batch] >= 0, found
+    return True, found
+
+
+@compiled
 def _sequence(
     tasks: IntArray,
     ends: IntArray,
-    num_stages: int,
-    chain_length: int,
-    micro_batches: int,
+    together: npt.NDArray[np.bool_],
+    sizes: tuple[int, int, int],
     sequence: IntArray,
     source: IntArray,
+    joined: npt.NDArray[np.bool_],
 ) -> int:
     """Write places of `tasks` in a topological order, and each one's source as a place of that order.
 
+    Sizes are stages, those of a chain, and micro-batches. Pairs that would wait for themselves come apart.
     Returns how many tasks are not stuck.
     """
+    num_stages, chain_length, micro_batches = sizes
     place_of = np.full(4 * num_stages * micro_batches, -1, dtype=np.int64)
     following = ends[:-1].copy()
     count = 0
@@ -188,31 +249,28 @@ def _sequence(
         is_moving = False
         for device in range(len(following)):
             while following[device] < ends[device + 1]:
-                task = tasks[following[device]]
-                block, micro_batch = task // micro_batches, task % micro_batches
-                form, stage = block // num_stages, block % num_stages
-                found, own = -1, -1
-                needs_neighbour, needs_own = False, form > 0
-                if form == 0 and stage % chain_length > 0:
-                    needs_neighbour = True
-                    found = place_of[(block - 1) * micro_batches + micro_batch]
-                elif form == 1 or form == 2:
-                    own = place_of[stage * micro_batches + micro_batch]
-                    if stage % chain_length < chain_length - 1:
-                        needs_neighbour = True
-                        # The next stage ran its backward in one of two ways.
-                        found = max(
-                            place_of[(num_stages + stage + 1) * micro_batches + micro_batch],
-                            place_of[(2 * num_stages + stage + 1) * micro_batches + micro_batch],
-                        )
-                elif form == 3:
-                    own = place_of[(2 * num_stages + stage) * micro_batches + micro_batch]
-                if (needs_neighbour and found < 0) or (needs_own and own < 0):
+                first = following[device]
+                size = 2 if together[first] else 1
+                is_ready = True
+                for place in range(first, first + size):
+                    own_ready, found = _source(
+                        tasks[place], num_stages, chain_length, micro_batches, place_of
+                    )
+                    is_ready = is_ready and own_ready
+                    source[count + place - first] = found
+                if not is_ready:
                     break
-                source[count] = found
-                sequence[count] = following[device]
-                place_of[task] = count
-                count += 1
-                following[device] += 1
+                joined[count] = size == 2
+                for place in range(first, first + size):
+                    sequence[count] = place
+                    place_of[tasks[place]] = count
+                    count += 1
+                following[device] += size
                 is_moving = True
+        for device in range(len(following)):
+            first = following[device]
+            if not is_moving and first < ends[device + 1] and together[first]:
+                is_ready, _ = _source(tasks[first], num_stages, chain_length, micro_batches, place_of)
+                together[first] = not is_ready
+                is_moving = is_ready
     return count

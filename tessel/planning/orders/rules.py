@@ -12,9 +12,9 @@ from tessel.handwritten.chimera import CHIMERA
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import read_pipeline
 from tessel.handwritten.dualpipe_v import DUALPIPE_V
-from tessel.handwritten.eager_1f1b import EAGER_1F1B
+from tessel.handwritten.eager_1f1b import EAGER_1F1B, depths
 from tessel.handwritten.gpipe import GPIPE
-from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
+from tessel.handwritten.interleaved_1f1b import COMBINED_1F1B, INTERLEAVED_1F1B
 from tessel.handwritten.looped_bfs import LOOPED_BFS
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B, one_f_one_b
 from tessel.handwritten.zero_bubble.v_half import V_HALF
@@ -38,6 +38,18 @@ def _limited_1f1b(placement: Placement, micro_batches: int, in_flight: int) -> S
     num_stages = placement.devices
     return [
         one_f_one_b(stage, warm_up=min(num_stages - stage, in_flight), micro_batches=micro_batches)
+        for stage in range(num_stages)
+    ]
+
+
+def _limited_eager_1f1b(placement: Placement, micro_batches: int, in_flight: int) -> Streams:
+    num_stages = placement.devices
+    return [
+        one_f_one_b(
+            stage,
+            warm_up=min(depths(stage, num_stages, num_stages - 1), in_flight),
+            micro_batches=micro_batches,
+        )
         for stage in range(num_stages)
     ]
 
@@ -87,6 +99,7 @@ STREAMS_OF_RULE: dict[str, _Streams] = {
             ZB_H1,
             ZB_H2,
             INTERLEAVED_1F1B,
+            COMBINED_1F1B,
             LOOPED_BFS,
             ZB_V,
             V_HALF,
@@ -96,6 +109,7 @@ STREAMS_OF_RULE: dict[str, _Streams] = {
         )
     },
     "1f1b<": _limited_1f1b,
+    "eager-1f1b<": _limited_eager_1f1b,
     "zb-h1<": _limited_zb_h1,
     "forwards": _forwards,
 }
@@ -118,7 +132,12 @@ _BY_PLACEMENT = {
 
 
 def rules_of(
-    layout: Layout, *, has_backward: bool, is_split: bool, in_flight: Sequence[int] = ()
+    layout: Layout,
+    *,
+    has_backward: bool,
+    is_split: bool,
+    in_flight: Sequence[int] = (),
+    overlaps: bool = False,
 ) -> tuple[str, ...]:
     """Return the names of the rules that apply to a layout.
 
@@ -127,17 +146,27 @@ def rules_of(
         has_backward: whether it is trained.
         is_split: whether its backwards may run in halves.
         in_flight: limits of micro-batches in flight for which 1F1B is wanted.
+        overlaps: whether blocks may run together, for which more are in flight.
     """
     if not has_backward:
         return ("forwards",) if layout.placement in ("vshape", "interleaved", "zbv") else ()
     found = [name for name in _BY_PLACEMENT[layout.placement] if _applies(name, layout, is_split)]
     if 2 * len(layout.cuts) * layout.micro_batches > MAX_TASKS_OF_EVERY_RULE:
         found = [name for name in found if name not in _RARELY_BEST] or found
+    if overlaps and layout.placement == "vshape" and layout.pipeline > 1:
+        found += ["eager-1f1b", *(f"eager-1f1b<{limit}" for limit in _eager_limits(layout.pipeline))]
+    if overlaps and layout.placement == "interleaved" and _applies("interleaved", layout, is_split):
+        found.append("combined-1f1b")
     if layout.placement == "vshape":
         for limit in in_flight:
             if limit < min(layout.pipeline, layout.micro_batches):
                 found += [f"1f1b<{limit}", *([f"zb-h1<{limit}"] if is_split else [])]
     return tuple(found)
+
+
+def _eager_limits(pipeline: int) -> tuple[int, ...]:
+    """Return fewer micro-batches in flight than eager 1F1B has, and no fewer than 1F1B."""
+    return tuple(sorted({3 * pipeline // 2, pipeline + 1, pipeline} - {0, 2 * pipeline - 1}, reverse=True))
 
 
 def _applies(rule: str, layout: Layout, is_split: bool) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessel.handwritten import HANDWRITTEN
+from tessel.handwritten import OVERLAPPING
+from tessel.handwritten.paired import paired_rule
 from tessel.planning.cluster import OPTIMIZERS
 from tessel.planning.costs.stage_costs import cuts_at
 from tessel.planning.costs.training_step import build_step, estimate_step
@@ -16,14 +17,16 @@ from tessel.planning.orders.timed_order import in_flight_by_stage, schedule_in_o
 from tessel.validation import check_schedule
 from tests.samples.plan_samples import random_profile, small_cluster
 
-RULES = {rule.name: rule for rule in HANDWRITTEN}
+RULES = {rule.name: rule for rule in OVERLAPPING}
 
 
-@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize(("split", "factor"), [(False, None), (True, None), (True, 0.6), (False, 0.7)])
 @pytest.mark.parametrize(
     ("placement", "stages"), [("vshape", 4), ("interleaved", 8), ("zbv", 8), ("xshape", 4)]
 )
-def test_orders_are_those_of_the_rules(placement: str, stages: int, split: bool) -> None:
+def test_orders_are_those_of_the_rules(
+    placement: str, stages: int, split: bool, factor: float | None
+) -> None:
     profile = random_profile(np.random.default_rng(0), 11, is_split=True, is_tied=True)
     layout = Layout(
         data_parallel=2,
@@ -35,19 +38,29 @@ def test_orders_are_those_of_the_rules(placement: str, stages: int, split: bool)
         split_backward=split,
         recompute=tuple(stage % 3 == 0 for stage in range(stages)),
     )
-    step = build_step(profile, layout, Job(cluster=small_cluster(8), optimizer=OPTIMIZERS["adam"]))
-    names = rules_of(layout, has_backward=True, is_split=split, in_flight=(2, 1))
+    job = Job(cluster=small_cluster(8), optimizer=OPTIMIZERS["adam"], overlap_factor=factor)
+    step = build_step(profile, layout, job)
+    names = rules_of(layout, has_backward=True, is_split=split, in_flight=(2, 1), overlaps=factor is not None)
     assert names
+    num_pairs = 0
     for name in names:
         schedule = schedule_in_order(name, step)
         check_schedule(schedule)
         timed = time_rule(name, layout, step.figures, step.step_us)
         assert timed.estimate == estimate_step(step, schedule)
+        num_pairs += len(schedule.pairs)
         if "<" in name or RULES[name].why_not(step.placement, step.micro_batches) is not None:
             continue  # a limit in flight, or a joint backward in ZB-V's order, is this module's own
+        if factor is not None:
+            strongest = paired_rule(
+                RULES[name], step.placement, micro_batches=step.micro_batches, factor=factor
+            )
+            assert schedule.makespan >= strongest.makespan  # of the rule's every variant
+            continue
         published = RULES[name].build(step.placement, micro_batches=step.micro_batches)
         assert schedule.start_by_block() == published.start_by_block()
         assert schedule.peak_memory == published.peak_memory
+    assert (num_pairs > 0) is (factor is not None)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
