@@ -32,7 +32,8 @@ class PublishedRun:
     """What somebody ran.
 
     Attributes:
-        model: of `examples/configs`.
+        model: of `examples/configs`, or what `made` is called.
+        made: the model, where no config stands for it.
         devices: in all.
         tensor_parallel: devices of a layer. The same holds for
         pipeline: stages' devices,
@@ -47,6 +48,7 @@ class PublishedRun:
         kv_heads: of attention, where they were not the config's.
         has_predictors: whether layers that predict further tokens are trained.
         sharding: what replicas divide.
+        stage_blocks: layers of each stage, where they are not cut evenly.
     """
 
     model: str
@@ -64,6 +66,8 @@ class PublishedRun:
     kv_heads: int | None = None
     has_predictors: bool = True
     sharding: str = "optimizer"
+    made: Architecture | None = None
+    stage_blocks: tuple[int, ...] = ()
 
     @property
     def data_parallel(self) -> int:
@@ -78,7 +82,7 @@ class PublishedRun:
     @property
     def architecture(self) -> Architecture:
         """The model, cut short as it was run."""
-        model = _load(self.model)
+        model = self.made or _load(self.model)
         blocks = model.blocks
         if self.blocks is not None:
             first = self.dense_blocks or 0
@@ -163,7 +167,8 @@ def cluster_of(devices: int, sheet: GpuSheet) -> Cluster:
 
 
 def layout_of(run: PublishedRun, profile: Profile) -> Layout:
-    """Return the layout of a run, its layers cut evenly."""
+    """Return the layout of a run, its layers cut evenly unless it says how."""
+    names = [layer.name for layer in profile.layers]
     return Layout(
         data_parallel=run.data_parallel,
         pipeline=run.pipeline,
@@ -173,17 +178,15 @@ def layout_of(run: PublishedRun, profile: Profile) -> Layout:
         micro_batch=run.micro_batch,
         micro_batches=run.micro_batches,
         placement="vshape" if run.chunks == 1 else "interleaved",
-        cuts=even_cuts([layer.name for layer in profile.layers], run.pipeline * run.chunks),
+        cuts=cuts_of(names, run.stage_blocks)
+        if run.stage_blocks
+        else even_cuts(names, run.pipeline * run.chunks),
     )
 
 
 def even_cuts(names: Sequence[str], stages: int) -> tuple[tuple[int, int], ...]:
-    """Return as many layers for each stage; where they do not divide, embedding and head count as one each.
-
-    The first stage has the embedding too, the last the norm, further predictors and the head.
-    """
-    blocks = [index for index, name in enumerate(names) if name.startswith("layers.")]
-    count = len(blocks)
+    """Return as many layers for each stage; if they do not divide, embedding and head count as one each."""
+    count = sum(name.startswith("layers.") for name in names)
     if count % stages == 0:
         sizes = [count // stages] * stages
     else:
@@ -194,7 +197,15 @@ def even_cuts(names: Sequence[str], stages: int) -> tuple[tuple[int, int], ...]:
             sizes[index] += 1
         sizes[0] -= 1
         sizes[-1] -= 1
-    cuts, first = [], blocks[0]
+    return cuts_of(names, sizes)
+
+
+def cuts_of(names: Sequence[str], sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return the rows of stages with so many layers each.
+
+    The first stage has the embedding too, the last the norm, further predictors and the head.
+    """
+    cuts, first = [], next(index for index, name in enumerate(names) if name.startswith("layers."))
     for size in sizes:
         cuts.append((first, first + size - 1))
         first += size

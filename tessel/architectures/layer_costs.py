@@ -115,9 +115,15 @@ def _costs_of(
         expert_bytes=expert_bytes,
         saved_bytes=math.ceil(saved),
         saved_for_weight_bytes=math.ceil(min(saved, work.for_weight + _output_gradients(work))),
-        peak_bytes=math.ceil(work.running + restored + sum(work.stand_ins.values())),
+        peak_bytes=math.ceil(work.running + restored + _stand_ins(work, shape)),
         boundary_bytes=boundary_bytes,
     )
+
+
+def _stand_ins(work: Work, shape: Shape) -> float:
+    """Return the bytes of 16-bit gradients of weights: of each shape one, or the largest if released."""
+    sizes = work.stand_ins.values()
+    return sum(sizes) if shape.recipe.fuses_sums else max(sizes, default=0.0)
 
 
 def _output_gradients(work: Work) -> float:
@@ -193,10 +199,10 @@ def _head_work(model: Architecture, shape: Shape) -> Work:
         work.keep(2 * logits)
         work.elementwise(6 * logits, backward=0.5, access="loss")
     else:
-        # In 32 bits: logits, then probabilities for the backward, whose gradient is made beside them.
-        work.keep(2 * logits + 4 * logits)
+        # Probabilities in 32 bits are kept; beside them stand logits, later their gradient, in 16 bits.
+        work.keep(4 * logits)
         work.elementwise(16 * logits, access="loss")
-        work.running = 4 * logits
+        work.running = (6 if shape.recipe.has_compiled_loss else 2) * logits
     return work
 
 

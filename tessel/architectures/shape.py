@@ -23,7 +23,10 @@ class Recipe:
         recompute: of `RECOMPUTED`, what runs its forward again.
         has_sequence_parallel: whether what tensor parallelism leaves whole is split by tokens.
         has_flash_attention: whether scores are never stored.
+        has_dropout: whether attention and each part before the residual drop elements, whose masks are kept.
         has_fused_loss: whether the loss keeps its gradient in place of logits, in 16 bits.
+        has_compiled_loss: of a loss that does not: whether it is compiled, as Megatron-Core's own fusion
+            is, whose kernels write beside the 32-bit logits what else is made in their place.
         context_exchange: how devices of a context-parallel group see each other's keys: `ring`, passed on
             beside attention, or `all_to_all`, each device with all tokens of some heads.
         overlaps_tensor: whether exchanges of tensor parallelism run in parts beside the products next to
@@ -32,6 +35,9 @@ class Recipe:
         imbalance: rows of the fullest device's experts over the mean.
         dispatch: how tokens go to experts: `nccl`, once for each expert; `deepep`, once for each node over
             the network, and on from there within it.
+        splits_experts: whether tensor parallelism divides each routed expert; if not, its devices have
+            whole experts each, as with Megatron's expert tensor parallelism of 1.
+        fuses_sums: whether products add a weight's gradient to its 32-bit sum themselves.
     """
 
     tokens: int
@@ -39,11 +45,15 @@ class Recipe:
     recompute: frozenset[str] = frozenset()
     has_sequence_parallel: bool = True
     has_flash_attention: bool = True
+    has_dropout: bool = False
     has_fused_loss: bool = True
+    has_compiled_loss: bool = True
     context_exchange: Literal["ring", "all_to_all"] = "ring"
     overlaps_tensor: bool = False
     imbalance: float = 1.0
     dispatch: Literal["nccl", "deepep"] = "deepep"
+    splits_experts: bool = True
+    fuses_sums: bool = True
 
     def __post_init__(self) -> None:
         if self.tokens < 1:

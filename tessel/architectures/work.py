@@ -18,7 +18,7 @@ section 4, there without flash attention and gates.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import TypeVar
 
@@ -126,6 +126,8 @@ def work_of_block(block: Block, shape: Shape) -> Work:
         _norm(work, block.hidden, shape)
         _add(part, work, block.hidden, shape)
         work.elementwise(6 * shape.own_rows * block.hidden)  # the residual
+        if shape.recipe.has_dropout:
+            work.keep(shape.own_rows * block.hidden)  # the mask, a byte an element
     if shape.recipe.overlaps_tensor:
         _overlap(work, shape)
     return work
@@ -294,8 +296,10 @@ def _core(work: Work, core: AttentionCore, shape: Shape) -> None:
     if shape.recipe.has_flash_attention:
         work.keep(4 * rows * core.heads, "core_attn")  # logarithms of the softmax's sums
     else:
-        # Scores, probabilities and the mask of a dropout, or the two where there is none.
-        work.keep(4 * rows * core.heads * core.tokens, "core_attn")
+        # Probabilities; of a dropout its mask and what it leaves. Their gradient is made in place.
+        scores = rows * core.heads * core.tokens
+        work.keep((5 if shape.recipe.has_dropout else 2) * scores, "core_attn")
+        work.running = max(work.running, 2 * scores)
 
 
 @_add.register
@@ -369,7 +373,11 @@ def _shared(part: Experts, work: Work, hidden: int, shape: Shape) -> None:
 def _routed(part: Experts, work: Work, width: int, shape: Shape) -> None:
     recipe, own, degree = shape.recipe, shape.own_rows, shape.expert_parallel
     into, out = part.expert_linears(width)
-    rows = shape.rows * part.top_k * recipe.imbalance
+    rows = shape.rows
+    if not recipe.splits_experts:
+        degree, rows = degree * shape.tensor_parallel, own
+        shape = replace(shape, tensor_parallel=1)
+    rows *= part.top_k * recipe.imbalance
     local = max(1, -(-part.count // degree))
     sent = 2 * own * part.top_k * width
     exchange = None
