@@ -1,10 +1,10 @@
 """Memory of Megatron-LM's own functional tests, beside what is predicted of the same rank.
 
-`megatron_tests.csv` says how each test trains, `megatron_memory.csv` what was allocated on the last rank, which
-writes the logs: at most, and after a step. Source: NVIDIA/Megatron-LM (BSD-type licence), configurations and
-golden values under `tests/functional_tests/test_cases` as of the commit that recorded a value, and sizes of
-jobs under `tests/test_utils/recipes`. It has all rows over 10 GB of tests that name several pipeline stages;
-`run_as` is the test whose layout was run, where that is another.
+`megatron_tests.csv` says how each test trains, `megatron_memory.csv` what was allocated on the last rank,
+which writes the logs: at most, and after a step. Source: NVIDIA/Megatron-LM (BSD-type licence): configurations
+and golden values under `tests/functional_tests/test_cases`, as of the commit that recorded a value, and sizes
+of jobs under `tests/test_utils/recipes`. All rows over 10 GB of tests that name several pipeline stages are
+there; `run_as` is the test whose layout was run, where that is another.
 
 Where the size of a job is not published, it is the power of two whose replicas hold nearest to what is
 allocated after a step. The peak has no part in that.
@@ -108,9 +108,7 @@ def _of_size(test: dict[str, str], held: int) -> tuple[PublishedRun, float]:
         return 3.0 * (experts + others) + 6.0 * state
 
     devices = min(sizes, key=lambda devices: abs(holds(devices) - held))
-    found = replace(run, devices=devices)
-    batch = int(test["micro_batches"]) * found.data_parallel * run.micro_batch
-    return replace(found, global_batch=batch), holds(devices)
+    return replace(run, devices=devices), holds(devices)
 
 
 def last_rank_weights(run: PublishedRun) -> tuple[int, int]:
@@ -127,7 +125,7 @@ def last_rank_weights(run: PublishedRun) -> tuple[int, int]:
 
 
 def run_of_test(test: dict[str, str]) -> PublishedRun:
-    """Return what a test runs, on the fewest devices that it may have, without its batch."""
+    """Return what a test runs, on the fewest devices that it may have."""
     number = {name: int(value) for name, value in test.items() if value.isdigit()}
     tensor, expert = number["tensor"], number["expert"]
     splits_experts = bool(number["splits_experts"])
@@ -142,6 +140,7 @@ def run_of_test(test: dict[str, str]) -> PublishedRun:
         expert_parallel=groups,
         chunks=number["chunks"],
         micro_batch=number["micro_batch"],
+        global_batch=number["global_batch"],
         stage_blocks=stages,
         recipe=Recipe(
             tokens=number["tokens"],

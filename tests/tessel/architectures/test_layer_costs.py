@@ -85,10 +85,25 @@ def test_a_layer_that_predicts_a_further_token_runs_the_head_again() -> None:
 
 
 def test_a_loss_that_is_not_fused_keeps_more() -> None:
-    fused, whole = (
-        costs_of("llama-3.1-8b", replace(RECIPE, has_fused_loss=flag))["lm_head"] for flag in (True, False)
+    fused, compiled, plain = (
+        costs_of("llama-3.1-8b", replace(RECIPE, has_fused_loss=is_fused, has_compiled_loss=is_compiled))
+        for is_fused, is_compiled in ((True, True), (False, True), (False, False))
     )
-    assert whole.saved_bytes - fused.saved_bytes == 4 * 4096 * 128256
+    logits = 4096 * 128256
+    # Probabilities in 32 bits in place of a gradient in 16; what is written in place has none beside it.
+    assert compiled["lm_head"].saved_bytes - fused["lm_head"].saved_bytes == (4 - 2) * logits
+    assert compiled["lm_head"].peak_bytes - plain["lm_head"].peak_bytes == 4 * logits
+    assert plain["lm_head"].peak_bytes - fused["lm_head"].peak_bytes == 2 * logits
+
+
+def test_gradients_that_are_added_by_themselves_are_held_one_at_a_time() -> None:
+    fuses, adds = (
+        costs_of("llama-3.1-8b", replace(RECIPE, fuses_sums=flag))["layers.0"] for flag in (True, False)
+    )
+    # Queries, keys and values; the output; what goes up with its gate, the largest; what goes down.
+    shapes = (6144 * 4096, 4096 * 4096, 28672 * 4096, 4096 * 14336)
+    assert fuses.peak_bytes - adds.peak_bytes == 2 * (sum(shapes) - max(shapes))
+    assert fuses.saved_bytes == adds.saved_bytes
 
 
 def test_another_price_changes_times_and_nothing_else() -> None:

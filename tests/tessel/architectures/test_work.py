@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,6 +151,56 @@ def test_experts_rows_grow_with_imbalance_and_nothing_else_does() -> None:
     sent = [each.num_bytes for _, each in even.forward if isinstance(each, Exchange)]
     # Each device sends its tokens to eight experts of 2048 elements, and takes as many back.
     assert sent == [4096 * 8 * 2048 * 2] * 2
+
+
+def test_whole_experts_take_the_tokens_of_one_device_each() -> None:
+    block = model("qwen3-30b-a3b").blocks[0]
+    shape = Shape(recipe=RECIPE, micro_batch=1, tensor_parallel=4, expert_parallel=8)
+    whole = replace(shape, recipe=replace(RECIPE, splits_experts=False))
+    divided, undivided = work_of_block(block, shape), work_of_block(block, whole)
+    # The group's tokens for eight experts each, of which a device keeps its own share alone.
+    assert kept(divided) - kept(undivided) == 2 * 4096 * 8 * 2048 * 3 / 4
+    for halves in ("forward", "backward_input", "backward_weight"):
+        kernels = [
+            [each[1] if isinstance(each, tuple) and isinstance(each[0], str) else each for each in found]
+            for found in (getattr(divided, halves), getattr(undivided, halves))
+        ]
+        assert flops(kernels[0]) == flops(kernels[1])
+    assert block_bytes(block, shape) == block_bytes(block, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_attention_that_is_not_fused_keeps_the_scores_that_torch_keeps(dropout: float) -> None:
+    torch = pytest.importorskip("torch")
+    batch, heads, tokens = 2, 8, 64
+    shape = (batch, heads, tokens, 16)
+    query, key, value = (torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    stored = {}
+
+    def pack(tensor: Any) -> Any:
+        if tensor.shape[-2:] == (tokens, tokens):
+            stored[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        found = torch.softmax(query @ key.transpose(-1, -2), dim=-1)
+        if dropout:
+            found, _ = torch.ops.aten.native_dropout(found, dropout, train=True)
+        (found @ value).sum()
+    block = model("llama-3.1-8b").blocks[0]
+    recipe = Recipe(tokens=tokens, has_flash_attention=False)
+    unfused, fused = (
+        kept(work_of_block(block, Shape(recipe=each, micro_batch=batch)))
+        for each in (
+            replace(recipe, has_dropout=bool(dropout)),
+            replace(recipe, has_flash_attention=True, has_dropout=bool(dropout)),
+        )
+    )
+    # In place of the sums' logarithms, 32 bits for each of 32 heads.
+    scores = unfused - fused + 4 * batch * tokens * 32
+    assert scores / 32 == sum(each.untyped_storage().nbytes() for each in stored.values()) / heads
 
 
 def test_overlapped_exchanges_are_all_beside_products() -> None:
