@@ -66,6 +66,8 @@ def megatron_lines() -> Iterator[str]:
     piped = [row for row in rows if row.run.pipeline > 1]
     for what, some in (("all", rows), ("with more than one stage", piped)):
         yield f"- at most, {len(some)} rows, {what}: {_errors([(r.ours_bytes, r.peak_bytes) for r in some])}"
+    above = [(r.ours_bytes - r.ours_held_bytes, r.peak_bytes - r.held_bytes) for r in piped]
+    yield f"- of these, at most less what is held after a step: {_errors(above)}"
 
 
 def mlperf_lines(folder: Path) -> Iterator[str]:

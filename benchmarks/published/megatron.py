@@ -1,10 +1,10 @@
 """Memory of Megatron-LM's own functional tests, beside what is predicted of the same rank.
 
 `megatron_tests.csv` says how each test trains, `megatron_memory.csv` what was allocated on the last rank,
-which writes the logs: at most, and after a step. Source: NVIDIA/Megatron-LM (BSD-type licence): configurations
-and golden values under `tests/functional_tests/test_cases`, as of the commit that recorded a value, and sizes
-of jobs under `tests/test_utils/recipes`. All rows over 10 GB of tests that name several pipeline stages are
-there; `run_as` is the test whose layout was run, where that is another.
+which writes the logs: at most, and after a step. Source: NVIDIA/Megatron-LM (BSD-type licence),
+configurations and golden values under `tests/functional_tests/test_cases`, as of the commit that recorded a
+value, and sizes of jobs under `tests/test_utils/recipes`. All rows over 10 GB of tests that name several
+pipeline stages are there; `run_as` is the test whose layout was run, where that is another.
 
 Where the size of a job is not published, it is the power of two whose replicas hold nearest to what is
 allocated after a step. The peak has no part in that.
@@ -48,6 +48,7 @@ class Row:
         held_bytes: allocated after a step.
         ours: what is simulated.
         ours_held_bytes: weights, gradients and optimizer state, predicted.
+        is_first_step: whether no other step was run.
     """
 
     test: str
@@ -168,7 +169,7 @@ def architecture_of_test(name: str, count: int, number: dict[str, int]) -> Archi
         out_bias=has_bias,
         has_rotary=not number["positions"],
     )
-    if number["is_latent"]:
+    if number["is_latent"]:  # all of them have the ranks of DeepSeek-V3
         attention = LatentAttention(
             heads=heads, query_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128
         )
