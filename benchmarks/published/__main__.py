@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.published import bridge, megatron, mlperf, simumax
@@ -136,7 +136,7 @@ def _off(ours: float, real: float) -> str:
     return f"{(ours / real - 1) * 100:+.1f} %"
 
 
-def _errors(pairs: list[tuple[float, float]]) -> str:
+def _errors(pairs: Sequence[tuple[float, float]]) -> str:
     """Return mean, median and worst absolute error."""
     errors = [abs(ours / real - 1) * 100 for ours, real in pairs]
     return (
