@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.published import bridge, megatron, mlperf, simumax
+from benchmarks.published import bridge, megatron, mlperf, primus, simumax
 
 GIB = 2**30
 
@@ -26,6 +26,7 @@ def main() -> None:
         ("Megatron-LM's Mixtral", megatron_lines(folder / "megatron")),
         ("MLPerf", mlperf_lines(folder / "mlperf")),
         ("Megatron-Bridge", bridge_lines(folder / "megatron")),
+        ("Schedules of Primus", primus.lines()),
     ):
         for line in ("", f"## {title}", "", *lines):
             print(line, flush=True)
