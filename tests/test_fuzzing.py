@@ -83,7 +83,8 @@ def test_readers_with_faults_are_found() -> None:
     assert found["refuse"] == found["accept"] == ("", 0)
 
 
-def check(formats: tuple[str, ...], count: int) -> None:
+def check(formats: tuple[str, ...], count: int, *, is_sample: bool) -> None:
+    """Try so many mutants of each format; a sample need not have one of each that is still read."""
     done = run("-m", "benchmarks.fuzz", *formats, "--count", str(count), "--json")
     assert done.returncode == 0, done.stderr
     reports = json.loads(done.stdout)
@@ -92,12 +93,13 @@ def check(formats: tuple[str, ...], count: int) -> None:
         assert report["mutants"] == count
         assert report["findings"] == {}
         assert report["refused"] > count / 3
-        assert report["read"] > 0
+        assert report["read"] > 0 or is_sample
+    assert sum(report["read"] for report in reports) > 0
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.slow)])
 def test_changed_files_of_text_are_read_or_refused(count: int) -> None:
-    check(TEXT, count)
+    check(TEXT, count, is_sample=count < 200)
 
 
 @pytest.mark.tvm
@@ -105,18 +107,18 @@ def test_changed_files_of_text_are_read_or_refused(count: int) -> None:
 @pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.slow)])
 def test_changed_files_of_models_are_read_or_refused(count: int) -> None:
     pytest.importorskip("onnx")
-    check(("pt2", "onnx"), count)
+    check(("pt2", "onnx"), count, is_sample=count < 40)
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_changed_language_models_are_read_or_refused() -> None:
-    check(("language-model",), 60)
+    check(("language-model",), 60, is_sample=False)
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(60, marks=pytest.mark.slow)])
 def test_changed_cost_models_are_read_or_refused(count: int) -> None:
-    check(("kernel-model", "stage-model"), count)
+    check(("kernel-model", "stage-model"), count, is_sample=count < 60)
 
 
 def test_seed_names_a_mutant_for_good() -> None:

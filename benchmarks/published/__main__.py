@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.published import bridge, megatron, mlperf, simumax
+from benchmarks.published import bridge, megatron, mlperf, primus, simumax
 
 GIB = 2**30
 
@@ -26,6 +26,7 @@ def main() -> None:
         ("Megatron-LM's functional tests", megatron_lines()),
         ("MLPerf", mlperf_lines(folder / "mlperf")),
         ("Megatron-Bridge", bridge_lines(folder / "megatron")),
+        ("Schedules of Primus", primus.lines()),
     ):
         for line in ("", f"## {title}", "", *lines):
             print(line, flush=True)
@@ -95,9 +96,10 @@ def mlperf_lines(folder: Path) -> Iterator[str]:
 
 def bridge_lines(folder: Path) -> Iterator[str]:
     """Yield what can be written down, what fits, throughput by model, and ranks."""
-    rows, unnamed = bridge.load_rows(folder)
+    rows = bridge.load_rows(folder)
     written = [row for row in rows if row.run is not None]
-    yield f"- {len(written)} of {len(rows)} layouts can be written down; {unnamed} rows name no system"
+    yield f"- {len(written)} of {len(rows)} layouts can be written down"
+    yield from (f"  - {row.model}, {row.gpu}, {row.release}: {row.reason}" for row in rows if row.run is None)
     yield f"- {sum(row.fits for row in written)} of them fit"
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in written:
@@ -112,9 +114,17 @@ def bridge_lines(folder: Path) -> Iterator[str]:
     yield from ("", "| model | GPU | layouts | predicted over published, median |", "|---|---|---|---|")
     for (model, gpu), each in sorted(ratios.items()):
         yield f"| {model} | {gpu} | {len(each)} | {statistics.median(each):.2f} |"
-    yield from ("", "| model | GPU | distinct layouts | rank correlation |", "|---|---|---|---|")
+    yield from (
+        "",
+        "| model | GPU | layouts | rank correlation | in 8 or 16 bits |",
+        "|---|---|---|---|---|",
+    )
+    priced = {
+        (model, gpu): f"{rank:.2f} of {count}"
+        for model, gpu, count, rank in bridge.rank_correlations([r for r in rows if r.dtype != "NVFP4"])
+    }
     for model, gpu, count, rank in bridge.rank_correlations(rows):
-        yield f"| {model} | {gpu} | {count} | {rank:.2f} |"
+        yield f"| {model} | {gpu} | {count} | {rank:.2f} | {priced.get((model, gpu), '')} |"
     yield from ("", "| does not fit | GPU | layout | predicted |", "|---|---|---|---|")
     seen = {}
     for row in written:

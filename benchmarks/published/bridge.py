@@ -1,7 +1,13 @@
 """Layouts that Megatron-Bridge publishes with their throughput: written down, whether they fit, and ranked.
 
-Of 235 rows some have no system's name, those of a heading of their own within a table. Data types in four
-bits are priced as fp8. What is recomputed, and how layers are split unevenly, is not published with them.
+What a run recomputes, offloads and trains, and how its layers are split unevenly, is not in the published
+table, and in `bridge_recipes.csv` here: figures of the recipes of the release that made the row. All of them
+sum gradients in 16 bits. Data types in four bits are priced as fp8.
+
+Sources: NVIDIA-NeMo/Megatron-Bridge (Apache-2.0), docs/performance-summary*.md, and scripts/performance at
+v0.2.0rc6 (release 25.09), v0.3.0 (26.02), v0.3.1 (26.02.01), v0.4.0 (26.04), v0.4.1 (26.04.01), v0.5.0
+(26.06) and v0.5.1 (26.06.01). Where no recipe of a row's own release has its degrees, the next release's is
+taken: DeepSeek-V3 of 26.04.01 on B300 and B200, GPT-OSS of 26.02.01 on B200.
 """
 
 from __future__ import annotations
@@ -9,15 +15,33 @@ from __future__ import annotations
 import csv
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from scipy.stats import spearmanr
 
 from benchmarks.published.layouts import PublishedRun, Simulated, simulate
 from tessel.architectures.gpu_sheets import find_sheet
 from tessel.architectures.shape import Recipe
 from tessel.errors import ScheduleError
+from tessel.planning.cluster import OPTIMIZERS, Optimizer
+
+RECIPES = Path(__file__).with_name("bridge_recipes.csv")
+
+UNNAMED = ("gb200", "b200", "h100")
+"""Systems of the tables of release 25.09, in their order: each has its own heading there, and no column."""
+
+ADAPTER_RANK = 16
+"""Of the LoRA recipes of Llama-3 70B, on queries, keys and values alone."""
+
+ADAM = OPTIMIZERS["adam-bf16-gradients"]
+
+HALF_STATE = msgspec.structs.replace(ADAM, name="half-state", state_ratio=4.0)
+"""Four bytes of master weights, four of moments: two in 16 bits (DeepSeek-V3), or Muon's one (Kimi-K2)."""
+
+STATES: dict[str, Optimizer] = {"DeepSeekV3": HALF_STATE, "Kimi_K2": HALF_STATE}
 
 MODELS = {
     "LLAMA3_8B": "llama-3.1-8b",
@@ -40,6 +64,8 @@ class Row:
     model: str
     gpu: str
     dtype: str
+    release: str
+    job: str
     tokens_per_s: float
     run: PublishedRun | None
     ours: Simulated | None
@@ -61,30 +87,64 @@ class Row:
         return max(self.ours.memory_bytes) <= find_sheet(self.gpu).memory_gib * 2**30
 
 
-def load_rows(folder: Path) -> tuple[list[Row], int]:
-    """Return the rows that name a system and what is predicted of each, and how many name none."""
-    rows, unnamed = [], 0
-    with (folder / "megatron_bridge_perf.csv").open() as file:
+def load_rows(folder: Path) -> list[Row]:
+    """Return the published rows and what is predicted of each."""
+    recipes = {}
+    with RECIPES.open() as file:
         for each in csv.DictReader(file):
-            if not each["System"].startswith("DGX-"):
-                unnamed += 1
+            for release in each["releases"].split():
+                recipes[release, each["model"], each["gpu"], each["dtype"], each["devices"]] = each
+    return [_row(each, recipes) for each in _published(folder / "megatron_bridge_perf.csv")]
+
+
+def _published(path: Path) -> Iterator[dict[str, str]]:
+    """Yield rows by column; a line that names columns anew begins a table of the next unnamed system."""
+    systems = iter(UNNAMED)
+    names: list[str] = []
+    gpu = ""
+    with path.open() as file:
+        for line in csv.reader(file):
+            if line[0] == "#-GPUs":
+                gpu = next(systems) if names else ""
+                names = line
                 continue
-            rows.append(_row(each))
-    return rows, unnamed
+            each = dict(zip(names, line, strict=True))
+            if gpu:
+                # Behind a figure, brackets have that of another run; behind a model, how it dropped tokens.
+                each |= {"model": each["Model"].split(" (")[0], "Precision": "FP8", "release": "25.09"}
+            each["gpu"] = gpu or each["System"].removeprefix("DGX-").lower()
+            each["release"] = each["release"].split()[0]
+            yield each
 
 
-def _row(each: dict[str, str]) -> Row:
-    gpu = each["System"].removeprefix("DGX-").lower()
+_Key = tuple[str, str, str, str, str]
+
+
+def _row(each: dict[str, str], recipes: dict[_Key, dict[str, str]]) -> Row:
     tokens = float(re.findall(r"[\d.]+", each["Tokens / sec / GPU"].replace(",", ""))[0])
-    name = (each["model"], gpu, each["Precision"], tokens)
+    key = (each["release"], each["model"], each["gpu"], each["Precision"], each["#-GPUs"])
+    recipe = recipes.get(key, _PLAIN)
+    name = (each["model"], each["gpu"], each["Precision"], each["release"], recipe["job"], tokens)
     try:
-        run = _run(each)
-        return Row(*name, run, simulate(run, find_sheet(gpu)))
+        run = _run(each, recipe)
+        return Row(*name, run, simulate(run, find_sheet(each["gpu"])))
     except (ScheduleError, ValueError) as error:
         return Row(*name, None, None, str(error))
 
 
-def _run(each: dict[str, str]) -> PublishedRun:
+_PLAIN = {"job": "pretrain", "recompute": "", "offloaded": "0", "stages": ""}
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """Return the layers of each stage, of `15x4+1`."""
+    found: list[int] = []
+    for term in filter(None, text.split("+")):
+        *times, size = map(int, term.split("x"))
+        found += [size] * (times[0] if times else 1)
+    return tuple(found)
+
+
+def _run(each: dict[str, str], recipe: dict[str, str]) -> PublishedRun:
     def count(name: str) -> int:
         found = re.match(r"\d+", each[name] or "")
         return max(1, int(found[0])) if found else 1
@@ -95,13 +155,14 @@ def _run(each: dict[str, str]) -> PublishedRun:
         # Experts are not split by tensor parallelism there, and here they are: of the same bytes and
         # operations is a degree of expert parallelism that is smaller by as much.
         expert //= tensor
-    is_sharded = (each["FSDP"] or "0") not in ("0", "n/a", "") and count("PP") == 1 and count("FSDP") > 1
+    is_sharded = count("FSDP") > 1 and count("PP") == 1
     return PublishedRun(
         model=MODELS[each["model"]],
         devices=devices,
         recipe=Recipe(
             tokens=int(each["Sequence Length"]),
             dtype="bf16" if each["Precision"] == "BF16" else "fp8",
+            recompute=frozenset(recipe["recompute"].split()),
             overlaps_tensor=True,
         ),
         tensor_parallel=tensor,
@@ -112,6 +173,10 @@ def _run(each: dict[str, str]) -> PublishedRun:
         micro_batch=count("MBS"),
         global_batch=count("GBS"),
         sharding="parameters" if is_sharded else "optimizer",
+        optimizer=STATES.get(each["model"], ADAM),
+        stages=sizes_of(recipe["stages"]),
+        adapter_rank=ADAPTER_RANK if recipe["job"] == "lora" else 0,
+        offloaded=int(recipe["offloaded"]),
     )
 
 

@@ -1,4 +1,7 @@
-"""A published layout as a plan simulates it, from a config and a GPU: cut evenly, in Megatron's order."""
+"""A published layout as a plan simulates it, from a config and a GPU: cut evenly, in Megatron's order.
+
+Where who ran it says so, stages are uneven, adapters alone are trained, or activations lie with the host.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,22 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+import msgspec
+
 from tessel.architectures.architecture import Architecture, Attention, Block
 from tessel.architectures.families import load_architecture
 from tessel.architectures.gpu_sheets import GpuSheet
-from tessel.architectures.kernels import KernelPrice
+from tessel.architectures.kernels import ELEMENT_BYTES, KernelPrice
 from tessel.architectures.layer_costs import profile_of_architecture
 from tessel.architectures.roofline import Roofline
 from tessel.architectures.shape import Recipe, Shape
-from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
+from tessel.architectures.work import share_of, work_of_block
+from tessel.planning.cluster import OPTIMIZERS, Cluster, Link, Optimizer
 from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.orders.timed_order import schedule_in_order
-from tessel.profiles.profile import Profile
+from tessel.profiles.profile import Profile, StageCosts
 
 CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
 
@@ -48,7 +54,11 @@ class PublishedRun:
         kv_heads: of attention, where they were not the config's.
         has_predictors: whether layers that predict further tokens are trained.
         sharding: what replicas divide.
-        stage_blocks: layers of each stage, where they are not cut evenly.
+        optimizer: what training holds beside the weights.
+        stages: layers of each stage, in model order; cut evenly if empty.
+        adapter_rank: of LoRA on the product of queries, keys and values, nothing else being trained; 0 where
+            all is.
+        offloaded: layers, from the first on, whose kept activations lie with the host.
     """
 
     model: str
@@ -66,8 +76,22 @@ class PublishedRun:
     kv_heads: int | None = None
     has_predictors: bool = True
     sharding: str = "optimizer"
+    optimizer: Optimizer = OPTIMIZERS["adam-mixed"]
+    stages: tuple[int, ...] = ()
     made: Architecture | None = None
-    stage_blocks: tuple[int, ...] = ()
+    adapter_rank: int = 0
+    offloaded: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes and degrees at which layers are priced."""
+        return Shape(
+            recipe=self.recipe,
+            micro_batch=self.micro_batch,
+            tensor_parallel=self.tensor_parallel,
+            context_parallel=self.context_parallel,
+            expert_parallel=self.expert_parallel,
+        )
 
     @property
     def data_parallel(self) -> int:
@@ -130,9 +154,7 @@ def simulate(run: PublishedRun, sheet: GpuSheet, price: KernelPrice | None = Non
     """
     profile = profile_of(run, sheet, price)
     layout = layout_of(run, profile)
-    job = Job(
-        cluster=cluster_of(run.devices, sheet), optimizer=OPTIMIZERS["adam-mixed"], sharding=run.sharding
-    )
+    job = Job(cluster=cluster_of(run.devices, sheet), optimizer=run.optimizer, sharding=run.sharding)
     step = build_step(profile, layout, job)
     rule = "1f1b" if run.chunks == 1 else "interleaved"
     found = estimate_step(step, schedule_in_order(rule, step))
@@ -141,19 +163,62 @@ def simulate(run: PublishedRun, sheet: GpuSheet, price: KernelPrice | None = Non
 
 def profile_of(run: PublishedRun, sheet: GpuSheet, price: KernelPrice | None = None) -> Profile:
     """Return the predicted layers of a layout, with its degrees alone; arguments as of `simulate`."""
-    shape = Shape(
-        recipe=run.recipe,
-        micro_batch=run.micro_batch,
-        tensor_parallel=run.tensor_parallel,
-        context_parallel=run.context_parallel,
-        expert_parallel=run.expert_parallel,
-    )
-    return profile_of_architecture(
+    profile = profile_of_architecture(
         run.architecture,
-        [shape],
+        [run.shape],
         price or Roofline(sheet=sheet, dtype=run.recipe.dtype, dispatch=run.recipe.dispatch),
         device=sheet.name,
         update_ratio=UPDATE_RATIO,
+    )
+    (table,) = profile.tables
+    costs = table.costs
+    if run.adapter_rank:
+        costs = tuple(
+            _adapted(layer.name, cost, run) for layer, cost in zip(profile.layers, costs, strict=True)
+        )
+    if run.offloaded:
+        # The first layer is the embedding.
+        costs = tuple(
+            _offloaded(cost) if 1 <= index <= run.offloaded else cost for index, cost in enumerate(costs)
+        )
+    return msgspec.structs.replace(profile, tables=(msgspec.structs.replace(table, costs=costs),))
+
+
+def _adapted(name: str, cost: StageCosts, run: PublishedRun) -> StageCosts:
+    """Return a layer's cost where only a LoRA adapter of its attention is trained.
+
+    Products keep their inputs no longer, but for the adapter's, in 16 bits; no gradient of a weight is made.
+    The adapter's own work is left out.
+    """
+    trained, saved, peak = 0, cost.saved_bytes, cost.peak_bytes
+    if name.startswith("layers."):
+        model = run.architecture
+        block = model.blocks[0]
+        (attention,) = (part for part in block.parts if isinstance(part, Attention))
+        inputs, outputs = share_of(attention.linears(block.hidden)[0], run.tensor_parallel)
+        trained = ELEMENT_BYTES * run.adapter_rank * (inputs + outputs)
+        work = work_of_block(block, run.shape)
+        saved += round(ELEMENT_BYTES * run.shape.own_rows * inputs - work.for_weight)
+        peak -= round(sum(work.stand_ins.values()))
+    return msgspec.structs.replace(
+        cost,
+        backward_us=cost.backward_input_us,
+        backward_weight_us=0.0,
+        update_us=(cost.update_us or 0.0) * trained / max(1, cost.weight_bytes),
+        trained_bytes=trained,
+        saved_bytes=saved,
+        saved_for_weight_bytes=0,
+        peak_bytes=peak,
+    )
+
+
+def _offloaded(cost: StageCosts) -> StageCosts:
+    """Return a layer's cost where what it keeps lies with the host, and is back while it runs.
+
+    The copies are taken to be hidden beside other layers' work.
+    """
+    return msgspec.structs.replace(
+        cost, saved_bytes=0, saved_for_weight_bytes=0, peak_bytes=cost.peak_bytes + cost.saved_bytes
     )
 
 
@@ -167,7 +232,7 @@ def cluster_of(devices: int, sheet: GpuSheet) -> Cluster:
 
 
 def layout_of(run: PublishedRun, profile: Profile) -> Layout:
-    """Return the layout of a run, its layers cut evenly unless it says how."""
+    """Return the layout of a run, its layers cut evenly if it does not say how."""
     names = [layer.name for layer in profile.layers]
     return Layout(
         data_parallel=run.data_parallel,
@@ -178,14 +243,12 @@ def layout_of(run: PublishedRun, profile: Profile) -> Layout:
         micro_batch=run.micro_batch,
         micro_batches=run.micro_batches,
         placement="vshape" if run.chunks == 1 else "interleaved",
-        cuts=cuts_of(names, run.stage_blocks)
-        if run.stage_blocks
-        else even_cuts(names, run.pipeline * run.chunks),
+        cuts=cuts_of(names, run.stages) if run.stages else even_cuts(names, run.pipeline * run.chunks),
     )
 
 
 def even_cuts(names: Sequence[str], stages: int) -> tuple[tuple[int, int], ...]:
-    """Return as many layers for each stage; if they do not divide, embedding and head count as one each."""
+    """Return as many layers for each stage; where they do not divide, embedding and head count as one."""
     count = sum(name.startswith("layers.") for name in names)
     if count % stages == 0:
         sizes = [count // stages] * stages
@@ -201,7 +264,7 @@ def even_cuts(names: Sequence[str], stages: int) -> tuple[tuple[int, int], ...]:
 
 
 def cuts_of(names: Sequence[str], sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return the rows of stages with so many layers each.
+    """Return the stages of so many layers each.
 
     The first stage has the embedding too, the last the norm, further predictors and the head.
     """

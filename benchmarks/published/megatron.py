@@ -115,7 +115,7 @@ def _of_size(test: dict[str, str], held: int) -> tuple[PublishedRun, float]:
 def last_rank_weights(run: PublishedRun) -> tuple[int, int]:
     """Return the bytes of routed experts and of other weights of the pipeline's last rank."""
     profile = profile_of(run, find_sheet("h100"), lambda _: 1.0)
-    cuts = cuts_of([layer.name for layer in profile.layers], run.stage_blocks)
+    cuts = cuts_of([layer.name for layer in profile.layers], run.stages)
     costs = [
         cost
         for first, last in cuts[run.pipeline - 1 :: run.pipeline]
@@ -142,7 +142,7 @@ def run_of_test(test: dict[str, str]) -> PublishedRun:
         chunks=number["chunks"],
         micro_batch=number["micro_batch"],
         global_batch=number["global_batch"],
-        stage_blocks=stages,
+        stages=stages,
         recipe=Recipe(
             tokens=number["tokens"],
             dtype="fp8" if test["dtype"] == "fp8" else "bf16",

@@ -109,6 +109,7 @@ def _nvidia(
 
 _BLACKWELL = Shares(0.69, 0.62, 0.61, 0.68, BLACKWELL_SUSTAINED)
 _GRACE_BLACKWELL = _BLACKWELL._replace(fast=0.63)
+_AMD = Shares(0.55, 0.45, 0.40, 0.70, measured=False)
 
 # A rack of 72 joined devices is used as 64, so that degrees that are powers of two stay within it.
 GPU_SHEETS = {
@@ -132,7 +133,18 @@ GPU_SHEETS = {
             domain=8,
             fast_gb_s=448,
             network_gb_s=50,
-            shares=Shares(0.55, 0.45, 0.40, 0.70, measured=False),
+            shares=_AMD,
+        ),
+        GpuSheet(
+            name="mi355x",
+            tflops=2516,
+            fp8_tflops=5033,
+            hbm_gb_s=8000,
+            memory_gib=288.0,
+            domain=8,
+            fast_gb_s=537,
+            network_gb_s=50,
+            shares=_AMD,
         ),
     )
 }

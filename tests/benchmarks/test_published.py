@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import csv
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.published import megatron
-from benchmarks.published.layouts import PublishedRun, even_cuts, simulate
+import benchmarks.published.bridge as bridge
+import benchmarks.published.megatron as megatron
+from benchmarks.published.layouts import PublishedRun, cuts_of, even_cuts, profile_of, simulate
 from tessel.architectures.gpu_sheets import find_sheet
-from tessel.architectures.shape import Recipe
+from tessel.architectures.shape import RECOMPUTED, Recipe
 
 GOLDEN = Path(__file__).parents[1] / "samples" / "published_layouts.csv"
 
@@ -78,6 +80,62 @@ def test_layers_are_cut_evenly_with_embedding_and_head_as_one_each() -> None:
     assert {last - first + 1 for first, last in cuts[1:-1]} == {2}
     assert [first for first, _ in cuts[1:]] == [last + 1 for _, last in cuts[:-1]]
     assert even_cuts(names[:9], 4) == ((0, 2), (3, 4), (5, 6), (7, 8))
+
+
+def test_stages_are_as_long_as_is_said_and_the_last_may_have_no_layer() -> None:
+    names = ["embed", "layers.0", "layers.1", "layers.2", "norm", "mtp.0", "lm_head"]
+    assert cuts_of(names, (1, 2, 0)) == ((0, 1), (2, 3), (4, 6))
+
+
+LLAMA = PublishedRun(model="llama-3.1-70b", devices=8, recipe=Recipe(tokens=4096), global_batch=8)
+
+
+def test_an_adapter_keeps_its_input_and_what_has_no_weight() -> None:
+    (table,) = profile_of(replace(LLAMA, adapter_rank=16), find_sheet("gb200")).tables
+    embedding, layer, head = table.costs[0], table.costs[1], table.costs[-1]
+    hidden, queries, kv, width, heads = 8192, 8192, 2 * 1024, 28672, 64
+    assert layer.updated_bytes == 2 * 16 * (hidden + queries + kv)
+    assert embedding.updated_bytes == head.updated_bytes == layer.backward_weight_us == 0
+    # Inputs of both norms and of the adapter; rotated queries, keys, values; sums of softmax; gate and up.
+    elements = 3 * hidden + queries + kv + 2 * width
+    assert layer.saved_bytes == 4096 * (2 * elements + 4 * heads)
+
+
+def test_what_is_offloaded_is_kept_for_one_layer_at_a_time() -> None:
+    sheet = find_sheet("gb200")
+    (table,) = profile_of(LLAMA, sheet).tables
+    (held,), (less,) = (simulate(replace(LLAMA, offloaded=layers), sheet).memory_bytes for layers in (0, 20))
+    assert 19 * table.costs[1].saved_bytes <= held - less <= 20 * table.costs[1].saved_bytes
+
+
+def test_the_table_of_recipes_names_what_there_is() -> None:
+    with bridge.RECIPES.open() as file:
+        recipes = list(csv.DictReader(file))
+    assert len(recipes) == 31
+    for each in recipes:
+        run = PublishedRun(model=bridge.MODELS[each["model"]], devices=8, recipe=Recipe(tokens=1))
+        sizes = bridge.sizes_of(each["stages"])
+        assert not sizes or sum(sizes) == len(run.architecture.blocks)
+        assert set(each["recompute"].split()) <= set(RECOMPUTED)
+        assert each["job"] in ("pretrain", "sft", "lora")
+
+
+def test_rows_are_read_by_the_columns_above_them_and_take_their_recipe(tmp_path: Path) -> None:
+    (tmp_path / "megatron_bridge_perf.csv").write_text(
+        "#-GPUs,CP,EP,FSDP,GBS,MBS,PP,Precision,Sequence Length,System,TP,Tokens / sec / GPU,VP,model,"
+        "release\n8,1,n/a,,32,1,2,FP8,4096,DGX-GB200,1,6206,20,LLAMA3_70B,26.06 NeMo Container\n"
+        "#-GPUs,VP,TP,MBS,Sequence Length,CP,GBS,FSDP,Model,PP,Tokens / sec / GPU,EP,GPT,25.09\n"
+        '256,4 (2),1,1,4096,1,512,0,DeepSeekV3 (tokendrop),4 (8),"3,454 (2835)",64,GPT,25.09\n'
+    )
+    adapted, dropped = bridge.load_rows(tmp_path)
+    assert (adapted.job, adapted.gpu, adapted.fits) == ("lora", "gb200", True)
+    assert adapted.run is not None
+    assert adapted.run.adapter_rank == 16
+    assert (dropped.model, dropped.gpu, dropped.release) == ("DeepSeekV3", "gb200", "25.09")
+    assert dropped.tokens_per_s == 3454
+    assert dropped.run is not None
+    assert dropped.run.recipe.recompute == {"mla_up_proj", "mlp", "moe_act"}
+    assert dropped.run.stages == (4,) * 15 + (1,)
 
 
 MEASURED_GIB = {

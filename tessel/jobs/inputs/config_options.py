@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("bf16", "fp8")
 DISPATCHES = ("nccl", "deepep")
-GPUS = ("a100", "h100", "h200", "b200", "gb200", "b300", "gb300", "l40s", "rtx pro 6000", "mi300x")
+GPUS = ("a100", "h100", "h200", "b200", "gb200", "b300", "gb300", "l40s", "rtx pro 6000", "mi300x", "mi355x")
 """As the data sheets' own table, whose module loads more than a completion may; checked in
 tests/scripts/commands/test_plan.py."""
 
