@@ -266,7 +266,7 @@ def _attributes(text: str) -> dict[str, Any]:
     if (found := other_gpu(text)) is not None:
         raise UnknownNameError(
             f"target {text!r} is {found}, and the TVM that is installed runs programs on processors and "
-            "NVIDIA's GPUs alone; use --target cpu or cuda"
+            "NVIDIA's GPUs alone; use --target cpu or cuda, and see 'Other GPUs' in docs/gpu.md"
         )
     near = difflib.get_close_matches(text, known_targets(), n=4, cutoff=0.5)
     hint = (
