@@ -30,19 +30,22 @@ class Reporter:
         self._progress = progress
         self._limit_s = limit_s
         self._began = time.monotonic()
+        self._changing = threading.Lock()  # for a moment there is no task
         self._task = self._add_task(description)
 
     def __call__(self, text: str, completed: float | None = None, total: float | None = None) -> None:
         """Say what is being done, and how much of how much; counts not given are not known."""
-        if total is None and self._progress.tasks[0].total is not None:
-            # A part of the work that cannot be counted follows one that could: its counts are over.
-            self._progress.remove_task(self._task)
-            self._task = self._add_task(text)
-        self._progress.update(self._task, description=printable(text), completed=completed, total=total)
+        with self._changing:
+            if total is None and self._progress.tasks[0].total is not None:
+                # A part of the work that cannot be counted follows one that could: its counts are over.
+                self._progress.remove_task(self._task)
+                self._task = self._add_task(text)
+            self._progress.update(self._task, description=printable(text), completed=completed, total=total)
 
     def line(self) -> str:
         """Return what the bar would show as one line of text."""
-        (task,) = self._progress.tasks
+        with self._changing:
+            (task,) = self._progress.tasks
         return f"{task.description}: {_describe(task)}"
 
     def _add_task(self, text: str) -> TaskID:
