@@ -24,6 +24,7 @@ from tessel.planning.costs.training_step import choose_step_us
 from tessel.planning.cutting.chain_cut import OPERATIONS_A_CELL, chain_cut
 from tessel.planning.cutting.chunked_cut import ChunkedDevices, chunked_cut
 from tessel.planning.cutting.cut import Cut, Section, neighbours, transfers
+from tessel.planning.cutting.even_cuts import even_cuts
 from tessel.planning.cutting.run_prices import RunPrices
 from tessel.planning.layout import Layout
 from tessel.planning.orders.rules import rules_of
@@ -35,6 +36,8 @@ CORRECTIONS = 6
 
 def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None) -> Iterator[Cut]:
     """Yield cuts to begin with, each once: under limits one for each rule, and some with less in flight.
+
+    Where a rule's would recompute, or none fits, even ones are tried, too.
 
     Args:
         pool: of the plan; it is charged.
@@ -70,9 +73,14 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
         pool.charge_order(rule, layout, figures)
         in_flight = in_flight_by_stage(rule, layout, figures)
         cut = _cut_that_fits(pool, family, in_flight, figures.memory_bytes, rule)
-        if cut is not None and cut not in seen:
-            seen.add(cut)
-            yield cut
+        cuts = [] if cut is None else [cut]
+        if cut is None or any(cut.recompute):  # memory is tight
+            even = even_cuts(problem.prices(family), family.num_stages)
+            cuts += [each for each in even if _fits(pool, family, each, rule)]
+        for each in cuts:
+            if each not in seen:
+                seen.add(each)
+                yield each
     if rules is None and family.placement != "vshape":
         for in_flight in _fewer_in_flight(family, layout, problem):
             cut = _cut(pool, family, in_flight, figures.memory_bytes)
@@ -123,6 +131,14 @@ def _cut_that_fits(
         if (allowed <= 0).any():
             return None
     return cut
+
+
+def _fits(pool: Pool, family: Family, cut: Cut, rule: str) -> bool:
+    """Whether a cut keeps the memory of every device in the order of a rule."""
+    layout = family.layout(cut.bounds, cut.recompute)
+    figures = pool.problem.figures(family, layout)
+    pool.charge_order(rule, layout, figures)
+    return time_rule(rule, layout, figures, choose_step_us(figures)).estimate.fits
 
 
 def _cut(
