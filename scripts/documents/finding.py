@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -18,7 +16,8 @@ class Finding:
     fix: str = ""
 
 
-class Examined(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
     """What was looked at, the required parts first."""
 
     findings: tuple[Finding, ...]

@@ -103,7 +103,6 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--host-link": (
         Rule(needs=given("--offload"), why="nothing goes to the hosts", remedy="add --offload optimizer"),
     ),
-    "--overlap-factor": (),
     "--micro-batches": (
         Rule(
             excludes=given("--global-batch"),

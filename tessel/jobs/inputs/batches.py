@@ -13,7 +13,7 @@ Checked in tests/tessel/jobs/test_batches.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from tessel.placement import Placement
 from tessel.progress.manual import manual
 
 if TYPE_CHECKING:
+    from tessel.jobs.inputs.plan_options import Kinds
     from tessel.profiles.profile import Profile
 
 MAX_MICRO_BATCHES = 2**20
@@ -34,9 +35,6 @@ MAX_MICRO_BATCHES = 2**20
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(?:x(\d{1,7}))?")
 _CLASS = re.compile(r"(.+?)(?:x(\d{1,7}))?")
-
-Kinds = str | Mapping[str | int, int] | Sequence[str | int]
-"""Micro-batches of a step by class of a profile: `4096x6,8192x2`, a number of each, or one by one."""
 
 
 def read_kinds(given: Kinds, profile: Profile) -> list[str | int]:

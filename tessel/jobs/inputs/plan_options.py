@@ -21,7 +21,6 @@ from tessel.jobs.inputs.arguments import (
     parse_bytes,
     parse_duration,
 )
-from tessel.jobs.inputs.batches import Kinds, read_kinds
 from tessel.jobs.inputs.config_options import ConfigOptions
 from tessel.jobs.inputs.limits import check_hop_us, check_overlap_factor, make_budget
 from tuner.tuning.search.options import PriceName
@@ -50,6 +49,9 @@ OPTIMIZERS = (
 )
 """As the planner's own tables, whose modules load more than a completion may; checked in
 tests/scripts/commands/test_plan.py."""
+
+Kinds = str | Mapping[str | int, int] | Sequence[str | int]
+"""Micro-batches of a step by class of a profile: `4096x6,8192x2`, a number of each, or one by one."""
 
 DEFAULT_MICRO_BATCHES_A_DEVICE = 4
 """Micro-batches of a step unless told otherwise: with four a device, 1F1B idles for a fifth of the step."""
@@ -240,6 +242,7 @@ class PlanOptions(ConfigOptions):
             ScheduleError: a length is beyond those that were measured.
         """
         from tessel.batches.mixture import Mixture
+        from tessel.jobs.inputs.batches import read_kinds
         from tessel.profiles.classes import class_profile
 
         if not profile.classes:

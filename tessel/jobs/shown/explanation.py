@@ -22,7 +22,6 @@ from tessel.jobs.shown.plan_tables import (
 )
 from tessel.jobs.shown.sections import Sections
 from tessel.jobs.shown.tables import add_end_to_end, add_partition, add_stages
-from tessel.planning.plan_result import QUANTILES
 from tessel.progress.manual import manual
 
 if TYPE_CHECKING:
@@ -151,6 +150,8 @@ def _add_replicas(out: Sections, saved: SavedPlan) -> None:
 
 def _add_spreads(out: Sections, result: PlanResult) -> None:
     """Add what steps take where durations vary, static orders beside a greedy runtime."""
+    from tessel.planning.plan_result import QUANTILES
+
     if not result.spreads:
         return
     rows = []

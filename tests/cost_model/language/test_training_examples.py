@@ -24,7 +24,7 @@ KNOWN = [
 
 
 def test_what_is_distilled_is_fast_by_what_the_draft_model_learnt() -> None:
-    model = train_draft_model(KNOWN, caches=CACHES, device_model="made up")
+    model = train_draft_model(KNOWN, caches=CACHES)
     space = dense_space(24, 72, 112)
     taught = distil("new", space, model, np.random.default_rng(0))
     assert len(np.unique(taught.good, axis=0)) == len(taught.good) == ANSWERS

@@ -123,6 +123,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "by_hand": (RUN, (), ("--by-hand", "0-0,1-3")),
     "no_recompute": ((*RUN, "--memory", "450MiB"), (), ("--no-recompute",)),
     "joint_backward": (RUN, (), ("--joint-backward",)),
+    "overlap_factor": ((*RUN, "--joint-backward"), (), ("--overlap-factor", "0.6")),
     "num_layers": (RUN, (), ("--num-layers", "7")),
     "spread": (RUN, (), ("--spread", "uniform:0.2")),
     "robust": ((*RUN, "--spread", "lognormal:0.5"), (), ("--robust", "p99")),
