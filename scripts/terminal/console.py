@@ -22,6 +22,7 @@ from tessel.progress.text_table import text_table
 
 if TYPE_CHECKING:
     import msgspec
+    from _typeshed import DataclassInstance
 
     from tessel.jobs.shown.sections import Sections
 
@@ -45,7 +46,7 @@ def stdout(*, width_in_pipe: int = MAX_WIDTH) -> Console:
     )
 
 
-def print_json(document: msgspec.Struct) -> None:
+def print_json(document: msgspec.Struct | DataclassInstance) -> None:
     """Print one JSON document on stdout, keys sorted, and nothing else.
 
     In whatever encoding stdout has: characters that it lacks are escaped as JSON does.

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from tessel.errors import UsageError
 
+Kinds = str | Mapping[str | int, int] | Sequence[str | int]
+"""Micro-batches of a step by class of a profile: `4096x6,8192x2`, a number of each, or one by one."""
+
 _BYTES_BY_SUFFIX = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40} | {
     "kb": 10**3,
     "mb": 10**6,

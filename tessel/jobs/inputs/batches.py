@@ -27,7 +27,7 @@ from tessel.placement import Placement
 from tessel.progress.manual import manual
 
 if TYPE_CHECKING:
-    from tessel.jobs.inputs.plan_options import Kinds
+    from tessel.jobs.inputs.arguments import Kinds
     from tessel.profiles.profile import Profile
 
 MAX_MICRO_BATCHES = 2**20

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tessel.errors import UsageError
 from tessel.jobs.inputs.arguments import (
+    Kinds,
     check_choice,
     check_counts,
     parse_bandwidth,
@@ -49,9 +50,6 @@ OPTIMIZERS = (
 )
 """As the planner's own tables, whose modules load more than a completion may; checked in
 tests/scripts/commands/test_plan.py."""
-
-Kinds = str | Mapping[str | int, int] | Sequence[str | int]
-"""Micro-batches of a step by class of a profile: `4096x6,8192x2`, a number of each, or one by one."""
 
 DEFAULT_MICRO_BATCHES_A_DEVICE = 4
 """Micro-batches of a step unless told otherwise: with four a device, 1F1B idles for a fifth of the step."""
