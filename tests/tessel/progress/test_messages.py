@@ -16,6 +16,13 @@ from tessel.jobs.shown.formatting import format_numbers
 from tessel.progress import bars, messages
 from tessel.progress.bars import describe_rest
 from tessel.progress.text_table import text_table
+from tests.harness.local_fleet import wait_until
+
+
+@pytest.fixture(autouse=True)
+def said() -> None:
+    """Undo what a command that was quiet, run before in this process, has left."""
+    messages.set_verbosity(quiet=False, verbose=False)
 
 
 @pytest.mark.parametrize(
@@ -47,17 +54,18 @@ def test_a_log_gets_plain_lines_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bars, "PLAIN_EVERY_S", 0.01)
-    found = ""
+    lines = [""]
+
+    def next_lines() -> str:
+        lines.append(capsys.readouterr().err)
+        return lines[-1]
+
     with messages.bar("searching", limit_s=3000.0) as update:
         update("half done", 1, 2)
-        while "1/2" not in found:  # the writer's next line has what was said last
-            time.sleep(0.01)
-            found = capsys.readouterr().err
+        wait_until(lambda: "1/2" in next_lines())  # the writer's next line has what was said last
         update("no longer counted")
-        while not re.search(r"no longer counted: \d+:\d\d, at most", found):
-            time.sleep(0.01)
-            found = capsys.readouterr().err
-    assert "\x1b" not in found
+        wait_until(lambda: re.search(r"no longer counted: \d+:\d\d, at most", next_lines()))
+    assert "\x1b" not in lines[-1]
     capsys.readouterr()
     assert not [thread for thread in threading.enumerate() if thread.daemon and thread.name == "progress"]
     assert capsys.readouterr().err == ""
