@@ -20,7 +20,7 @@ from tessel.planning.candidates.pool import Pool, in_flight_limits
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import position_speeds
-from tessel.planning.costs.training_step import choose_step_us
+from tessel.planning.costs.training_step import StepEstimate, choose_step_us
 from tessel.planning.cutting.chain_cut import OPERATIONS_A_CELL, chain_cut
 from tessel.planning.cutting.chunked_cut import ChunkedDevices, chunked_cut
 from tessel.planning.cutting.cut import Cut, Section, neighbours, transfers
@@ -76,7 +76,7 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
         cuts = [] if cut is None else [cut]
         if cut is None or any(cut.recompute):  # memory is tight
             even = even_cuts(problem.prices(family), family.num_stages)
-            cuts += [each for each in even if _fits(pool, family, each, rule)]
+            cuts += [each for each in even if _estimate(pool, family, each, rule).fits]
         for each in cuts:
             if each not in seen:
                 seen.add(each)
@@ -121,10 +121,7 @@ def _cut_that_fits(
         cut = _cut(pool, family, in_flight, tuple(allowed.tolist()))
         if cut is None:
             return None
-        layout = family.layout(cut.bounds, cut.recompute)
-        figures = pool.problem.figures(family, layout)
-        pool.charge_order(rule, layout, figures)
-        estimate = time_rule(rule, layout, figures, choose_step_us(figures)).estimate
+        estimate = _estimate(pool, family, cut, rule)
         if estimate.fits:
             return cut
         allowed -= np.maximum(np.array(estimate.memory_bytes) - np.array(limits), 0.0)
@@ -133,12 +130,12 @@ def _cut_that_fits(
     return cut
 
 
-def _fits(pool: Pool, family: Family, cut: Cut, rule: str) -> bool:
-    """Whether a cut keeps the memory of every device in the order of a rule."""
+def _estimate(pool: Pool, family: Family, cut: Cut, rule: str) -> StepEstimate:
+    """Return the step and memory of a cut in the order of a rule."""
     layout = family.layout(cut.bounds, cut.recompute)
     figures = pool.problem.figures(family, layout)
     pool.charge_order(rule, layout, figures)
-    return time_rule(rule, layout, figures, choose_step_us(figures)).estimate.fits
+    return time_rule(rule, layout, figures, choose_step_us(figures)).estimate
 
 
 def _cut(
