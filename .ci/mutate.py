@@ -5,8 +5,9 @@
 
 Each mutant runs in a process of its own, forked from one that has collected the tests: neither files nor
 other processes see the change, and a mutant costs the tests alone that run what it changed, up to the first
-that fails. The mutants are drawn by a seed. Printed are a table of the modules and all survivors; the exit
-status is 1 where fewer than 95 % of those decided were noticed. `.ci/equivalent_mutants.txt` names those
+that fails. One that takes far longer than the code as it is counts as undecided. The mutants are drawn by a
+seed. Printed are a table of the modules and all survivors; the exit status is 1 where fewer than 95 % of
+those decided were noticed. `.ci/equivalent_mutants.txt` names those
 that change nothing that anyone sees, with the reason; they are not run.
 """
 
@@ -98,9 +99,16 @@ def main(arguments: Sequence[str]) -> int:
     for group in _groups(modules):
         mutants = [(module, mutant) for module in group.modules for mutant in chosen[module]]
         random.Random(options.seed).shuffle(mutants)
-        minutes = max(0.0, end - time.monotonic()) / 60 * len(mutants) / max(1, num_waiting)
+        if time.monotonic() > end:
+            outcome.num_left += len(mutants)
+            continue
+        minutes = (end - time.monotonic()) / 60 * len(mutants) / max(1, num_waiting)
         num_waiting -= len(mutants)
         outcome.add(outcome_of(group, mutants, jobs=options.jobs, minutes=minutes))
+        counts = (
+            f"{outcome.noticed.total()} noticed, {len(outcome.survivors)} survived, {num_waiting} to come"
+        )
+        print(f"{counts}; done: {', '.join(group.modules)}", file=sys.stderr, flush=True)
     return _report(modules, outcome)
 
 
@@ -162,16 +170,16 @@ def _drawn(module: str, each: int, seed: int, again: Sequence[str] | None) -> li
 def _report(modules: Sequence[str], outcome: Outcome) -> int:
     survived = Counter(module for module, _, _ in outcome.survivors)
     noticed = outcome.noticed
-    print("\n| module | run | noticed | survived |\n|---|---|---|---|")
+    undecided = Counter(module for module, _, _ in outcome.undecided)
+    print("\n| module | run | noticed | survived | undecided |\n|---|---|---|---|---|")
     for module in modules:
-        print(
-            f"| `{module}` | {noticed[module] + survived[module]} | {noticed[module]} | {survived[module]} |"
-        )
+        counts = (noticed[module], survived[module], undecided[module])
+        print(f"| `{module}` | {sum(counts)} | {' | '.join(map(str, counts))} |")
     total = noticed.total() + len(outcome.survivors)
     share = noticed.total() / total if total else 1.0
     print(
         f"\n{noticed.total()} of {total} mutants noticed: {share:.1%};"
-        f" {outcome.num_left} not run, for want of time"
+        f" {undecided.total()} took too long, {outcome.num_left} not run, for want of time"
     )
     return int(share < WANTED)
 
