@@ -29,9 +29,12 @@ WANTED = 0.95
 
 NEEDED = (
     "pytest", "hypothesis", "numpy", "scipy.stats", "networkx", "numba", "msgspec", "sqlalchemy",
-    "matplotlib", "ortools.sat.python.cp_model", "jsonschema", "torch", "tvm.relax",
+    "matplotlib", "ortools.sat.python.cp_model", "jsonschema",
 )  # fmt: skip
 """What forked processes find imported; nothing of this project."""
+
+NEEDED_BY_TUNER = ("torch", "tvm.relax")
+"""What the tests of `tuner` need beside, which takes as long as some groups' tests; those come last."""
 
 STORE = tuple(
     f"database/test_{name}.py" for name in ("store", "pruning", "connection", "damage", "migration")
@@ -50,7 +53,7 @@ GRADIENTS = (
 )
 RULES = ("shards/test_rules.py", "shards/test_tensor_parallel.py", "shards/test_vocabulary.py")
 TESTS: dict[str, tuple[str, ...]] = {
-    "tessel/validation.py": ("test_validation.py",),
+    "tessel/validation.py": ("test_validation.py", "test_validation_of_unequal.py"),
     "records/database/store.py": STORE,
     "records/database/pruning.py": ("database/test_pruning.py",),
     "tessel/search/makespan/bounds/": BOUNDS,
@@ -87,8 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.path[:0] = [str(ROOT)]
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    for name in NEEDED:
-        importlib.import_module(name)
+    _import(NEEDED)
     modules = [module for module in _modules() if any(word in module for word in options.only or [""])]
     again = None if options.again is None else options.again.read_text().splitlines()
     chosen = {module: _drawn(module, options.each, options.seed, again) for module in modules}
@@ -96,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     end = time.monotonic() + 60 * options.minutes
     outcome = Outcome()
 
-    for group in _groups(modules):
+    for group in sorted(_groups(modules), key=_is_of_tuner):
         mutants = [(module, mutant) for module in group.modules for mutant in chosen[module]]
         random.Random(options.seed).shuffle(mutants)
         if time.monotonic() > end:
@@ -104,12 +106,22 @@ def main(arguments: Sequence[str]) -> int:
             continue
         minutes = (end - time.monotonic()) / 60 * len(mutants) / max(1, num_waiting)
         num_waiting -= len(mutants)
+        _import(NEEDED_BY_TUNER if _is_of_tuner(group) else ())
         outcome.add(outcome_of(group, mutants, jobs=options.jobs, minutes=minutes))
         counts = (
             f"{outcome.noticed.total()} noticed, {len(outcome.survivors)} survived, {num_waiting} to come"
         )
         print(f"{counts}; done: {', '.join(group.modules)}", file=sys.stderr, flush=True)
     return _report(modules, outcome)
+
+
+def _import(names: Sequence[str]) -> None:
+    for name in names:
+        importlib.import_module(name)
+
+
+def _is_of_tuner(group: Group) -> bool:
+    return any(module.startswith("tuner/") for module in group.modules)
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:

@@ -219,7 +219,7 @@ def _overlaps(placement: Placement, runs: list[_Run]) -> Iterator[str]:
         latest: _Run | None = None
         for run in here:
             is_pair = latest is not None and latest.pair is not None and latest.pair == run.pair
-            if latest is not None and latest.start < run.end and run.start < latest.end and not is_pair:
+            if latest is not None and run.start < latest.end and not is_pair:
                 yield f"{latest} and {run} overlap on device {device} at step {run.start}"
             if latest is None or run.end >= latest.end:
                 latest = run
