@@ -1,4 +1,4 @@
-"""Schedules of pairs and of classes are judged as plain ones are; each rule of theirs is named when broken."""
+"""Schedules of pairs and of classes are judged as plain ones; each rule of theirs is named when broken."""
 
 from __future__ import annotations
 

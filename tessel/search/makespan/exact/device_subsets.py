@@ -140,7 +140,8 @@ class DeviceSubsetSearch:
         while not self.is_done and not best.is_over:
             before = budget.operations
             lent = best.params.exact_share if self.tries_all and not self.exact.is_done else 0.0
-            if self.used >= few * (best.params.subset_share + lent) * (before - begins):
+            stuck = best.params.bound_share_while_stuck * self.tries_all * (before - best.best.operations)
+            if self.used - stuck >= few * (best.params.subset_share + lent) * (before - begins):
                 return
             self._advance()
             self.used += budget.operations - before
@@ -173,6 +174,7 @@ class DeviceSubsetSearch:
     def _go_on(self, attempt: Attempt) -> None:
         best = self.best
         best.budget.charge(attempt.advance(best.makespan))
+        best.lower_bound = max(best.lower_bound, min(attempt.proven, best.makespan))
         if not attempt.is_over:
             return
         self.attempt = None
@@ -181,7 +183,6 @@ class DeviceSubsetSearch:
             return
         self.current, self.tries_all = self.trying, False
         self.waiting.clear()
-        best.lower_bound = max(best.lower_bound, min(attempt.least, best.makespan))
         self._list_candidates()
 
     def _give_up(self) -> None:
