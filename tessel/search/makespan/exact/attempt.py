@@ -16,7 +16,7 @@ from tessel.search.model.instance import IntArray
 STATES_AT_A_TIME = 256
 """States that are expanded between two looks at the budget: some milliseconds."""
 
-OPERATIONS_A_LOOK = 3
+OPERATIONS_A_LOOK = 4
 """Charged for an elementary look."""
 
 OPERATIONS_A_LAYER = 50_000

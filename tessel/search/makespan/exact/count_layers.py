@@ -154,7 +154,7 @@ def expand(
             found = keep(later, count, moved, state, block, merges)
             if found < 0:
                 return -int(looks) - 1, int(completion)
-            looks += found * width
+            looks += found
     return int(looks), int(completion)
 
 
@@ -411,7 +411,7 @@ def set_soonest(
 
 @compiled_leaf
 def keep(later: Layer, count: IntArray, moved: IntArray, state: int, block: int, merges: bool) -> int:
-    """Keep a state unless another is as good; return how many it was compared with, or -1 for no room."""
+    """Keep a state unless another is as good; return how many numbers were compared, or -1 for no room."""
     key = np.int64(0)
     for each in range(len(count)):
         key = (key * 1000003 + count[each]) & 0xFFFFFFFFFF
@@ -420,19 +420,20 @@ def keep(later: Layer, count: IntArray, moved: IntArray, state: int, block: int,
     replaced = np.int64(-1)
     num_looks = np.int64(1)
     while at >= 0:
-        num_looks += 1
         is_equal = True
         for each in range(len(count)):
+            num_looks += 1
             if later.counts[at, each] != count[each]:
                 is_equal = False
                 break
         if is_equal and merges:
             for each in range(len(moved)):
                 later.times[at, each] = min(later.times[at, each], moved[each])
-            return int(num_looks)
+            return int(num_looks) + len(moved)
         if is_equal:
             is_no_later, is_no_sooner = True, True
             for each in range(len(moved)):
+                num_looks += 1
                 if moved[each] > later.times[at, each]:
                     is_no_later = False
                 elif moved[each] < later.times[at, each]:
