@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from tessel.architectures.towers import Tower
 
 Split = Literal["outputs", "inputs", "none"]
 
@@ -47,12 +50,13 @@ class Attention:
         heads: of queries.
         kv_heads: of keys and values.
         head_dim: of each.
-        window: tokens that a query sees; 0 for all before it.
+        window: tokens that a query sees, without `is_causal` those of its own part of so many; 0 for all.
         qkv_bias: whether queries, keys and values have biases.
         out_bias: whether the output has one.
         norm_parameters: of norms of queries and keys.
         has_sinks: whether each head has a sink.
         has_rotary: whether queries and keys are rotated, which makes copies of them.
+        is_causal: whether a query sees nothing behind it.
     """
 
     heads: int
@@ -64,6 +68,7 @@ class Attention:
     norm_parameters: int = 0
     has_sinks: bool = False
     has_rotary: bool = True
+    is_causal: bool = True
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
         """Return the products: queries, keys and values in one, and the output."""
@@ -321,6 +326,7 @@ class Architecture:
         positions: learned positions; 0 for none.
         norm_parameters: of the norm before the head.
         max_tokens: of a sequence, as the config says; 0 where it does not.
+        tower: what sees pictures in front of it; None for text alone.
         notes: what the config says that is left out, a sentence each.
     """
 
@@ -334,6 +340,7 @@ class Architecture:
     predictors: tuple[Block, ...] = ()
     positions: int = 0
     max_tokens: int = 0
+    tower: Tower | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -349,11 +356,12 @@ class Architecture:
     @property
     def parameters(self) -> int:
         """All parameters, without those of layers that predict further tokens."""
-        return self._sum(lambda block: block.parameters)
+        tower = 0 if self.tower is None else self.tower.parameters
+        return tower + self._sum(lambda block: block.parameters)
 
     @property
     def used_parameters(self) -> float:
-        """Parameters that one token uses: `top_k` of the experts."""
+        """Parameters that one token of text uses: `top_k` of the experts."""
         return self._sum(lambda block: block.used_parameters)
 
     def _sum(self, of_block: Callable[[Block], float]) -> int:
