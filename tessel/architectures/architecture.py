@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from tessel.architectures.towers import Tower
+from typing import Literal, NamedTuple
 
 Split = Literal["outputs", "inputs", "none"]
 
@@ -309,6 +306,63 @@ class Block:
             if isinstance(part, Experts)
         )
         return self.parameters - spared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tower:
+    """What sees the pictures of a sequence, and gives the language model tokens to read.
+
+    It stands in front of the language model as further layers of the chain: an embedding of patches, blocks
+    whose attention sees patches before and behind, and a projector that merges neighbouring patches. A
+    sequence holds the tokens that come of it beside those of its text.
+
+    Attributes:
+        hidden: elements of a patch between blocks.
+        heads: of each block's attention.
+        patch: the product that embeds a patch's pixels.
+        vectors: parameters beside that product: positions, or a norm.
+        blocks: in the order that they run.
+        projector: products, one after the other, from merged patches to the language model's tokens.
+        projector_vectors: parameters of norms beside them.
+        merged: patches that become one token.
+        tokens: that the language model reads of a picture; 0 where that depends on the picture.
+        pictures: of a sequence.
+        is_frozen: whether blocks and the embedding of patches are not trained; the projector always is.
+    """
+
+    hidden: int
+    heads: int
+    patch: Linear
+    blocks: tuple[Block, ...]
+    projector: tuple[Linear, ...]
+    merged: int
+    tokens: int
+    vectors: int = 0
+    projector_vectors: int = 0
+    pictures: int = 1
+    is_frozen: bool = False
+
+    @property
+    def patch_parameters(self) -> int:
+        """Parameters of what embeds patches."""
+        return self.patch.parameters + self.vectors
+
+    @property
+    def projector_parameters(self) -> int:
+        """Parameters of the projector."""
+        return sum(linear.parameters for linear in self.projector) + self.projector_vectors
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return (
+            self.patch_parameters + sum(block.parameters for block in self.blocks) + self.projector_parameters
+        )
+
+    @property
+    def patches(self) -> int:
+        """Patches of a picture."""
+        return self.tokens * self.merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

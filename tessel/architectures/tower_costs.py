@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import msgspec
 
+from tessel.architectures.architecture import Tower
 from tessel.architectures.block_costs import boundary_of, costs_of_block, costs_of_work
 from tessel.architectures.kernels import ELEMENT_BYTES, Exchange, KernelPrice
 from tessel.architectures.shape import Shape
-from tessel.architectures.towers import Tower
 from tessel.architectures.work import Work
 from tessel.profiles.profile import StageCosts
 

@@ -1,8 +1,4 @@
-"""Towers for pictures: blocks that see a picture's patches, and give a language model tokens to read.
-
-A tower stands in front of the language model as further layers of the chain: an embedding of patches, blocks
-whose attention sees patches before and behind, and a projector that merges neighbouring patches into tokens.
-A sequence of the language model holds these tokens beside those of its text.
+"""Families of towers for pictures: which keys of a config say what, one function each.
 
 Parameters are those of the module that transformers makes of the same config. Checked in
 tests/tessel/architectures/test_towers.py.
@@ -13,67 +9,13 @@ section 2; Bai et al., Qwen2.5-VL (2025), section 2.1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from tessel.architectures.architecture import Attention, Block, FeedForward, Linear
+from tessel.architectures.architecture import Attention, Block, FeedForward, Linear, Tower
 from tessel.architectures.config import Config
 
 COLOURS = 3
 MAX_DEPTH = 1000
 """Most blocks of a tower; the deepest published have some 60."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tower:
-    """What sees the pictures of a sequence.
-
-    Attributes:
-        hidden: elements of a patch between blocks.
-        heads: of each block's attention.
-        patch: the product that embeds a patch's pixels.
-        vectors: parameters beside that product: positions, or a norm.
-        blocks: in the order that they run.
-        projector: products, one after the other, from merged patches to the language model's tokens.
-        projector_vectors: parameters of norms beside them.
-        merged: patches that become one token.
-        tokens: that the language model reads of a picture; 0 where that depends on the picture.
-        pictures: of a sequence.
-        is_frozen: whether blocks and the embedding of patches are not trained; the projector always is.
-    """
-
-    hidden: int
-    heads: int
-    patch: Linear
-    blocks: tuple[Block, ...]
-    projector: tuple[Linear, ...]
-    merged: int
-    tokens: int
-    vectors: int = 0
-    projector_vectors: int = 0
-    pictures: int = 1
-    is_frozen: bool = False
-
-    @property
-    def patch_parameters(self) -> int:
-        """Parameters of what embeds patches."""
-        return self.patch.parameters + self.vectors
-
-    @property
-    def projector_parameters(self) -> int:
-        """Parameters of the projector."""
-        return sum(linear.parameters for linear in self.projector) + self.projector_vectors
-
-    @property
-    def parameters(self) -> int:
-        """All parameters."""
-        return (
-            self.patch_parameters + sum(block.parameters for block in self.blocks) + self.projector_parameters
-        )
-
-    @property
-    def patches(self) -> int:
-        """Patches of a picture."""
-        return self.tokens * self.merged
 
 
 def tower_of(config: Config) -> Tower | None:

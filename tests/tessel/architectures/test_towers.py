@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tessel.architectures.architecture import Architecture
+from tessel.architectures.architecture import Architecture, Tower
 from tessel.architectures.config import Config
 from tessel.architectures.families import architecture_of, load_architecture
 from tessel.architectures.gpu_sheets import find_sheet
@@ -18,7 +18,7 @@ from tessel.architectures.layer_costs import profile_of_architecture
 from tessel.architectures.roofline import Roofline
 from tessel.architectures.shape import Recipe, Shape
 from tessel.architectures.tower_costs import PATCHES, PROJECTOR, tower_rows
-from tessel.architectures.towers import TOWERS, Tower
+from tessel.architectures.towers import TOWERS
 from tessel.architectures.work import work_of_block
 from tessel.errors import DocumentError
 from tessel.profiles.profile import StageCosts
