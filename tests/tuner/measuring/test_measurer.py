@@ -17,8 +17,8 @@ from tvm import relax
 
 from records import Match, Measurement, RecordStore, Status, open_store
 from tests.harness.local_fleet import wait_until
-from tests.harness.memory_group import limited_memory
 from tests.samples.partition_samples import function_module, part_of, partition_module
+from tests.tuner.measuring.memory_group import limited_memory
 from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
