@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.typed_kernels", description=__doc__)
     parser.add_argument("folder", type=Path, help="aiconfigurator's systems/data, or a part of it")
     parser.add_argument("--samples", type=int, default=1500, help="kernels of a device and data type")
-    parser.add_argument("--kinds", help="comma-separated; all if left out")
+    parser.add_argument("--kinds", help="comma-separated, and no more; all if left out")
     options = parser.parse_args(arguments)
     started = time.process_time()
     tables = list(read_tables(options.folder))
@@ -49,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _print_rows(on_new_extents(cells))
         print(f"## {kind}: new generations\n")
         _print_rows(on_new_generations(cells))
+    if options.kinds:
+        return
     everything = cells_of_tables(tables, rng=np.random.default_rng(0), most=_DECIDED)
     products = [cell for cell in by_kind["product"] if cell.name == "bfloat16"]
     whole = {cell.sheet: cell for cell in everything["product"] if cell.name == "bfloat16"}

@@ -42,9 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, rows in passes.items():
         ratios, held = np.array([ratio for ratio, _ in rows]), np.mean([is_held for _, is_held in rows])
         raw, scaled = (100 * np.abs(each - 1).mean() for each in (ratios, ratios / level))
-        print(
-            f"| {name} | {len(rows)} | {np.median(ratios):.2f} | {raw:.1f} | {scaled:.1f} | {100 * held:.1f} |"
-        )
+        shown = (f"{np.median(ratios):.2f}", *(f"{each:.1f}" for each in (raw, scaled, 100 * held)))
+        print("| " + " | ".join((name, str(len(rows)), *shown)) + " |")
 
 
 def measured_products(system: Mapping[str, Any]) -> Iterator[tuple[str, Product, float]]:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from cost_model.gpu.typed.kernels import Kernels
 from cost_model.gpu.typed.sheets import GpuSheet
-from cost_model.gpu.typed.work import ROUNDED_DTYPES, Work, work_of
+from cost_model.gpu.typed.work import ATTENTION_TILE, ROUNDED_DTYPES, Work, work_of
 from records.files.aiconfigurator import Kind
 
 Array = npt.NDArray[np.float64]
@@ -188,10 +188,13 @@ def _attention(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array)
     call, block, compute_share, memory_share = parameters
     device = sheet.device
     rate = work.tflops * 1e6 * compute_share
-    compute = np.maximum(work.flops / rate, work.longest_block_flops * device.num_multiprocessors / rate)
+    # A block computes whole tiles, so that half of the one on the diagonal is masked.
+    masked = 2 * kernels.numbers["head_size"] * ATTENTION_TILE**2
+    longest = (work.longest_block_flops + masked) * device.num_multiprocessors
+    compute = np.maximum(work.flops + masked * work.blocks, longest) / rate
     waves = np.ceil(work.blocks / device.num_multiprocessors)
     memory = work.num_bytes / (device.bandwidth_gb_s * 1e3 * memory_share)
-    return np.asarray(call + _smooth(compute + block * waves, memory))
+    return np.asarray(call + compute + block * waves + memory)
 
 
 def _experts(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -> Array:
