@@ -97,12 +97,13 @@ def with_all_kernels(cell: Cell) -> float:
 
 def _sweeps(model: TypedModel, cell: Cell) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"random": [], "chosen": []}
+    count = min(SWEEP, len(cell.kernels) // 2)
     for seed in range(_SEEDS):
         order = np.random.default_rng(seed).permutation(len(cell.kernels))
         for name in found:
-            chosen = order[:SWEEP]
+            chosen = order[:count]
             if name == "chosen":
-                chosen = choose_kernels(cell.kernels, SWEEP, cell.sheet, np.random.default_rng(seed))
+                chosen = choose_kernels(cell.kernels, count, cell.sheet, np.random.default_rng(seed))
             rest = np.setdiff1d(order, chosen)
             adapted = adapt(model, cell.kernels.some(chosen), cell.sheet, cell.latency_us[chosen])
             predicted = adapted.predict_us(cell.kernels.some(rest))
