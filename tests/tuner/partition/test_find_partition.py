@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.mock_pricer import MockPricer
+from tests.samples.given_sub_graphs import GivenSubGraphs
 from tuner.errors import UnpriceableError
 from tuner.graph import DataflowGraph, NodeSet, PatternKind, SubGraph, SubGraphLimits
 from tuner.lowering.outline import order_partitions
@@ -23,16 +24,11 @@ from tuner.partition.find_partition import (
 from tuner.partition.partition_spec import PartitionSpec
 from tuner.partition.price import Invalid, Price, Unknown
 from tuner.plan import Figure
-from tuner.rules import (
-    ByKind,
-    Combine,
-    GivenSubGraphs,
-    OnlyValid,
-    OperatorByKind,
-    OperatorByPredicate,
-    Rule,
-    tvm_native_rule,
-)
+from tuner.rules.combinators import OnlyValid
+from tuner.rules.combine import ByKind, Combine
+from tuner.rules.protocol import Rule
+from tuner.rules.single import OperatorByKind, OperatorByPredicate
+from tuner.rules.styles import tvm_native_rule
 
 pytestmark = pytest.mark.tvm
 

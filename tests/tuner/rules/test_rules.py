@@ -8,24 +8,20 @@ from hypothesis import given, settings
 from tvm import relax
 from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
 
+from tests.samples.given_sub_graphs import GivenSubGraphs
 from tuner.graph import DataflowGraph, NodeSet, PatternKind, SubGraph, SubGraphLimits
-from tuner.rules import (
-    Composite,
+from tuner.rules.combinators import Composite, OnlyValid, Union
+from tuner.rules.pattern import LabelledPattern, PatternRule
+from tuner.rules.protocol import Rule
+from tuner.rules.single import HostRule, OperatorByKind
+from tuner.rules.styles import (
     FusionStyle,
-    GivenSubGraphs,
-    HostRule,
-    LabelledPattern,
-    OnlyValid,
-    OperatorByKind,
-    PatternRule,
-    Rule,
-    Union,
+    TvmGroups,
     horizontal_rule,
     library_rule,
     tvm_native_rule,
     vertical_rule,
 )
-from tuner.rules.styles import TvmGroups
 
 pytestmark = pytest.mark.tvm
 
