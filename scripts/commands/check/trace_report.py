@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from scripts.documents.traces import PrintedPathShare, TraceChecked
 from scripts.terminal import console
-
-if TYPE_CHECKING:
-    from scripts.documents.traces import TraceChecked
-    from tessel.checking.trace_assessment import Straggler, TraceAssessment, TraceChange
+from tessel.checking.trace_assessment import Straggler, TraceAssessment, TraceChange
 
 NUM_SHOWN = 3
 """Stragglers of a kind that are named."""
@@ -66,8 +62,6 @@ def print_trace_assessment(assessment: TraceAssessment) -> None:
 
 def trace_document(assessment: TraceAssessment) -> TraceChecked:
     """Return what is printed with --json."""
-    from scripts.documents.traces import PrintedPathShare, TraceChecked
-
     trace = assessment.trace
     return TraceChecked(
         trace=trace.name,
