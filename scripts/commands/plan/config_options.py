@@ -50,3 +50,9 @@ class ConfigCommandOptions:
             autocompletion=completion.one_of(*DISPATCHES),
         ),
     ] = "deepep"
+    pictures: Annotated[int, "Pictures of a sequence, seen by the model's tower; 0 plans text alone."] = 0
+    picture_tokens: Annotated[
+        int | None,
+        "Tokens that the language model reads of a picture.  [default: the config's, where it says]",
+    ] = None
+    frozen_tower: Annotated[bool, "The tower is not trained, but for its projector."] = False

@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import pytest
-from dataflow_samples import graph_of, graphs, sub_graph, transformer_block
+from dataflow_samples import GivenSubGraphs, graph_of, graphs, sub_graph, transformer_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.mock_pricer import MockPricer
-from tests.samples.given_sub_graphs import GivenSubGraphs
 from tuner.errors import UnpriceableError
 from tuner.graph import DataflowGraph, NodeSet, PatternKind, SubGraph, SubGraphLimits
 from tuner.lowering.outline import order_partitions

@@ -13,7 +13,7 @@ import torch
 from pipeline_programs import Step
 from planned_models import LANGUAGE_MODEL, THUMBNAILS, plan_on_tvm, thumbnails
 
-from tests.harness.one_placement import tune_model
+from tests.samples.programs.one_placement import tune_model
 from tuner.frontend import load_model
 from tuner.graph.relax_types import num_inputs_of
 from tuner.partition.assignment import Assignment

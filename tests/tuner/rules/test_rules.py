@@ -3,12 +3,18 @@
 from typing import Any
 
 import pytest
-from dataflow_samples import branchy_network, graph_of, graphs, relax_module, transformer_block
+from dataflow_samples import (
+    GivenSubGraphs,
+    branchy_network,
+    graph_of,
+    graphs,
+    relax_module,
+    transformer_block,
+)
 from hypothesis import given, settings
 from tvm import relax
 from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
 
-from tests.samples.given_sub_graphs import GivenSubGraphs
 from tuner.graph import DataflowGraph, NodeSet, PatternKind, SubGraph, SubGraphLimits
 from tuner.rules.combinators import Composite, OnlyValid, Union
 from tuner.rules.pattern import LabelledPattern, PatternRule

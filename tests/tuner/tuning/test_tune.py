@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from records import Measurement, Workload
-from tests.harness.one_placement import tune_model
+from tests.samples.programs.one_placement import tune_model
 from tuner.errors import TunerError, UnknownNameError
 from tuner.frontend import load_model
 from tuner.graph import DataflowGraph
