@@ -211,7 +211,7 @@ class PlanSearch:
         known, best = self.pool.problem, self.pool.best
         if self.budget.is_interrupted or best is None:
             return None
-        problem = Problem(known.profile, job, options, known.by_class)
+        problem = known.changed(job, options)
         try:
             search = PlanSearch.of(problem, self.budget.part(share), seed=self.seed)
             if options.micro_batch in (None, best.layout.micro_batch):

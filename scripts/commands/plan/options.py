@@ -215,7 +215,8 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     spread: Annotated[
         str | None,
         typer.Option(
-            help="How the duration of each block varies: lognormal:0.1 or uniform:0.2; steps get quantiles."
+            help="How the duration of each block varies: lognormal:0.1, uniform:0.2, or as recorded steps "
+            "(.csv) or records (.jsonl) do; steps get quantiles."
         ),
     ] = None
     robust: Annotated[

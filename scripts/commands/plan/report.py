@@ -71,7 +71,7 @@ def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
 
 def _spread_document(spread: StepSpread) -> PrintedSpread:
     from scripts.documents.plans import PrintedSpread
-    from tessel.planning.plan_result import QUANTILES
+    from tessel.batches.spread import QUANTILES
 
     return PrintedSpread(
         plan=spread.name,
