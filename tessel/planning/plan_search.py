@@ -256,7 +256,7 @@ class PlanSearch:
         ):
             return
         step = step_of_figures(candidate.layout, candidate.figures)
-        if step.placement.blocks != known.schedule.placement.blocks:
+        if step.batch is not None or step.placement.blocks != known.schedule.placement.blocks:
             return
         schedule = timed_again(known.schedule, step.placement, step.limits)
         estimate = estimate_step(step, schedule)
