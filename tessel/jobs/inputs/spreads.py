@@ -2,7 +2,7 @@
 
 Of records (`.jsonl`) each measurement's samples are one kind; of recorded steps (`.csv`, `.csv.gz`,
 `.parquet`) each block of a stage is, over its micro-batches, replicas and steps: lengths that differ count.
-Checked in tests/tessel/jobs/test_spreads.py.
+Checked in tests/tessel/jobs/inputs/test_spreads.py.
 """
 
 from __future__ import annotations
