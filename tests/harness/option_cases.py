@@ -178,6 +178,7 @@ CHEAP: dict[str, Case] = {
             "--period-only": "",
             "--frontier": "",
             "--overlap-factor": "0.6",
+            "--spread": "uniform:0.3",
             "--batch": "1x3,2",
             "--replicas": "2",
             "--keep-order": "",

@@ -179,7 +179,8 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     cost_model: CostModelOption = None
     spread: Annotated[
         str | None,
-        "How the duration of each block varies: lognormal:0.1 or uniform:0.2; steps get quantiles.",
+        "How the duration of each block varies: lognormal:0.1, uniform:0.2, or as recorded steps (.csv) or "
+        "records (.jsonl) do; steps get quantiles.",
     ] = None
     robust: Annotated[str | None, "Choose among the best plans by a percentile of the step: p95."] = None
     work: Annotated[float | None, work_help(f"{DEFAULT_WORK:g}")] = None

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from scripts.documents.plans import Planned, PrintedBaseline, PrintedChange, PrintedSpread, PrintedStep
+from tessel.batches.spread import QUANTILES
 from tessel.jobs.plan import Plan
 from tessel.planning.job import Job
-from tessel.planning.plan_result import QUANTILES, PlannedStep, StepSpread
+from tessel.planning.plan_result import PlannedStep, StepSpread
 from tessel.schedule import Schedule
 
 

@@ -100,4 +100,4 @@ def _find_schedule(placement: Placement, limits: tuple[int, ...] | None, options
     )
     with interrupts.deferred():
         save_schedule(found, options.save)
-        show_schedule(found, budget, as_json=options.json)
+        show_schedule(found, budget, options)

@@ -17,7 +17,11 @@ from tessel.jobs.inputs.limits import check_overlap_factor, make_budget
 from tessel.jobs.shown.pictures import load_look, parse_width
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scripts.documents.searches import PrintedSpread
     from tessel.picture.style import PictureStyle
+    from tessel.schedule import Schedule
     from tessel.search.budget import SearchBudget
 
 
@@ -64,6 +68,11 @@ class ScheduleOptions:
         float | None,
         "Share of their sum that a forward and a backward take that run together on a device: 0.6.",
     ] = None
+    spread: Annotated[
+        str | None,
+        "How the duration of each block varies: lognormal:0.1, uniform:0.2, or as recorded steps (.csv) or "
+        "records (.jsonl) do; the makespan gets quantiles.",
+    ] = None
     period_only: Annotated[bool, "Find only the repetend, without warm-up and cool-down."] = False
     frontier: Annotated[
         bool, "Show the optimal period for each memory limit; with --micro-batches, the optimal makespan."
@@ -81,10 +90,38 @@ class ScheduleOptions:
 
         Raises:
             typer.BadParameter: a number is less than 1.
-            UsageError: a pair takes no share of its sum.
+            UsageError: a pair takes no share of its sum, or durations vary in no way that there is.
         """
         check_counts(self, ("micro_batches", "replicas"))
         check_overlap_factor(self.overlap_factor)
+        if self.spread is not None:
+            from tessel.jobs.inputs.spreads import spread_of
+
+            spread_of(self.spread)
+
+    def spread_of(self, schedules: Sequence[Schedule]) -> PrintedSpread | None:
+        """Return what the makespan of replicas is where durations vary; None where that was not asked for.
+
+        Raises:
+            UsageError: it is no distribution.
+            DocumentError: a file of recorded steps cannot be read.
+            RecordFileError: a file of records cannot be read.
+        """
+        if self.spread is None:
+            return None
+        from scripts.documents.searches import PrintedSpread
+        from tessel.batches.spread import QUANTILES
+        from tessel.jobs.inputs.spreads import spread_of
+        from tessel.search.batches.sampled import spread_of_makespan
+
+        distribution = spread_of(self.spread)
+        found = spread_of_makespan(schedules, distribution, seed=self.seed)
+        return PrintedSpread(
+            distribution=str(distribution),
+            mean=found.mean,
+            quantiles={f"p{each}": steps for each, steps in zip(QUANTILES, found.quantiles, strict=True)},
+            greedy_ratio=found.greedy_ratio,
+        )
 
     def check_looks(self) -> None:
         """Refuse looks that no picture has; to be called after the search is compiled, which pictures import.
