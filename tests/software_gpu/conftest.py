@@ -23,7 +23,8 @@ def software_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         pytest.skip(f"no software GPU here: {reason}")
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "software-gpu"
-    folder.mkdir(exist_ok=True)
+    folder = Path(os.environ.get("SOFTWARE_GPU_KEPT", folder))  # kernels of earlier sessions are used again
+    folder.mkdir(exist_ok=True, parents=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return build(folder)

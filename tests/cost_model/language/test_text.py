@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from draft_samples import convolution_space, dense_space, made_up_trials
+from draft_samples import convolution_space, dense_space, gpu_space, made_up_trials
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +12,12 @@ from cost_model.draft.decision_space import DecisionSpace
 from cost_model.language.text import MAX_NEIGHBOURS, NUM_ROLES, NUM_SEGMENTS, Grammar
 from cost_model.language.training_examples import context_of
 
-SPACES = [dense_space(24, 72, 112), dense_space(1, 49, 768), convolution_space(10, 14, 24, 3, 2)]
+SPACES = [
+    dense_space(24, 72, 112),
+    dense_space(1, 49, 768),
+    convolution_space(10, 14, 24, 3, 2),
+    gpu_space(24, 72, 112),
+]
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -47,11 +52,18 @@ def test_nothing_is_written_of_loops_that_have_nothing_to_decide() -> None:
 
 
 def test_options_are_told_apart() -> None:
-    grammar = Grammar(SPACES[2])
-    values = grammar.values(SPACES[2].sample(1, np.random.default_rng(1))[0])
-    for index, step in enumerate(grammar.steps):
-        features = [option.features.tobytes() for option in grammar.options(step, values[:index])]
-        assert len(set(features)) == len(features)
+    for space in SPACES[2:]:
+        grammar = Grammar(space)
+        values = grammar.values(space.sample(1, np.random.default_rng(1))[0])
+        for index, step in enumerate(grammar.steps):
+            features = [option.features.tobytes() for option in grammar.options(step, values[:index])]
+            assert len(set(features)) == len(features)
+
+
+def test_every_part_of_a_gpus_tiles_has_a_role_of_its_own() -> None:
+    roles = [step.role for step in Grammar(SPACES[3]).steps]
+    assert len(set(roles)) == len(roles)
+    assert max(roles) < NUM_ROLES
 
 
 def test_a_prompt_holds_the_kernel_its_neighbours_and_its_own_trials() -> None:

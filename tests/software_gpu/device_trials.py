@@ -1,0 +1,113 @@
+"""What MetaSchedule may propose for a GPU, drawn at random, computes what NumPy does, operator by type.
+
+Candidates are built as trials are, and run with their accesses checked: a race, a word that nobody wrote, or
+an index out of bounds fails the test, whatever the numbers are.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+from cuda.bindings import nvrtc
+from tvm import relax
+
+from tests.software_gpu.device_kernels import CASES, TOLERANCES, Array, drawn
+from tuner.backends.metaschedule.backend import build_trial, tuning_target, tuning_tasks
+from tuner.backends.metaschedule.candidates import Candidate, candidates_of
+from tuner.backends.tvm.native import fuse_as_tvm_does
+from tuner.graph.legalization import legalize_operators
+from tuner.targets.resolution import resolve_target
+
+TRACES = 2
+"""Candidates of each operator in each type."""
+
+_DRAWS = 64
+"""Most schedules drawn for one that the device's limits allow."""
+
+SAMPLE = {("product", "float32"), ("sum of rows", "float16"), ("convolution", "bfloat16")}
+"""What `make test` runs of them, one candidate each."""
+
+
+def task_of(name: str, arrays: list[Array], dtype: str) -> Any:
+    """Return the one kernel that an operator becomes."""
+    builder = relax.BlockBuilder()
+    inputs = [
+        relax.Var(f"input{number}", relax.TensorType(each.shape, dtype)) for number, each in enumerate(arrays)
+    ]
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            result = builder.emit_output(builder.normalize(CASES[name].make(*inputs)))
+        builder.emit_func_output(result)
+    tasks = tuning_tasks(fuse_as_tvm_does(legalize_operators()(builder.get())))
+    assert len(tasks) == 1
+    return tasks[0]
+
+
+def candidates(task: Any, count: int, seed: int) -> list[Candidate]:
+    """Return random candidates that a trial could be."""
+    space, rng = candidates_of(task, tuning_target(resolve_target("cuda"))), np.random.default_rng(seed)
+    found = (space.sample(rng) for _ in range(_DRAWS * count))
+    return [each for each, _ in zip(filter(None, found), range(count), strict=False)]
+
+
+def run(candidate: Candidate, arrays: list[Array], like: Array) -> Array:
+    """Return what a candidate computes."""
+    built = build_trial(candidate.schedule.mod, tuning_target(resolve_target("cuda")), None)
+    device = tvm.cuda(0)
+    tensors = [tvm.runtime.tensor(each, device) for each in (*arrays, np.zeros_like(like))]
+    built[built.entry_name](*tensors)
+    return np.asarray(tensors[-1].numpy())
+
+
+def error_of(found: Array, expected: Array) -> float:
+    scale = max(1e-6, float(np.abs(expected).max()))
+    return float(np.abs(found.astype(np.float64) - expected).max()) / scale
+
+
+def case_of(name: str, dtype: str) -> tuple[list[Array], Array, Array]:
+    """Return inputs, what NumPy computes of them, and an array like the result."""
+    arrays = drawn(CASES[name], name, dtype)
+    expected = CASES[name].expected(*(each.astype(np.float64) for each in arrays))
+    numpy_type = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    return arrays, expected, np.zeros(expected.shape, numpy_type)
+
+
+def parameters() -> Iterator[Any]:
+    for name, case in CASES.items():
+        for dtype in case.types:
+            if dtype in ("float32", "float16", "bfloat16"):
+                yield pytest.param(name, dtype, TRACES, marks=pytest.mark.slow)
+    for name, dtype in sorted(SAMPLE):
+        yield pytest.param(name, dtype, 1)
+
+
+@pytest.mark.parametrize(("name", "dtype", "count"), parameters())
+def test_candidates_compute_what_numpy_does(name: str, dtype: str, count: int) -> None:
+    arrays, expected, like = case_of(name, dtype)
+    found = candidates(task_of(name, arrays, dtype), count, zlib.crc32(f"{name} {dtype}".encode()))
+    assert found
+    for each in found:
+        assert error_of(run(each, arrays, like), expected) <= TOLERANCES[dtype], each.schedule.trace
+
+
+def test_a_candidate_without_its_barriers_is_caught(
+    monkeypatch: pytest.MonkeyPatch, reports: Callable[[], str]
+) -> None:
+    arrays, _, like = case_of("product", "float32")
+    (candidate,) = candidates(task_of("product", arrays, "float32"), 1, 3)
+    compiled = nvrtc._compiled
+
+    def without_barriers(source: str) -> Any:
+        assert "__syncthreads();" in source
+        return compiled(source.replace("__syncthreads();", ""))
+
+    monkeypatch.setattr(nvrtc, "_compiled", without_barriers)
+    run(candidate, arrays, like)
+    assert "shared memory" in (found := reports())
+    assert "kernel main_kernel" in found
