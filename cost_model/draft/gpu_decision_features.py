@@ -29,7 +29,7 @@ Array = npt.NDArray[np.float64]
 WARP = 32
 """Threads that step together; TVM's rules take no fewer for a tile."""
 
-_MAX_THREADS, _MAX_VIRTUAL, _MAX_SHARED_BYTES = 1024, 8, 48 << 10
+MAX_THREADS, MAX_VIRTUAL, _MAX_SHARED_BYTES = 1024, 8, 48 << 10
 """Of a block, by CUDA and TVM's `VerifyGPUCode`."""
 
 _SPATIAL_SLOTS, _REDUCTION_SLOTS, _NUM_READS, _NUM_OPTIONS = 4, 3, 2, 4
@@ -65,9 +65,9 @@ def within_limits(space: DecisionSpace, rows: Rows) -> npt.NDArray[np.bool_]:
     found = dict(zip(GPU_FEATURE_NAMES, gpu_decision_features(space, rows).T, strict=True))
     is_tiled = any(isinstance(kind, TileDecision) for kind in space.kinds)
     return np.asarray(
-        (2 ** found["threads"] <= _MAX_THREADS + 0.5)
+        (2 ** found["threads"] <= MAX_THREADS + 0.5)
         & ((2 ** found["threads"] >= WARP - 0.5) | (not is_tiled))
-        & (2 ** found["virtual_threads"] <= _MAX_VIRTUAL + 0.5)
+        & (2 ** found["virtual_threads"] <= MAX_VIRTUAL + 0.5)
         & ((2 ** found["shared_bytes"] <= _MAX_SHARED_BYTES + 0.5) | (not is_tiled))
     )
 

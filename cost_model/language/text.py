@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.draft.decision_space import (
+    GPU_LEVELS,
     DecisionSpace,
     LocationDecision,
     OptionDecision,
@@ -32,6 +33,7 @@ from cost_model.draft.decision_space import (
     TiledKernel,
     UnrollDecision,
 )
+from cost_model.draft.gpu_decision_features import MAX_THREADS, MAX_VIRTUAL
 
 Floats = npt.NDArray[np.float32]
 
@@ -51,6 +53,9 @@ _FIRST_GPU_REDUCTION = _FIRST_GPU_SPATIAL + _SPATIAL_SLOTS
 _FIRST_GPU_OPTION = _FIRST_GPU_REDUCTION + _REDUCTION_SLOTS
 _GPU_OPTIONS = 4
 """Widths and numbers of threads that have roles of their own; further ones share the last."""
+
+_MOST_IN_A_BLOCK = {1: MAX_VIRTUAL, 2: MAX_THREADS}
+"""The product of these parts of all spatial tiles of a GPU, at most."""
 
 _UNUSED_ROLES = 9
 """Roles of decisions that earlier versions wrote; their weights stay, so that those versions' models load."""
@@ -162,7 +167,19 @@ class Grammar:
         kind = self.space.kinds[step.column - 1]
         assert isinstance(kind, TileDecision)
         remaining = self.remaining(step, decided)
-        return _factor_options(remaining, kind.max_innermost if step.part == kind.parts - 1 else remaining)
+        limit = kind.max_innermost if step.part == kind.parts - 1 else remaining
+        return _factor_options(remaining, min(limit, self._most(step, kind, decided)))
+
+    def _most(self, step: Step, kind: TileDecision, decided: Sequence[int]) -> int:
+        """Return the largest factor with which a GPU's block has no more threads than it may."""
+        if kind.parts != GPU_LEVELS.count("S") or step.part not in _MOST_IN_A_BLOCK:
+            return self.space.kernel.loops[kind.loop].extent
+        written = [
+            value
+            for each, value in zip(self.steps, decided, strict=False)
+            if each.part == step.part and each.role < _FIRST_REDUCTION
+        ]
+        return max(1, _MOST_IN_A_BLOCK[step.part] // math.prod(written))
 
     def remaining(self, step: Step, decided: Sequence[int]) -> int:
         """Return the extent that is not divided yet; 1 for what is no tile."""

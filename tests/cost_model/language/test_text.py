@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_model.draft.decision_space import DecisionSpace
+from cost_model.draft.gpu_decision_features import within_limits
 from cost_model.language.text import MAX_NEIGHBOURS, NUM_ROLES, NUM_SEGMENTS, Grammar
 from cost_model.language.training_examples import context_of
 
@@ -37,9 +38,14 @@ def test_whatever_is_offered_is_legal_and_every_candidate_can_be_written(space: 
             offered = grammar.options(step, values)
             values.append(offered[int(rng.integers(len(offered)))].value)
         row = grammar.row(values)
+        if space.is_for_gpu:
+            _, (i, j, *_) = space.decisions_of(row)
+            assert i[1] * j[1] <= 8
+            assert i[2] * j[2] <= 1024
         assert np.all(row >= 0)
         assert np.all(row < space.sizes)
-    for row in space.sample(50, rng):
+    drawn = space.sample(50, rng)
+    for row in drawn[within_limits(space, drawn)] if space.is_for_gpu else drawn:
         values = []
         for step, value in zip(grammar.steps, grammar.values(row), strict=True):
             assert value in [option.value for option in grammar.options(step, values)]

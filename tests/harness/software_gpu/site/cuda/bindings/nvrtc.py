@@ -41,7 +41,7 @@ _ASSEMBLY = re.compile(r'\basm\b[^"(;]*\(\s*"\s*\{?\s*([\w.]+)')
 which neither DLight's nor MetaSchedule's schedules take: they reach tensor cores through `nvcuda::wmma`."""
 
 _GROUPS = re.compile(r'asm volatile\("cp\.async\.(?:commit_group|wait_group \d+);"[^;]*\);')
-"""What MetaSchedule's pipelines say of asynchronous copies, which TVM then makes as plain ones: nothing waits."""
+"""What MetaSchedule's pipelines say of asynchronous copies, which TVM makes as plain ones: nothing waits."""
 
 
 class nvrtcResult(enum.IntEnum):
