@@ -94,12 +94,14 @@ def build_module(module: IRModule, target: Target) -> Executable:
     return build_with_storages(module, target)[0]
 
 
-def build_planned(module: IRModule, target: Target) -> tuple[Executable, int]:
+def build_planned(
+    module: IRModule, target: Target, *, hoists_storages: bool = False
+) -> tuple[Executable, int]:
     """Return what `build_module` does, and the bytes that TVM planned for results and intermediate tensors.
 
     That is all a program holds beside its arguments, except what a library allocates within a call.
     """
-    executable, storages = build_with_storages(module, target)
+    executable, storages = build_with_storages(module, target, hoists_storages=hoists_storages)
     return executable, sum(storages)
 
 

@@ -102,11 +102,11 @@ def _called_for_narrow(builder: Any, callee: RelaxFunction, call: Any) -> Any | 
     return relax.Call(builder.add_func(_again(callee, {}, made), call.op.name_hint), call.args)
 
 
-def _narrow(values: Mapping[Any, Any], variable: Any, twins: Mapping[Any, Any]) -> Any | None:
+def _narrow(values: Mapping[Any, Any], variable: Any, twins: Mapping[Any, Any]) -> Any:
     """Return an expression of the tensor of which a variable is the widened one; None if it is not such."""
     if variable in twins:
         return twins[variable]
-    value = values.get(variable)
+    value: Any = values.get(variable)
     if isinstance(value, relax.Var):
         return _narrow(values, value, twins)
     if _name_of(value) == "relax.astype":
