@@ -33,7 +33,7 @@ from cost_model.draft.decision_space import (
     TiledKernel,
     UnrollDecision,
 )
-from cost_model.draft.gpu_decision_features import MAX_THREADS, MAX_VIRTUAL
+from cost_model.draft.gpu_decision_features import MAX_THREADS, MAX_VIRTUAL, WARP
 
 Floats = npt.NDArray[np.float32]
 
@@ -54,8 +54,10 @@ _FIRST_GPU_OPTION = _FIRST_GPU_REDUCTION + _REDUCTION_SLOTS
 _GPU_OPTIONS = 4
 """Widths and numbers of threads that have roles of their own; further ones share the last."""
 
-_MOST_IN_A_BLOCK = {1: MAX_VIRTUAL, 2: MAX_THREADS}
-"""The product of these parts of all spatial tiles of a GPU, at most."""
+_VIRTUAL, _THREADS = 1, 2
+"""The parts of a GPU's spatial tiles whose products are a block's virtual and other threads."""
+
+_SPATIAL_ROLES = (*range(_FIRST_SPATIAL, _FIRST_REDUCTION), *range(_FIRST_GPU_SPATIAL, _FIRST_GPU_REDUCTION))
 
 _UNUSED_ROLES = 9
 """Roles of decisions that earlier versions wrote; their weights stay, so that those versions' models load."""
@@ -168,18 +170,36 @@ class Grammar:
         assert isinstance(kind, TileDecision)
         remaining = self.remaining(step, decided)
         limit = kind.max_innermost if step.part == kind.parts - 1 else remaining
-        return _factor_options(remaining, min(limit, self._most(step, kind, decided)))
+        least, most = self._bounds(step, kind, decided)
+        return _factor_options(remaining, min(limit, most), least)
 
-    def _most(self, step: Step, kind: TileDecision, decided: Sequence[int]) -> int:
-        """Return the largest factor with which a GPU's block has no more threads than it may."""
-        if kind.parts != GPU_LEVELS.count("S") or step.part not in _MOST_IN_A_BLOCK:
-            return self.space.kernel.loops[kind.loop].extent
-        written = [
-            value
+    def _bounds(self, step: Step, kind: TileDecision, decided: Sequence[int]) -> tuple[int, int]:
+        """Return the factors between which a GPU's block can have as many threads as it may and must."""
+        extent = self.space.kernel.loops[kind.loop].extent
+        if kind.parts != GPU_LEVELS.count("S"):
+            return 1, extent
+        written = {
+            (each.column, each.part): value
             for each, value in zip(self.steps, decided, strict=False)
-            if each.part == step.part and each.role < _FIRST_REDUCTION
-        ]
-        return max(1, _MOST_IN_A_BLOCK[step.part] // math.prod(written))
+            if each.role in _SPATIAL_ROLES
+        }
+        so_far = math.prod(value for (_, part), value in written.items() if part == step.part)
+        if step.part == _VIRTUAL:
+            return 1, max(1, MAX_VIRTUAL // so_far)
+        columns = dict.fromkeys(
+            each.column for each in self.steps if each.role in _SPATIAL_ROLES and each.column != step.column
+        )
+        # Of other loops the threads that are written, or else as many as are left for them.
+        others = math.prod(
+            written.get((column, _THREADS)) or self.remaining(Step(0, column, _THREADS), decided)
+            for column in columns
+        )
+        own = self.remaining(step, decided)
+        if own * others < WARP:
+            return 1, extent  # a small kernel: TVM refuses all of its tiles
+        if step.part > _THREADS:
+            return 1, own * others // WARP
+        return -(-WARP // others), max(1, MAX_THREADS // so_far)
 
     def remaining(self, step: Step, decided: Sequence[int]) -> int:
         """Return the extent that is not divided yet; 1 for what is no tile."""
@@ -360,11 +380,13 @@ def number_features(number: int) -> Floats:
 
 
 @lru_cache(maxsize=65536)
-def _factor_options(remaining: int, limit: int) -> tuple[Option, ...]:
+def _factor_options(remaining: int, limit: int, least: int) -> tuple[Option, ...]:
     found = []
     for factor in _divisors(remaining):
         if factor > limit:
             break
+        if factor < least:
+            continue
         features = np.zeros(OPTION_WIDTH, dtype=np.float32)
         features[:NUMBER_WIDTH] = number_features(factor)
         features[NUMBER_WIDTH : 2 * NUMBER_WIDTH] = number_features(remaining // factor)

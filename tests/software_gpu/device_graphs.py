@@ -162,7 +162,7 @@ class Block(nn.Module):
 
 @pytest.mark.slow
 def test_bfloat16_stays_narrow_between_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No kernel reads or writes float32, so that all memory is half of the same block's in float32."""
+    """No kernel reads or writes float32, and weights are held as they are."""
     from cuda.bindings import nvrtc  # noqa: PLC0415 - the software device's
 
     sources: list[str] = []
@@ -178,7 +178,8 @@ def test_bfloat16_stays_narrow_between_kernels(tmp_path: Path, monkeypatch: pyte
         assert any("float*" in each for each in parameters) == (dtype is torch.float32)
         runner = program.compiled.machines
         assert isinstance(runner, GraphRunner)
-        held[dtype] = sum(np.prod(each.shape) * each.dtype.itemsize for each in runner._arguments)
+        tensors = [each for each in runner._arguments if hasattr(each, "shape")]
+        held[dtype] = sum(np.prod(each.shape) * each.dtype.itemsize for each in tensors)
         found, _ = Counted(program)(x)
         expected = block(x).detach().float()
         error = float((torch.as_tensor(found).float() - expected).abs().max() / expected.abs().max())

@@ -41,7 +41,7 @@ def test_whatever_is_offered_is_legal_and_every_candidate_can_be_written(space: 
         if space.is_for_gpu:
             _, (i, j, *_) = space.decisions_of(row)
             assert i[1] * j[1] <= 8
-            assert i[2] * j[2] <= 1024
+            assert 32 <= i[2] * j[2] <= 1024
         assert np.all(row >= 0)
         assert np.all(row < space.sizes)
     drawn = space.sample(50, rng)
