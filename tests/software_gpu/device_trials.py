@@ -6,6 +6,7 @@ an index out of bounds fails the test, whatever the numbers are.
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,10 +17,14 @@ import pytest
 import tvm
 from cuda.bindings import nvrtc
 from tvm import relax
+from tvm.s_tir import meta_schedule
 
+from cost_model.draft.gpu_decision_features import within_limits
 from tests.software_gpu.device_kernels import CASES, TOLERANCES, Array, drawn
+from tuner.backends.metaschedule import candidates as candidate_rows
 from tuner.backends.metaschedule.backend import build_trial, tuning_target, tuning_tasks
 from tuner.backends.metaschedule.candidates import Candidate, candidates_of
+from tuner.backends.metaschedule.traces import plain_json, read_trace
 from tuner.backends.tvm.native import fuse_as_tvm_does
 from tuner.graph.legalization import legalize_operators
 from tuner.targets.resolution import resolve_target
@@ -104,6 +109,29 @@ def test_candidates_compute_what_numpy_does(name: str, dtype: str) -> None:
         if ran == TRACES:
             return
     assert ran
+
+
+@pytest.mark.slow
+def test_rows_say_what_tvm_measures_and_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate's record reads back as its row; beyond the limits TVM takes none, within them most."""
+    arrays, _, _ = case_of("product", "float32")
+    task, tuned_for = task_of("product", arrays, "float32"), tuning_target(resolve_target("cuda"))
+    found, rng = candidates_of(task, tuned_for), np.random.default_rng(0)
+    (space,) = found.spaces
+    for each in candidates(task, 4, 0):
+        assert each.row is not None
+        workload = meta_schedule.database.Workload(task)
+        entry = meta_schedule.database.TuningRecord(each.schedule.trace, workload, None, tuned_for, [])
+        read = read_trace(json.loads(json.dumps(plain_json(entry.as_json()[0]))))
+        sketch, decisions = space.decisions_of(each.row)
+        assert read is not None
+        assert (read.kinds, read.decisions) == (space.kinds, decisions)
+        assert read.sketch_level == space.sketch_levels[sketch]
+    rows = space.sample(400, rng)
+    allowed = within_limits(space, rows)
+    monkeypatch.setattr(candidate_rows, "_are_allowed", lambda space, rows: np.ones(len(rows), dtype=bool))
+    assert not any(found.make(0, row) for row in rows[~allowed][:20])
+    assert sum(found.make(0, row) is not None for row in rows[allowed][:20]) >= 10
 
 
 def test_a_candidate_computes_a_product_and_is_caught_without_its_barriers(
