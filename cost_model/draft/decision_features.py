@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.draft.decision_space import (
-    SPATIAL_PARTS,
+    CPU_LEVELS,
     Access,
     DecisionSpace,
     LocationDecision,
@@ -26,6 +26,7 @@ from cost_model.draft.decision_space import (
     TileDecision,
     UnrollDecision,
 )
+from cost_model.draft.gpu_decision_features import gpu_decision_features
 
 Array = npt.NDArray[np.float64]
 
@@ -37,6 +38,7 @@ _LINE_BYTES = 64
 _NUM_DEPTHS = 5
 _NUM_ACCESSES = 3
 _SPATIAL_SLOTS, _REDUCTION_SLOTS = 4, 3
+_SPATIAL_PARTS = CPU_LEVELS.count("S")
 _CACHES = ("l1", "l2", "l3")
 
 
@@ -62,7 +64,7 @@ class Caches:
 def _names() -> tuple[str, ...]:
     depths = range(1, _NUM_DEPTHS + 1)
     return (
-        *(f"spatial{slot}_part{part}" for slot in range(_SPATIAL_SLOTS) for part in range(SPATIAL_PARTS)),
+        *(f"spatial{slot}_part{part}" for slot in range(_SPATIAL_SLOTS) for part in range(_SPATIAL_PARTS)),
         *(f"reduction{slot}_part{part}" for slot in range(_REDUCTION_SLOTS) for part in range(2)),
         *(f"depth{depth}_access{index}_bytes" for depth in depths for index in range(_NUM_ACCESSES)),
         *(f"depth{depth}_bytes" for depth in depths),
@@ -107,7 +109,7 @@ FEATURE_NAMES = _names()
 
 
 def decision_features(space: DecisionSpace, rows: Rows, caches: Caches) -> npt.NDArray[np.float32]:
-    """Return the features of candidates, shape (num_candidates, num_features).
+    """Return the features of candidates, shape (num_candidates, num_features); a GPU's are its own.
 
     Sizes and counts are logarithms to base 2. Loops are counted from the innermost out, so that slot 0 is the
     one that becomes vectors; slots beyond a kernel's loops are 0.
@@ -117,6 +119,8 @@ def decision_features(space: DecisionSpace, rows: Rows, caches: Caches) -> npt.N
         rows: candidates.
         caches: of the processor.
     """
+    if space.is_for_gpu:
+        return gpu_decision_features(space, rows)
     tiles = _Tiles(space, rows)
     columns = [
         *tiles.factor_columns(),
@@ -177,7 +181,7 @@ class _Tiles:
         """Return the logarithms of all factors by slot."""
         found: list[Array] = []
         for indices, slots, parts in (
-            (self.spatial, _SPATIAL_SLOTS, SPATIAL_PARTS),
+            (self.spatial, _SPATIAL_SLOTS, _SPATIAL_PARTS),
             (self.reductions, _REDUCTION_SLOTS, 2),
         ):
             for slot in range(slots):

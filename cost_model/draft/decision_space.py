@@ -1,7 +1,9 @@
 """Decisions about a kernel that is tiled in levels, as plain data and tables of numbers.
 
 A kernel is a nest of loops that reads and writes tensors by linear indices. MetaSchedule tiles it as SSRSRS
-on a CPU: each spatial loop becomes four, each reduction two, in the order of the letters. A candidate is one
+on a CPU: each spatial loop becomes four, each reduction two, in the order of the letters. On a GPU it tiles
+as SSSRRSRS (blocks, virtual threads, threads, then what one thread does), and spreads what has nothing to
+tile, such as the sum of a row, over threads. A candidate is one
 row of whole numbers: the sketch, and for each decision the number of a row in that decision's table. So
 thousands of candidates are one array, and every row is a legal tile. Locations may still be refused, because
 TVM alone knows which are legal after which tiles. Checked in tests/cost_model/draft/test_decision_space.py.
@@ -25,8 +27,8 @@ Decision: TypeAlias = int | tuple[int, ...]
 Rows: TypeAlias = npt.NDArray[np.int64]
 """Candidates, shape (num_candidates, 1 + num_decisions): the sketch, then a row of each decision's table."""
 
-SPATIAL_PARTS, REDUCTION_PARTS = 4, 2
-"""Loops that a spatial loop and a reduction become where a block is tiled as SSRSRS."""
+CPU_LEVELS, GPU_LEVELS = "SSRSRS", "SSSRRSRS"
+"""The order of the loops that spatial loops and reductions become; each letter is a part of a tile."""
 
 MAX_TILES = 200_000
 """Most tiles of one loop; 720720, which has the most divisors below a million, has 99 792 in four parts."""
@@ -95,10 +97,22 @@ class TileDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class UnrollDecision:
-    """How many statements are unrolled at most: an index into these numbers."""
+class OptionDecision:
+    """An index into these numbers."""
 
     steps: tuple[int, ...]
+
+
+class UnrollDecision(OptionDecision):
+    """How many statements are unrolled at most."""
+
+
+class WidthDecision(OptionDecision):
+    """How many elements a GPU's thread copies into shared memory at once."""
+
+
+class ThreadsDecision(OptionDecision):
+    """Over how many of a GPU's threads a loop is spread that is not tiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +122,18 @@ class LocationDecision:
     num_loops: int
 
 
-DecisionKind: TypeAlias = TileDecision | UnrollDecision | LocationDecision
+DecisionKind: TypeAlias = TileDecision | OptionDecision | LocationDecision
 
 
 @dataclass(frozen=True)
 class DecisionSpace:
-    """What may be decided about a kernel, for sketches that differ in where its last block is computed.
+    """What may be decided about a kernel, for sketches that differ in one number.
 
     Attributes:
-        kernel: that is tiled.
+        kernel: that is tiled; without tiles, one whose loops are spread over threads.
         kinds: of each decision, in the order of instructions.
-        sketch_levels: of each sketch, the level of tiles in which what follows is computed; 0 for none.
+        sketch_levels: of each sketch, the level of tiles in which what follows is computed, on a GPU the
+            stage of the copies' pipeline in which it computes; 0 for none.
     """
 
     kernel: TiledKernel
@@ -129,24 +144,39 @@ class DecisionSpace:
         if not self.sketch_levels:
             raise ValueError("a space has no sketch; give at least one")
         tiled = sorted(kind.loop for kind in self.kinds if isinstance(kind, TileDecision))
-        if tiled != list(range(len(self.kernel.loops))):
+        if tiled != list(range(len(self.kernel.loops))) and not (self.is_for_gpu and not tiled):
             raise ValueError(f"loops {tiled} are tiled; each of {len(self.kernel.loops)} has to be once")
         for kind in self.kinds:
             if isinstance(kind, TileDecision):
                 is_reduction = self.kernel.loops[kind.loop].is_reduction
-                wanted = REDUCTION_PARTS if is_reduction else SPATIAL_PARTS
+                wanted = self.levels.count("R" if is_reduction else "S")
                 if kind.parts != wanted:
                     raise ValueError(
-                        f"loop {kind.loop} is split in {kind.parts}; SSRSRS splits it in {wanted}"
+                        f"loop {kind.loop} is split in {kind.parts}; {self.levels} splits it in {wanted}"
                     )
+
+    @property
+    def is_for_gpu(self) -> bool:
+        """Whether threads or copies into shared memory are decided about."""
+        return any(isinstance(kind, WidthDecision | ThreadsDecision) for kind in self.kinds)
+
+    @property
+    def levels(self) -> str:
+        """The order of the loops that a tiled loop becomes."""
+        return GPU_LEVELS if self.is_for_gpu else CPU_LEVELS
 
     @property
     def signature(self) -> tuple[object, ...]:
         """What two spaces share between which decisions can be carried over."""
         loops = self.kernel.loops
-        return tuple(
-            ("tile", loops[kind.loop].is_reduction) if isinstance(kind, TileDecision) else type(kind).__name__
-            for kind in self.kinds
+        return (
+            *tuple(
+                ("tile", loops[kind.loop].is_reduction)
+                if isinstance(kind, TileDecision)
+                else type(kind).__name__
+                for kind in self.kinds
+            ),
+            len(loops),
         )
 
     @cached_property
@@ -201,7 +231,7 @@ class DecisionSpace:
         match kind:
             case TileDecision():
                 return tiles_of(self.kernel.loops[kind.loop].extent, kind.parts, kind.max_innermost)
-            case UnrollDecision():
+            case OptionDecision():
                 return np.arange(len(kind.steps), dtype=np.int64)[:, None]
             case LocationDecision():
                 return np.arange(-2, kind.num_loops, dtype=np.int64)[:, None]

@@ -16,6 +16,8 @@ from cost_model.draft.decision_space import DecisionSpace, LocationDecision, Row
 from cost_model.draft.draft_model import DraftTrials
 
 _PART_WEIGHTS = {
+    5: (0.1, 0.3, 1.0, 0.7, 0.7),
+    3: (0.3, 1.0, 0.7),
     4: (0.1, 0.5, 0.7, 1.0),
     2: (0.5, 1.0),
 }

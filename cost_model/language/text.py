@@ -23,13 +23,17 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.draft.decision_space import (
+    GPU_LEVELS,
     DecisionSpace,
     LocationDecision,
+    OptionDecision,
     Rows,
+    ThreadsDecision,
     TileDecision,
     TiledKernel,
     UnrollDecision,
 )
+from cost_model.draft.gpu_decision_features import MAX_THREADS, MAX_VIRTUAL, WARP
 
 Floats = npt.NDArray[np.float32]
 
@@ -44,10 +48,21 @@ _FIRST_SPATIAL = 5
 _FIRST_REDUCTION = _FIRST_SPATIAL + _SPATIAL_SLOTS * _WRITTEN_PARTS
 _FIRST_LOOP = _FIRST_REDUCTION + _REDUCTION_SLOTS
 
-_UNUSED_ROLES = 20
+_FIRST_GPU_SPATIAL = _FIRST_LOOP + _SPATIAL_SLOTS + _REDUCTION_SLOTS
+_FIRST_GPU_REDUCTION = _FIRST_GPU_SPATIAL + _SPATIAL_SLOTS
+_FIRST_GPU_OPTION = _FIRST_GPU_REDUCTION + _REDUCTION_SLOTS
+_GPU_OPTIONS = 4
+"""Widths and numbers of threads that have roles of their own; further ones share the last."""
+
+_VIRTUAL, _THREADS = 1, 2
+"""The parts of a GPU's spatial tiles whose products are a block's virtual and other threads."""
+
+_SPATIAL_ROLES = (*range(_FIRST_SPATIAL, _FIRST_REDUCTION), *range(_FIRST_GPU_SPATIAL, _FIRST_GPU_REDUCTION))
+
+_UNUSED_ROLES = 9
 """Roles of decisions that earlier versions wrote; their weights stay, so that those versions' models load."""
 
-NUM_ROLES = _FIRST_LOOP + _SPATIAL_SLOTS + _REDUCTION_SLOTS + _UNUSED_ROLES
+NUM_ROLES = _FIRST_GPU_OPTION + _GPU_OPTIONS + _UNUSED_ROLES
 """What a token is about: a mark before an example, the kernel, a decision, a part of a tile, or a loop."""
 
 MAX_NEIGHBOURS, MAX_OWN = 4, 2
@@ -154,7 +169,37 @@ class Grammar:
         kind = self.space.kinds[step.column - 1]
         assert isinstance(kind, TileDecision)
         remaining = self.remaining(step, decided)
-        return _factor_options(remaining, kind.max_innermost if step.part == kind.parts - 1 else remaining)
+        limit = kind.max_innermost if step.part == kind.parts - 1 else remaining
+        least, most = self._bounds(step, kind, decided)
+        return _factor_options(remaining, min(limit, most), least)
+
+    def _bounds(self, step: Step, kind: TileDecision, decided: Sequence[int]) -> tuple[int, int]:
+        """Return the factors between which a GPU's block can have as many threads as it may and must."""
+        extent = self.space.kernel.loops[kind.loop].extent
+        if kind.parts != GPU_LEVELS.count("S"):
+            return 1, extent
+        written = {
+            (each.column, each.part): value
+            for each, value in zip(self.steps, decided, strict=False)
+            if each.role in _SPATIAL_ROLES
+        }
+        so_far = math.prod(value for (_, part), value in written.items() if part == step.part)
+        if step.part == _VIRTUAL:
+            return 1, max(1, MAX_VIRTUAL // so_far)
+        columns = dict.fromkeys(
+            each.column for each in self.steps if each.role in _SPATIAL_ROLES and each.column != step.column
+        )
+        # Of other loops the threads that are written, or else as many as are left for them.
+        others = math.prod(
+            written.get((column, _THREADS)) or self.remaining(Step(0, column, _THREADS), decided)
+            for column in columns
+        )
+        own = self.remaining(step, decided)
+        if own * others < WARP:
+            return 1, extent  # a small kernel: TVM refuses all of its tiles
+        if step.part > _THREADS:
+            return 1, own * others // WARP
+        return -(-WARP // others), max(1, MAX_THREADS // so_far)
 
     def remaining(self, step: Step, decided: Sequence[int]) -> int:
         """Return the extent that is not divided yet; 1 for what is no tile."""
@@ -208,6 +253,7 @@ class Grammar:
         features = np.zeros(TOKEN_WIDTH, dtype=np.float32)
         if step.part < 0:
             option = _category_options(self.space, step.column)[value].features
+            features[:NUMBER_WIDTH] = option[:NUMBER_WIDTH]
             features[NUMBER_WIDTH : NUMBER_WIDTH + _CATEGORIES] = option[2 * NUMBER_WIDTH :]
         else:
             features[:NUMBER_WIDTH] = number_features(value)
@@ -271,22 +317,32 @@ class Grammar:
     def _steps(self) -> Iterator[Step]:
         if len(self.space.sketch_levels) > 1:
             yield Step(SKETCH, 0, -1)
+        num_options = 0
         for position, kind in enumerate(self.space.kinds):
             match kind:
                 case TileDecision():
                     loop = self.space.kernel.loops[kind.loop]
                     slot = self._slots[kind.loop]
                     for part in range(kind.parts - 1, 0, -1) if loop.extent > 1 else ():
-                        role = (
-                            _FIRST_REDUCTION + slot
-                            if loop.is_reduction
-                            else _FIRST_SPATIAL + _WRITTEN_PARTS * slot + part - 1
-                        )
-                        yield Step(role, position + 1, part)
+                        yield Step(_part_role(loop.is_reduction, slot, part), position + 1, part)
                 case UnrollDecision():
                     yield Step(UNROLL, position + 1, -1)
+                case OptionDecision():
+                    place = min(num_options, _GPU_OPTIONS // 2 - 1)
+                    first = _FIRST_GPU_OPTION + _GPU_OPTIONS // 2 * isinstance(kind, ThreadsDecision)
+                    yield Step(first + place, position + 1, -1)
+                    num_options += 1
                 case LocationDecision():
                     yield Step(LOCATION, position + 1, -1)
+
+
+def _part_role(is_reduction: bool, slot: int, part: int) -> int:
+    """Return what a token is about that says a part of a tile; a GPU's tiles have one more of each."""
+    if is_reduction:
+        return (_FIRST_REDUCTION if part == 1 else _FIRST_GPU_REDUCTION) + slot
+    if part > _WRITTEN_PARTS:
+        return _FIRST_GPU_SPATIAL + slot
+    return _FIRST_SPATIAL + _WRITTEN_PARTS * slot + part - 1
 
 
 def _slots_of(kernel: TiledKernel) -> tuple[int, ...]:
@@ -324,11 +380,13 @@ def number_features(number: int) -> Floats:
 
 
 @lru_cache(maxsize=65536)
-def _factor_options(remaining: int, limit: int) -> tuple[Option, ...]:
+def _factor_options(remaining: int, limit: int, least: int) -> tuple[Option, ...]:
     found = []
     for factor in _divisors(remaining):
         if factor > limit:
             break
+        if factor < least:
+            continue
         features = np.zeros(OPTION_WIDTH, dtype=np.float32)
         features[:NUMBER_WIDTH] = number_features(factor)
         features[NUMBER_WIDTH : 2 * NUMBER_WIDTH] = number_features(remaining // factor)
@@ -347,6 +405,8 @@ def _category_options(space: DecisionSpace, column: int) -> tuple[Option, ...]:
     for value in range(space.sizes[column]):
         features = np.zeros(OPTION_WIDTH, dtype=np.float32)
         category, fraction = _category(space, column, value)
+        if column and space.is_for_gpu and isinstance(kind := space.kinds[column - 1], OptionDecision):
+            features[:NUMBER_WIDTH] = number_features(max(1, kind.steps[value]))
         features[2 * NUMBER_WIDTH + category] = 1
         features[-1] = fraction
         found.append(Option(value, features))
@@ -358,7 +418,7 @@ def _category(space: DecisionSpace, column: int, value: int) -> tuple[int, float
     if column == 0:
         return min(space.sketch_levels[value], _MAX_LEVEL), 0.0
     kind = space.kinds[column - 1]
-    if isinstance(kind, UnrollDecision):
+    if isinstance(kind, OptionDecision):
         return _MAX_LEVEL + 1 + min(value, _MAX_UNROLL), 0.0
     assert isinstance(kind, LocationDecision)
     first = _MAX_LEVEL + _MAX_UNROLL + 2

@@ -14,6 +14,7 @@ from cost_model.draft.decision_space import (
     TileDecision,
     TiledKernel,
     UnrollDecision,
+    WidthDecision,
 )
 from cost_model.draft.draft_model import DraftTrials
 
@@ -38,6 +39,13 @@ def dense_space(rows: int, columns: int, inner: int) -> DecisionSpace:
     """Return its decisions: three tiles and the unrolling."""
     kinds = (TileDecision(0, 4, 64), TileDecision(1, 4, 64), TileDecision(2, 2, 64), UNROLL)
     return DecisionSpace(product_kernel(rows, columns, inner), kinds, (0, 1, 2))
+
+
+def gpu_space(rows: int, columns: int, inner: int) -> DecisionSpace:
+    """Return the decisions of the same product on a GPU, and three pipelines of its copies."""
+    tiles = (TileDecision(0, 5, 64), TileDecision(1, 5, 64), TileDecision(2, 3, 64))
+    width, unroll = WidthDecision((1, 2, 3, 4)), UnrollDecision((0, 16, 32, 64, 128, 256, 512, 1024))
+    return DecisionSpace(product_kernel(rows, columns, inner), (*tiles, width, width, unroll), (0, 2, 3))
 
 
 def convolution_space(outputs: int, extent: int, channels: int, size: int, stride: int) -> DecisionSpace:

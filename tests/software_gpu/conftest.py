@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.software_gpu.build import build, obstacle
+from tests.harness.software_gpu.cuda_calls import forget_error
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +24,8 @@ def software_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         pytest.skip(f"no software GPU here: {reason}")
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "software-gpu"
-    folder.mkdir(exist_ok=True)
+    folder = Path(os.environ.get("SOFTWARE_GPU_KEPT", folder))  # kernels of earlier sessions are used again
+    folder.mkdir(exist_ok=True, parents=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return build(folder)
@@ -47,4 +49,5 @@ def _nothing_reported(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test on the device that leaves a report."""
     yield
     if request.path.name.startswith("device_"):
+        forget_error()  # so that no other test fails of it
         assert _take_reports() == ""

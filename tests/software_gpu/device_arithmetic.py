@@ -124,6 +124,26 @@ def test_a_reduction_that_relies_on_lanes_in_step() -> None:
     assert (launch(source, np.zeros(64, np.float32), given, block=64) == given.sum()).all()
 
 
+def test_lanes_meet_again_after_a_branch() -> None:
+    """TVM's sums of several rows: one lane keeps a row's, and then takes part in the next."""
+    source = """extern "C" __global__ void kernel(float* out, float* in) {
+  __shared__ float found[1];
+  for (int row = 0; row < 2; row++) {
+    unsigned mask = __activemask();
+    float sum = in[row * 32 + threadIdx.x];
+    for (int far = 16; far; far /= 2) sum += __shfl_down_sync(mask, sum, far, 32);
+    if (threadIdx.x == 0) ((volatile float*)found)[0] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) out[row] = ((volatile float*)found)[0];
+  }
+}"""
+    out, given = DeviceArray(np.zeros(2, np.float32)), np.arange(64, dtype=np.float32)
+    array = DeviceArray(given)
+    Kernel.compiled(source).launch(out, array, block=(32,))
+    synchronise()
+    assert np.array_equal(out.numpy(), given.reshape(2, 32).sum(1))
+
+
 @pytest.mark.parametrize("layout", ["row_major", "col_major"])
 @pytest.mark.parametrize("result", ["half", "float"])
 def test_products_of_fragments(layout: str, result: str) -> None:

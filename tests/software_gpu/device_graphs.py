@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+nn = torch.nn
 
 import tvm  # noqa: E402 - after the skip
 
@@ -142,6 +143,48 @@ def test_what_cannot_be_captured_is_launched_kernel_by_kernel(
     assert (done["launches"], done.get("graph_launches", 0)) == (2, 0)
     torch.testing.assert_close(found, module(x).detach(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(again, module(x + 1).detach(), rtol=1e-5, atol=1e-6)
+
+
+class Block(nn.Module):
+    """A norm, a linear layer of four times the width, its activation, one back, and the sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = (
+            torch.nn.LayerNorm(16),
+            torch.nn.Linear(16, 64),
+            torch.nn.Linear(64, 16),
+        )
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+@pytest.mark.slow
+def test_bfloat16_stays_narrow_between_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel reads or writes float32, and weights are held as they are."""
+    from cuda.bindings import nvrtc  # noqa: PLC0415 - the software device's
+
+    sources: list[str] = []
+    compile_source = nvrtc._compiled
+    monkeypatch.setattr(nvrtc, "_compiled", lambda source: sources.append(source) or compile_source(source))
+    held = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        torch.manual_seed(0)
+        block, x = Block().eval().to(dtype), torch.randn(2, 8, 16).to(dtype)
+        sources.clear()
+        program = compiled(block, x, tmp_path)
+        parameters = [each["parameters"] for text in sources for each in nvrtc._KERNEL.finditer(text)]
+        assert any("float*" in each for each in parameters) == (dtype is torch.float32)
+        runner = program.compiled.machines
+        assert isinstance(runner, GraphRunner)
+        tensors = [each for each in runner._arguments if hasattr(each, "shape")]
+        held[dtype] = sum(np.prod(each.shape) * each.dtype.itemsize for each in tensors)
+        found, _ = Counted(program)(x)
+        expected = block(x).detach().float()
+        error = float((torch.as_tensor(found).float() - expected).abs().max() / expected.abs().max())
+        assert error <= (3e-2 if dtype is torch.bfloat16 else 1e-5)
+    assert held[torch.bfloat16] <= 0.6 * held[torch.float32]
 
 
 @pytest.mark.slow

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from msgspec.structs import replace
 from tvm import relax
 
 from records import Status
-from tests.harness.software_gpu.cuda_calls import DeviceArray, Kernel
+from tests.harness.software_gpu.cuda_calls import DeviceArray, Kernel, counts
 from tests.samples.partition_samples import partition_module
 from tests.software_gpu.device_faults import Reports, source
 from tests.tuner.misbehaving_backends import Misbehaving
 from tuner.backends.registry import backends_for
-from tuner.measuring.messages import Build, Done, Failed, Time, Timing
+from tuner.measuring.messages import Build, Done, Failed, Race, Raced, Start, Time, Timing
 from tuner.measuring.module_json import json_of
+from tuner.measuring.worker.server import Worker
 from tuner.measuring.worker_process import WorkerProcess
 from tuner.targets.resolution import resolve_target
 
@@ -27,6 +30,25 @@ def launch_beyond_the_end(*tensors: object) -> None:
 
 breaking = Misbehaving("breaking", launch_beyond_the_end)
 breaking.reference = f"{MODULE}:breaking"
+
+
+@pytest.mark.slow
+def test_whole_programs_race_as_graphs() -> None:
+    """Each is captured once with its own memory; a round launches graphs alone."""
+    target = resolve_target("cuda")
+    text = json_of(partition_module("tvm", [(4, 8)], relax.op.nn.softmax))
+    worker = Worker(Start(target=target, backends=("tvm",), memory_limit_bytes=None, folder="/tmp"))
+    for key in (1, 2):
+        assert isinstance(
+            worker.build(Build(key=key, module_json=text, check=True, seed=0, as_graph=True)), Done
+        )
+    race = Race(keys=(1, 2), seed=0, first_round=0, num_rounds=1, sample_s=0.0)
+    assert isinstance(worker.race(race), Raced)
+    before = counts()
+    assert isinstance(worker.race(replace(race, first_round=1)), Raced)
+    done = {what: n - before[what] for what, n in counts().items()}
+    assert done["graph_launches"] >= 2
+    assert done["launches"] == done["allocations"] == 0
 
 
 def test_a_kernel_that_breaks_the_device_fails_alone(reports: Reports) -> None:

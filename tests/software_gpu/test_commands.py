@@ -121,6 +121,27 @@ def test_kernels_are_tuned_by_trials(command: Command, probed: Path, tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.torch
+def test_a_language_model_learns_from_trials_and_proposes(
+    command: Command, probed: Path, tmp_path: Path
+) -> None:
+    records, model = shutil.copy(probed, tmp_path / "records.db"), str(tmp_path / "model")
+    where = ("--target", "cuda", "--records", f"sqlite:///{records}")
+    collect = ("--kernels", "product:1x16x16x16 dense:16x16x32,relu", "--random", "17", "--rounds", "0")
+    found = json.loads(command("language", "collect", *where, *collect, "--json").stdout)
+    assert found["new_trials"] == 34
+    small = ("--distilled", "2", "--epochs", "3", "--layers", "1", "--width", "16")
+    command("language", "train", *where, *small, "--out", model)
+    written = json.loads(
+        command("language", "generate", "product:1x16x32x16", *where, "--model", model, "--json").stdout
+    )
+    assert written["schedules"]
+    tuned = ("--backends", "tvm,metaschedule", "--trials", "3", "--proposer", "language")
+    done = command("partition", "mlp:tiny", *where, *tuned, "--language-model", model, "--json")
+    assert json.loads(done.stdout)["max_relative_error"] < 1e-5
+
+
+@pytest.mark.slow
 def test_a_program_for_the_device_is_compiled_into_a_file(
     measured: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from benchmarks.gpu_day.__main__ import SIZES, main, report
 from benchmarks.gpu_day.archives import pack, unpack
 from benchmarks.gpu_report.steps import steps_for
+from records import open_store
+from tests.harness.local_fleet import wait_until
 from tests.harness.software_gpu.build import ROOT
 from tests.software_gpu.test_commands import probed
 
@@ -69,11 +72,18 @@ def test_wheels_are_carried_in_archives_of_a_limited_size(tmp_path: Path) -> Non
         unpack(tmp_path / "archives", tmp_path / "again")
 
 
+def measured(out: Path) -> list[tuple[str, str, str]]:
+    """Return what the records of a day name as measured, in order."""
+    with open_store(f"sqlite:///{out / 'records.db'}") as store:
+        found = [each.measurement for each in store.iterate()]
+    return [(each.workload_fingerprint, each.backend, each.settings) for each in found]
+
+
 @pytest.mark.slow
 def test_the_day_is_rehearsed_on_the_software_gpu(
     software_gpu: dict[str, str], probed: Path, tmp_path: Path
 ) -> None:
-    """All but what needs torch's CUDA runs whole; a second call has nothing left to do but that."""
+    """All but what needs torch's CUDA runs whole, after a kill too; a third call has only that left."""
     out = tmp_path / "day"
     out.mkdir()
     shutil.copy(probed, out / "records.db")
@@ -89,10 +99,15 @@ def test_the_day_is_rehearsed_on_the_software_gpu(
         "--out",
         str(out),
     ]
+    environment = {**os.environ, **software_gpu, "SOFTWARE_GPU_REPORTS": str(reports)}
+    with subprocess.Popen(argv, env=environment, start_new_session=True) as killed:
+        wait_until(lambda: len(measured(out)) > 20, timeout_s=3600)
+        os.killpg(killed.pid, signal.SIGKILL)
+    kept = measured(out)
     for said in ("done (", "done before"):
         done = subprocess.run(
             argv,
-            env={**os.environ, **software_gpu, "SOFTWARE_GPU_REPORTS": str(reports)},
+            env=environment,
             capture_output=True,
             text=True,
             check=False,
@@ -104,3 +119,6 @@ def test_the_day_is_rehearsed_on_the_software_gpu(
     assert not reports.exists(), reports.read_text()
     tuned = json.loads((out / "steps" / "tune.json").read_text())["result"][0]
     assert tuned["max_gradient_error"] < 1e-5
+    again = measured(out)
+    assert again[: len(kept)] == kept
+    assert not set(again[len(kept) :]) & set(kept), "measured again"

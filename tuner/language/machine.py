@@ -14,7 +14,7 @@ class Machine:
     """What kernels are tuned for, and where from here.
 
     Attributes:
-        target: this machine's processor.
+        target: this machine's processor or GPU.
         tuned_for: the same as MetaSchedule wants it.
         environment: that trials belong to.
     """

@@ -27,6 +27,7 @@ from tuner.errors import UnknownNameError
 from tuner.graph.legalization import legalize_operators
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
 from tuner.lowering.kernel_names import with_c_names
+from tuner.lowering.narrow_parts import narrow_parts
 from tuner.lowering.outline import with_composites
 from tuner.lowering.static_storage import hoist_storages
 from tuner.lowering.weight_binding import lift_weights
@@ -58,7 +59,7 @@ def lower_module(module: IRModule, backends: Sequence[Backend], target: Target) 
     Raises:
         UnknownNameError: a partition names a backend that is not given.
     """
-    module = with_c_names(module) if target.kind == "cuda" else module
+    module = narrow_parts(with_c_names(module)) if target.kind == "cuda" else module
     partitions = partitions_by_backend(module)
     backend_by_name = {backend.name: backend for backend in backends}
     for name, functions in partitions.items():
@@ -93,12 +94,14 @@ def build_module(module: IRModule, target: Target) -> Executable:
     return build_with_storages(module, target)[0]
 
 
-def build_planned(module: IRModule, target: Target) -> tuple[Executable, int]:
+def build_planned(
+    module: IRModule, target: Target, *, hoists_storages: bool = False
+) -> tuple[Executable, int]:
     """Return what `build_module` does, and the bytes that TVM planned for results and intermediate tensors.
 
     That is all a program holds beside its arguments, except what a library allocates within a call.
     """
-    executable, storages = build_with_storages(module, target)
+    executable, storages = build_with_storages(module, target, hoists_storages=hoists_storages)
     return executable, sum(storages)
 
 

@@ -82,6 +82,7 @@ class Build(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Lower and build a module under a key, and check its results where asked.
 
     With a reference they are checked against it, without one against the module by TVM's default lowering.
+    With `as_graph`, a program for a GPU that is here is timed as one CUDA graph, as a compiled one runs.
     """
 
     key: int
@@ -89,6 +90,7 @@ class Build(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     check: bool
     reference_json: str | None = None
     seed: int
+    as_graph: bool = False
 
 
 class Time(msgspec.Struct, frozen=True, tag=True, kw_only=True):

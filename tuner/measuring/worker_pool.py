@@ -249,5 +249,6 @@ def job_of(
         check=check,
         reference_json=None if request.reference is None else json_of(request.reference),
         seed=seed,
+        as_graph=request.races,
     )
     return Job(request, build, build_timeout_s(limits, backends, request.module))

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class GraphRunner:
         self._manifest = manifest
         self._inputs = [_on_gpu(spec) for spec in manifest.inputs]
         self._arguments = (*self._inputs, *bound, *machine[ALLOCATE_NAME]())
-        self._capture = _captured_by_torch if "torch" in manifest.libraries else _captured
+        self._capture = partial(captured, by_torch="torch" in manifest.libraries)
         self._launch: Callable[[int], None] | None = None
         self._results: tuple[Tensor, ...] = ()
         self._lock = threading.Lock()
@@ -110,8 +111,20 @@ def copied_to_gpu(spec: TensorSpec, data: np.ndarray) -> Tensor:
     return made
 
 
+def captured(call: Callable[[], None], *, by_torch: bool) -> Callable[[int], None]:
+    """Return what launches the kernels of a call in a stream; they are captured and not run.
+
+    Args:
+        call: launches kernels; all that it allocates has to outlive the graph.
+        by_torch: whether some kernels are torch's.
+
+    Raises:
+        Exception: CUDA's, TVM's or torch's, of a call that cannot be captured.
+    """
+    return _captured_by_torch(call) if by_torch else _captured(call)
+
+
 def _captured(call: Callable[[], None]) -> Callable[[int], None]:
-    """Return what launches the kernels of a call, which are captured and not run."""
     stream, graph, launched = (ctypes.c_void_p() for _ in range(3))
     _cuda("cudaStreamCreateWithFlags", ctypes.byref(stream), _NON_BLOCKING)
     try:

@@ -21,11 +21,7 @@ ThreadsOption = Annotated[int, "Threads that a measured kernel may use."]
 
 
 def find_machine(text: str, threads: int) -> Machine:
-    """Return this machine's processor as a target.
-
-    Raises:
-        typer.BadParameter: the target is another device.
-    """
+    """Return this machine's processor or GPU as a target."""
     from tuner.backends.environment import environment_of
     from tuner.backends.metaschedule.backend import MetaSchedule, tuning_target
     from tuner.language.machine import Machine
@@ -33,11 +29,6 @@ def find_machine(text: str, threads: int) -> Machine:
 
     with messages.bar("starting"):
         target = resolve_target(text, num_threads=threads)
-        if target.kind != "cpu":
-            raise typer.BadParameter(
-                f"--target {text} is not this machine's processor; the language model writes "
-                "schedules for cpu"
-            )
         check_measurable(target)
         return Machine(target, tuning_target(target), environment_of(target, MetaSchedule()))
 

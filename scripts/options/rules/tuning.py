@@ -13,17 +13,12 @@ from scripts.options.rules.measuring import (
     MEASURING,
     NO_TUNER,
     PREDICTED,
-    is_gpu,
 )
 from scripts.options.rules.rule import Condition, Rule, given, valued
 
 _TRIALS = Condition(
     "--trials above 0",
     lambda line: isinstance(trials := line.values["--trials"], int) and trials > 0,
-)
-_LEARNT_ON_GPU = Condition(
-    "draft, language or neighbour on a GPU",
-    lambda line: is_gpu(line) and line.values["--proposer"] in ("draft", "language", "neighbour"),
 )
 _TUNING: Mapping[str, tuple[Rule, ...]] = {
     **MEASURING,
@@ -37,11 +32,6 @@ _TUNING: Mapping[str, tuple[Rule, ...]] = {
     "--proposer": (
         NO_TUNER,
         Rule(needs=(_TRIALS,), why="it proposes trials, and there is none", remedy="add --trials"),
-        Rule(
-            excludes=(_LEARNT_ON_GPU,),
-            why="there they have no trials to learn from",
-            remedy="choose evolutionary or random",
-        ),
         MEASURED,
     ),
     "--language-model": (

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from draft_samples import convolution_space, dense_space, made_up_trials
+from draft_samples import convolution_space, dense_space, gpu_space, made_up_trials
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_model.draft.decision_space import DecisionSpace
+from cost_model.draft.gpu_decision_features import within_limits
 from cost_model.language.text import MAX_NEIGHBOURS, NUM_ROLES, NUM_SEGMENTS, Grammar
 from cost_model.language.training_examples import context_of
 
-SPACES = [dense_space(24, 72, 112), dense_space(1, 49, 768), convolution_space(10, 14, 24, 3, 2)]
+SPACES = [
+    dense_space(24, 72, 112),
+    dense_space(1, 49, 768),
+    convolution_space(10, 14, 24, 3, 2),
+    gpu_space(24, 72, 112),
+]
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -32,9 +38,14 @@ def test_whatever_is_offered_is_legal_and_every_candidate_can_be_written(space: 
             offered = grammar.options(step, values)
             values.append(offered[int(rng.integers(len(offered)))].value)
         row = grammar.row(values)
+        if space.is_for_gpu:
+            _, (i, j, *_) = space.decisions_of(row)
+            assert i[1] * j[1] <= 8
+            assert 32 <= i[2] * j[2] <= 1024
         assert np.all(row >= 0)
         assert np.all(row < space.sizes)
-    for row in space.sample(50, rng):
+    drawn = space.sample(50, rng)
+    for row in drawn[within_limits(space, drawn)] if space.is_for_gpu else drawn:
         values = []
         for step, value in zip(grammar.steps, grammar.values(row), strict=True):
             assert value in [option.value for option in grammar.options(step, values)]
@@ -47,11 +58,18 @@ def test_nothing_is_written_of_loops_that_have_nothing_to_decide() -> None:
 
 
 def test_options_are_told_apart() -> None:
-    grammar = Grammar(SPACES[2])
-    values = grammar.values(SPACES[2].sample(1, np.random.default_rng(1))[0])
-    for index, step in enumerate(grammar.steps):
-        features = [option.features.tobytes() for option in grammar.options(step, values[:index])]
-        assert len(set(features)) == len(features)
+    for space in SPACES[2:]:
+        grammar = Grammar(space)
+        values = grammar.values(space.sample(1, np.random.default_rng(1))[0])
+        for index, step in enumerate(grammar.steps):
+            features = [option.features.tobytes() for option in grammar.options(step, values[:index])]
+            assert len(set(features)) == len(features)
+
+
+def test_every_part_of_a_gpus_tiles_has_a_role_of_its_own() -> None:
+    roles = [step.role for step in Grammar(SPACES[3]).steps]
+    assert len(set(roles)) == len(roles)
+    assert max(roles) < NUM_ROLES
 
 
 def test_a_prompt_holds_the_kernel_its_neighbours_and_its_own_trials() -> None:

@@ -91,7 +91,6 @@ def test_options_of_a_run(folder: Path, given: str, values: dict[str, str], refu
         ("tune", "mlp:tiny --backends blas --tvm-database db"),
         ("tune", "mlp:tiny --trials 8 --price model --proposer draft"),
         ("tune", "mlp:tiny --backends tvm,packed_matmul --trials 8"),
-        ("partition", "mlp:tiny --target cuda --trials 8 --proposer draft"),
         ("tune", "mlp:tiny --price model --graph-level-search 4"),
         ("tune", "mlp:tiny --devices 1 --hop-us 3"),
         ("tune", "mlp:tiny --infer --optimizer adam"),

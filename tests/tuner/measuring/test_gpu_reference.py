@@ -39,7 +39,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], 
             return lowered if is_right else faulty(lowered)
 
         monkeypatch.setattr(server, "lower_module", lower)
-        monkeypatch.setattr(server, "build_planned", lambda module, target: build_planned(module, CPU))
+        monkeypatch.setattr(server, "build_planned", lambda module, target, **_: build_planned(module, CPU))
         target = resolve_target("nvidia/nvidia-h100")
         made = Worker(Start(target=target, backends=("tvm",), memory_limit_bytes=None, folder=str(tmp_path)))
         made.place = LocalRuntime(CPU)

@@ -28,7 +28,7 @@ from cost_model.errors import CostModelFileError
 from cost_model.language.model_files import load_network
 from cost_model.language.network import Network
 from tuner.backends.environment import environment_of
-from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
+from tuner.backends.metaschedule.intrinsics import import_intrinsics
 from tuner.backends.metaschedule.kernel_exchange import RECORD_FILE, WORKLOAD_FILE
 from tuner.backends.metaschedule.lasting_knowledge import LastingKnowledge
 from tuner.backends.metaschedule.proposers import BATCH as PROPOSED_BATCH
@@ -237,7 +237,7 @@ class MetaSchedule:
         """Return who proposes schedules for a target; empty to let the number of trials decide.
 
         A default gives way where it knows nothing: all of ours to TVM's search on a GPU, where none was
-        measured yet, and the language model to the draft model where none was trained for the target.
+        compared yet, and the language model to the draft model where none was trained for the target.
         """
         if not self.is_default:
             return self.proposer
@@ -371,8 +371,7 @@ def tune_kernel(
 
 def prepare_tuning(tuned_for: Any) -> None:
     """Let TVM know a target's intrinsics, and print warnings alone."""
-    if "cpu" in map(str, tuned_for.keys):
-        import_x86_intrinsics()
+    import_intrinsics(tuned_for)
     _prepare_logger()
 
 

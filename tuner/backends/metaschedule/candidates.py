@@ -15,8 +15,9 @@ import numpy.typing as npt
 from tvm.s_tir import Schedule, meta_schedule
 from tvm.s_tir.schedule import Trace
 
-from cost_model.draft.decision_space import DecisionKind, DecisionSpace, TiledKernel
-from tuner.backends.metaschedule.intrinsics import import_x86_intrinsics
+from cost_model.draft.decision_space import DecisionKind, DecisionSpace, Rows, TiledKernel
+from cost_model.draft.gpu_decision_features import within_limits
+from tuner.backends.metaschedule.intrinsics import import_intrinsics
 from tuner.backends.metaschedule.traces import (
     SAMPLING,
     decisions_of,
@@ -25,6 +26,9 @@ from tuner.backends.metaschedule.traces import (
     tiled_kernel,
 )
 from tuner.graph.relax_types import IRModule
+
+_DRAWN = 256
+"""Rows among which one is sought that keeps a GPU's limits; of a convolution's one in sixteen does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class KernelCandidates:
     """The schedules of one kernel.
 
     Attributes:
-        spaces: its decision spaces; none where no sketch is tiled in levels, and on a GPU.
+        spaces: its decision spaces; none where no sketch is read.
     """
 
     def __init__(
@@ -93,6 +97,8 @@ class KernelCandidates:
 
     def make(self, space: int, row: npt.NDArray[np.int64]) -> Candidate | None:
         """Return a row's schedule, its locations as TVM repaired them; None if it is refused."""
+        if not _are_allowed(self.spaces[space], row[None])[0]:
+            return None
         sketch, decisions = self.spaces[space].decisions_of(row)
         number = self._numbers[space][sketch]
         trace = self.sketches[number]
@@ -103,8 +109,17 @@ class KernelCandidates:
         return self._candidate(number, trace, 1)
 
     def sample(self, rng: np.random.Generator) -> Candidate | None:
-        """Return a schedule as TVM draws one at random: any sketch, any decisions; None if it is refused."""
+        """Return a random schedule: any sketch, any decisions; None if it is refused.
+
+        TVM draws the decisions, but for a GPU's tiles, of which it would refuse nine in ten.
+        """
         number = int(rng.integers(len(self.sketches)))
+        if number in self._place and self.spaces[self._place[number][0]].is_for_gpu:
+            space, place = self._place[number]
+            rows = self.spaces[space].sample(_DRAWN, rng)
+            rows[:, 0] = place
+            allowed = rows[_are_allowed(self.spaces[space], rows)]
+            return self.make(space, allowed[0]) if len(allowed) else None
         seed = int(rng.integers(1, 2**31 - 1))
         return self._candidate(number, Trace(self.sketches[number].insts, {}), seed)
 
@@ -124,14 +139,18 @@ class KernelCandidates:
         return Candidate(schedule, space if row is not None else None, row)
 
 
+def _are_allowed(space: DecisionSpace, rows: Rows) -> npt.NDArray[np.bool_]:
+    return within_limits(space, rows) if space.is_for_gpu else np.ones(len(rows), dtype=bool)
+
+
 def candidates_of(module: IRModule, tuned_for: Any) -> KernelCandidates:
-    """Ask TVM's rules for a kernel's sketches on a processor; it need not be this one.
+    """Ask TVM's rules for a kernel's sketches on a device; it need not be here.
 
     Args:
         module: whose `main` is the kernel.
         tuned_for: TVM's target, with its number of cores.
     """
-    import_x86_intrinsics()
+    import_intrinsics(tuned_for)
     context = meta_schedule.TuneContext(
         mod=module, target=tuned_for, space_generator="post-order-apply", rand_state=1
     )

@@ -1,9 +1,9 @@
 """Plain data of MetaSchedule's traces: a kernel tiled in levels, its sketches and its decisions.
 
 Records keep traces as TVM's JSON. They are read here without replaying them, so that thousands take a second;
-only a kernel's tensors are asked of TVM, once. Traces that are not tiled as SSRSRS, such as a GPU's, sample
-anything but tiles, unrolling and locations, or whose tensors are not indexed linearly are left out. Checked
-in tests/tuner/backends/metaschedule/test_traces.py.
+only a kernel's tensors are asked of TVM, once. Left out are traces that sample anything but tiles, options
+and locations (tensor cores'), whose tensors are not indexed linearly, or that neither tile in levels nor
+spread a loop over a GPU's threads. Checked in tests/tuner/backends/metaschedule/test_traces.py.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from tvm import sym, tirx
 from tvm.s_tir import Schedule
 
 from cost_model.draft.decision_space import (
-    REDUCTION_PARTS,
-    SPATIAL_PARTS,
+    CPU_LEVELS,
+    GPU_LEVELS,
     Access,
     Decision,
     DecisionKind,
     LocationDecision,
     Loop,
+    OptionDecision,
+    ThreadsDecision,
     TileDecision,
     TiledKernel,
     UnrollDecision,
+    WidthDecision,
 )
 from tuner.graph.relax_types import IRModule
 
@@ -35,7 +38,9 @@ TILE, OPTION, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComput
 SAMPLING = (TILE, OPTION, LOCATION)
 
 _STRUCTURE = "meta_schedule.tiling_structure"
-_LEVELS = '"SSRSRS"'
+_PIPELINE = "software_pipeline_stage"
+_MAX_WIDTH = 4
+"""Elements that a GPU's thread copies at once, at most; TVM's least number of threads."""
 
 _REDUCTION = 2
 """TVM's number of a reduction among kinds of iterations."""
@@ -43,12 +48,12 @@ _REDUCTION = 2
 
 @dataclass(frozen=True, slots=True)
 class TracedSketch:
-    """A trace that tiles a block in levels.
+    """A trace that tiles a block in levels, or spreads it over threads.
 
     Attributes:
         block: name of the block.
         kinds: of each decision, in the order of instructions.
-        sketch_level: in which level of tiles the block that follows is computed; 0 for none.
+        sketch_level: see `DecisionSpace.sketch_levels`.
         decisions: those of the trace.
     """
 
@@ -117,6 +122,7 @@ class _Reading:
         self.decided = decided
         self.block_names: dict[str, str] = {}
         self.block = ""
+        self.levels = ""
         self.loop_numbers: dict[str, int] = {}
         self.part_numbers: dict[str, int] = {}
         self.kinds: list[DecisionKind] = []
@@ -136,7 +142,9 @@ class _Reading:
             else:
                 self._see(kind, inputs, attributes, outputs)
         tiled = {each.loop for each in self.kinds if isinstance(each, TileDecision)}
-        if not self.block or tiled != set(self.loop_numbers.values()):
+        if self.levels and tiled != set(self.loop_numbers.values()):
+            return None
+        if not self.levels and not any(isinstance(each, ThreadsDecision) for each in self.kinds):
             return None
         parts = sum(each.parts for each in self.kinds if isinstance(each, TileDecision))
         kinds = tuple(
@@ -150,25 +158,38 @@ class _Reading:
         if kind == "GetSBlock":
             self.block_names[outputs[0]] = str(attributes[0])
         elif kind == "Annotate" and attributes[0] == _STRUCTURE:
-            if inputs[1] != _LEVELS or self.block:
-                raise ValueError("one block is tiled, as SSRSRS")
-            self.block = inputs[0]
-        elif kind == "GetLoops" and self.block and inputs[0] == self.block and not self.loop_numbers:
-            self.loop_numbers = {loop: number for number, loop in enumerate(outputs)}
+            if inputs[1].strip('"') not in (CPU_LEVELS, GPU_LEVELS) or self.levels:
+                raise ValueError("one block is tiled, in known levels")
+            self.block, self.levels, self.loop_numbers = inputs[0], inputs[1].strip('"'), {}
+        elif kind == "Annotate" and attributes[0] == _PIPELINE:
+            self.sketch_level = max(map(int, inputs[1]))
+        elif kind == "GetLoops" and not self.loop_numbers and self._is_ours(inputs[0]):
+            self.block, self.loop_numbers = inputs[0], {loop: at for at, loop in enumerate(outputs)}
         elif kind == "Split" and inputs[0] in self.loop_numbers:
             self.part_numbers.update((loop, part) for part, loop in enumerate(outputs))
         elif kind == "ReverseComputeAt" and inputs[1] in self.part_numbers:
             self.sketch_level = self.part_numbers[inputs[1]] + 1
 
+    def _is_ours(self, block: str) -> bool:
+        """Say whether a block is the tiled one; before there is one, whether it is the kernel's own."""
+        return block == self.block if self.block else block in self.block_names
+
     def _kind(self, kind: str, inputs: Sequence[Any], attributes: Sequence[Any]) -> DecisionKind | None:
         if kind == TILE and inputs[0] in self.loop_numbers:
             parts, max_innermost = map(int, attributes)
-            if parts not in (SPATIAL_PARTS, REDUCTION_PARTS):
+            if parts not in (self.levels.count("S"), self.levels.count("R")):
                 return None
             return TileDecision(self.loop_numbers[inputs[0]], parts, max_innermost)
         if kind == OPTION:
-            return UnrollDecision(tuple(map(int, attributes[0])))
+            return _option(tuple(map(int, attributes[0])))
         return LocationDecision(0) if kind == LOCATION else None
+
+
+def _option(steps: tuple[int, ...]) -> OptionDecision:
+    """Return what is chosen among numbers: only unrolling may be 0, and few elements are a width."""
+    if 0 in steps:
+        return UnrollDecision(steps)
+    return (WidthDecision if max(steps) <= _MAX_WIDTH else ThreadsDecision)(steps)
 
 
 def _decision(value: Any, kind: DecisionKind) -> Decision:

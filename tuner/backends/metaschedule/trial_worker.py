@@ -43,7 +43,7 @@ def builder_and_runner(num_threads: int) -> tuple[Any, Any]:
 def build_and_time(module: Any, target: Any) -> list[float]:
     """Return the samples of a scheduled kernel in seconds; runs in the process of its own."""
     built = build_trial(module, target, None)
-    device = tvm.cpu()
+    device = tvm.device(str(target.kind.name) if str(target.kind.name) == "cuda" else "cpu")
     fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
     tensors = []
     for each in meta_schedule.arg_info.ArgInfo.from_entry_func(module):

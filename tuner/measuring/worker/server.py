@@ -198,7 +198,7 @@ class Worker:
     def build(self, request: Build) -> Reply:
         """Lower, build, and check the results against TVM's default lowering where asked."""
         module = module_of(request.module_json)
-        executable, planned_bytes = self._compiled(request.module_json)
+        executable, planned_bytes = self._compiled(request.module_json, as_graph=request.as_graph)
         specs, intervals = input_specs(module), own_intervals(module)
         # Loading makes machine code: here, since programs are built in parallel, but timed one at a time.
         loaded = self.place.load(executable) if self.remote is None else None
@@ -332,7 +332,12 @@ class Worker:
         return self._compiled(module_json, is_reference=is_reference)[0]
 
     def _compiled(
-        self, module_json: str, *, calls_blas: bool = False, is_reference: bool = False
+        self,
+        module_json: str,
+        *,
+        calls_blas: bool = False,
+        is_reference: bool = False,
+        as_graph: bool = False,
     ) -> tuple[Executable, int]:
         """Return what runs a module, and the bytes planned for it; costly programs are kept.
 
@@ -340,13 +345,16 @@ class Worker:
         """
         target = self.reference_target if is_reference else self.target
         module = module_of(module_json)
+        as_graph = as_graph and target.kind == "cuda" and self.remote is None
 
         def build() -> tuple[Executable, int]:
             lowered = lower_module(module, self.backends, target)
             with_blas = calls_blas and target.kind == "cpu"
-            return build_planned(call_blas(lowered) if with_blas else lowered, target)
+            return build_planned(
+                call_blas(lowered) if with_blas else lowered, target, hoists_storages=as_graph
+            )
 
-        return self.compiled.get((Structure(module), calls_blas, target is self.target), build)
+        return self.compiled.get((Structure(module), calls_blas, as_graph, target is self.target), build)
 
     def _compile_unscheduled(self, module_json: str) -> Executable:
         if self.target.kind == "cuda":

@@ -10,17 +10,19 @@ from tuner.measuring.request import MeasureRequest
 from tuner.partition.price import Invalid
 from tuner.plan import Figure
 from tuner.pricing.measured import price_of
+from tuner.targets.target import Target
 from tuner.tuning.partitioned_function import PartitionedFunction, binding
 from tuner.tuning.session import Session, TuningProgress
 
 
-def request_of(function: PartitionedFunction, label: str) -> MeasureRequest:
-    """Return what measures a whole program, and has it race."""
+def request_of(function: PartitionedFunction, label: str, target: Target) -> MeasureRequest:
+    """Return what measures a whole program, and has it race; on a GPU as one graph, as compiled ones run."""
     return MeasureRequest(
         workload=function.priced.workload,
         module=function.module,
         backend=label,
-        settings=f"partition={function.fingerprint}{binding(function.priced)}",
+        settings=f"partition={function.fingerprint}{binding(function.priced)}"
+        + (";graph" if target.kind == "cuda" else ""),
         races=True,
     )
 
@@ -39,7 +41,7 @@ def measure_partitioned(session: Session, function: PartitionedFunction, *, labe
     if session.pricing.mode == "model":
         return function.sum_of_parts
     session.on_progress(TuningProgress(text=f"{function.priced.name}: measuring {label}"))
-    (record,) = session.measurer.measure_many([request_of(function, label)])
+    (record,) = session.measurer.measure_many([request_of(function, label, session.target)])
     price = price_of(record)
     if isinstance(price, Invalid):
         raise TunerError(

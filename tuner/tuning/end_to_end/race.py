@@ -95,7 +95,7 @@ def race_wholes(session: Session, ours: Mapping[str, Variant], alone: Sequence[V
     if session.pricing.mode == "model" or len(finalists) == 1:
         return _fastest_apart(ours, alone)
     session.on_progress(TuningProgress(text=f"{len(finalists)} whole programs run in turn"))
-    requests = [request_of(each.function, "mix") for each in finalists]
+    requests = [request_of(each.function, "mix", session.target) for each in finalists]
     try:
         result, records = session.measurer.race(requests)
     except TunerError as error:

@@ -3,7 +3,7 @@
 // Blocks run one after the other, so that shared memory is one buffer. A thread runs until it waits; a barrier
 // opens when every thread of the block that has not returned waits at it, an exchange when the lanes of its mask
 // do. Lanes that converge (`__activemask`, accesses through `volatile`) go on once no other lane of their warp
-// can. Where nothing can go on, the kernel would hang: it is ended and reported.
+// can: those at an access first, since what follows a branch's end is taken by all lanes. Where nothing can go on, the kernel would hang: it is ended and reported.
 #include "device.h"
 #include <sys/mman.h>
 #include <cstring>
@@ -44,7 +44,7 @@ namespace {
 constexpr size_t kStack = 256 << 10;
 constexpr unsigned kMostThreads = 1024, kLanes = 32;
 
-enum State { kRunnable, kAtBarrier, kInExchange, kConverging, kDone };
+enum State { kRunnable, kAtBarrier, kInExchange, kConverging, kAtVolatile, kDone };
 struct Thread {
   void* stack_pointer;
   uint3 index;
@@ -123,10 +123,10 @@ bool release_exchange(unsigned first, unsigned end) {
   return false;
 }
 
-bool release_converging(unsigned first, unsigned end) {
+bool release_converging(unsigned first, unsigned end, State state) {
   unsigned active = 0;
   for (unsigned i = first; i < end; i++)
-    if (threads[i].state == kConverging) active |= 1u << (i - first), threads[i].state = kRunnable;
+    if (threads[i].state == state) active |= 1u << (i - first), threads[i].state = kRunnable;
   if (!active) return false;
   warps[first / kLanes].active = active;
   warps[first / kLanes].step++;
@@ -138,7 +138,8 @@ void run_warp(unsigned first, unsigned end) {
     can_go_on = false;
     for (unsigned i = first; i < end && !failure; i++)
       if (threads[i].state == kRunnable) resume(i), can_go_on = true;
-    can_go_on = can_go_on || release_exchange(first, end) || release_converging(first, end);
+    can_go_on = can_go_on || release_exchange(first, end) || release_converging(first, end, kAtVolatile) ||
+                release_converging(first, end, kConverging);
   }
 }
 
@@ -204,7 +205,7 @@ void abandon_kernel(cudaError_t error) {
 }
 
 void converge_warp() {
-  if (launch_now->kernel->has_barriers) leave(kConverging);
+  if (launch_now->kernel->has_barriers) leave(kAtVolatile);
 }
 
 // What kernels call; `kernel/kernel.h` declares it.

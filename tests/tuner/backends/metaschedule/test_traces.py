@@ -9,16 +9,31 @@ import pytest
 from kernel_spaces import space_of
 from tvm.s_tir import meta_schedule
 
-from cost_model.draft.decision_space import LocationDecision, TileDecision, UnrollDecision
+from cost_model.draft.decision_space import (
+    LocationDecision,
+    ThreadsDecision,
+    TileDecision,
+    UnrollDecision,
+)
 from tuner.backends.metaschedule.candidates import candidates_of
 from tuner.backends.metaschedule.traces import plain_json, read_trace, tiled_kernel
 
 pytestmark = pytest.mark.tvm
 
 
-def test_a_trace_of_a_gpu_is_left_out() -> None:
-    tiled = ["Annotate", ["b0", '"SSSRRSRS"'], ["meta_schedule.tiling_structure"], []]
-    assert read_trace([[["GetSBlock", [], ["dense", "main"], ["b0"]], tiled], []]) is None
+def test_a_row_that_a_gpu_spreads_over_threads_is_read() -> None:
+    trace = [
+        ["GetSBlock", [], ["sum", "main"], ["b0"]],
+        ["SampleCategorical", [], [[4, 8, 512], [0.3, 0.3, 0.4]], ["v1"]],
+        ["GetLoops", ["b0"], [], ["l2", "l3"]],
+        ["SampleCategorical", [], [[0, 16, 1024], [0.3, 0.3, 0.4]], ["v4"]],
+    ]
+    read = read_trace([trace, [[1, 2], [3, 0]]])
+    assert read is not None
+    assert (read.block, read.decisions) == ("sum", (2, 0))
+    assert read.kinds == (ThreadsDecision((4, 8, 512)), UnrollDecision((0, 16, 1024)))
+    # Without threads it is a processor's loop, which is not tiled.
+    assert read_trace([[trace[0], *trace[2:]], [[2, 0]]]) is None
 
 
 def test_a_convolution_is_read_with_its_strides() -> None:
@@ -77,7 +92,7 @@ def test_kinds_of_decisions_are_told_apart() -> None:
         [],
         [[], []],
         [[["SamplePerfectTile", ["l0"], [4, 64], ["v0"]]], []],
-        [[["Annotate", ["b0", '"SSSRRSRS"'], ["meta_schedule.tiling_structure"], []]], []],
+        [[["Annotate", ["b0", '"SSRSR"'], ["meta_schedule.tiling_structure"], []]], []],
         [[["SampleFooBar", [], [], []]], [[0, 1]]],
         [[1, 2], "x"],
     ],
