@@ -2,10 +2,10 @@
 
     python -m benchmarks.frameworks.record --venv out/frameworks --out tests/samples/traces
 
-torchtitan's profiler traces its debug model on two ranks, Megatron-Core's timers log two ranks of its
-schedules, and DeepSpeed prints the wall-clock breakdown of its engine; stopwatches beside each say what a
-block took. What is kept has no names of machines, paths or processes, and of a trace the outermost operations
-of each thread, of which the same is read as of all. nsys needs a GPU and is not recorded.
+torchtitan's profiler traces its debug model on two ranks and on one, Megatron-Core's timers log two ranks of
+its schedules, and DeepSpeed prints the wall-clock breakdown of its engine; stopwatches beside each say what a
+block took. What is kept has no names of machines, paths or processes; of a pipeline's trace it is the
+outermost operations, of which the same is read as of all. nsys needs a GPU and is not recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.frameworks.__main__ import install
-from benchmarks.frameworks.plans import plans
+from benchmarks.frameworks.plans import one_rank, plans
 from benchmarks.frameworks.ranks import outputs_of
 from tessel.jobs.exporting import export_recipe
 from tessel.profiles.traces import load_trace
@@ -36,28 +36,34 @@ def main() -> None:
     given = parser.parse_args()
     python = install(given.venv)
     with tempfile.TemporaryDirectory() as folder:
-        _record_titan(Path(folder), given.out, python, str((given.venv / "torchtitan-0.3.0").absolute()))
+        for kind in ("stages", "layers"):
+            path = str((given.venv / "torchtitan-0.3.0").absolute())
+            _record_titan(kind, Path(folder), given.out, python, path)
         _record_log("megatron", Path(folder), given.out, python, ranks=2)
         _record_log("deepspeed", Path(folder), given.out, python, ranks=1)
 
 
-def _record_titan(folder: Path, out: Path, python: str, path: str) -> None:
-    file = folder / "titan.py"
-    export_recipe(plans()["interleaved"], "torchtitan", file, version="0.3.0")
-    outputs = outputs_of("record_titan", [file], 2, python=python, path=path, sizes={"LENGTH": "256"})
-    (traces,) = (folder / "profiling" / "traces").iterdir()
-    kept = out / "torchtitan"
+def _record_titan(kind: str, folder: Path, out: Path, python: str, path: str) -> None:
+    """Record a pipeline, or the whole model in one rank, of which the trace has every layer."""
+    file = folder / kind / "titan.py"
+    file.parent.mkdir()
+    recipe = plans()["interleaved"] if kind == "stages" else one_rank()
+    export_recipe(recipe, "torchtitan", file, version="0.3.0")
+    sizes = {"LENGTH": "256"}
+    outputs = outputs_of("record_titan", [file], recipe.devices, python=python, path=path, sizes=sizes)
+    (traces,) = (file.parent / "profiling" / "traces").iterdir()
+    kept = out / f"torchtitan_{kind}"
     kept.mkdir(parents=True, exist_ok=True)
     for trace in traces.iterdir():
-        document = _kept(json.loads(gzip.decompress(trace.read_bytes())))
+        document = _kept(json.loads(gzip.decompress(trace.read_bytes())), is_outermost=kind == "stages")
         # Without a time of compression, so that the same trace is the same file.
         (kept / trace.name).write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
     whole, part = load_trace(traces), load_trace(kept)
     assert whole.ranges == part.ranges, "what is left out is read"
-    _write_stopwatches(out / "torchtitan.json", outputs)
+    _write_stopwatches(kept.with_suffix(".json"), outputs)
 
 
-def _kept(document: dict[str, Any]) -> dict[str, Any]:
+def _kept(document: dict[str, Any], *, is_outermost: bool) -> dict[str, Any]:
     """Return a trace without what its reader needs not, and without names of where it was made."""
     own = document.get("distributedInfo", {})
     events = [each for each in document["traceEvents"] if each.get("cat") in ("cpu_op", "user_annotation")]
@@ -65,7 +71,7 @@ def _kept(document: dict[str, Any]) -> dict[str, Any]:
         "schemaVersion": document["schemaVersion"],
         "distributedInfo": {name: own[name] for name in ("backend", "rank", "world_size") if name in own},
         "baseTimeNanoseconds": document["baseTimeNanoseconds"],
-        "traceEvents": [_kept_event(event) for event in _outermost(events)],
+        "traceEvents": [_kept_event(event) for event in (_outermost(events) if is_outermost else events)],
     }
 
 

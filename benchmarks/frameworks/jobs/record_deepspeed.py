@@ -34,6 +34,7 @@ def _record(_: str, steps: int) -> dict[str, Any]:
         watches.around(each, lambda *_, name=name: name)
         for name, each in (("forward", engine), ("backward", engine.backward), ("update", engine.step))
     )
+    engine.allreduce_gradients = watches.around(engine.allreduce_gradients, lambda *_, **__: "allreduce")
     for step in range(steps * MICRO_BATCHES):
         tokens = random_tokens(step, (1, LENGTH))
         backward(loss_of(forward(tokens), tokens))

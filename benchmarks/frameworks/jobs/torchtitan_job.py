@@ -71,7 +71,9 @@ def _train(path: Path, steps: int) -> dict[str, Any]:
         )
         rate = RATE / tokens.numel()  # torchtitan sums over replicas, and divides the loss
         loss = train_whole(
-            whole, torch.stack([_loss(whole(each), each) for each in tokens.flatten(0, 1)]).sum(), rate
+            whole,
+            torch.stack([loss_of_tokens(whole(each), each) for each in tokens.flatten(0, 1)]).sum(),
+            rate,
         )
         if last:
             total = torch.stack([each.detach().float() for each in losses]).sum()
@@ -121,18 +123,24 @@ def load_python(path: Path, world: int) -> Job:
         model.init_weights(buffer_device=torch.device("cpu"))
 
     def split() -> Any:
-        return config.model_spec.pipelining_fn(
+        spec = config.model_spec
+        options = {
+            "parallel_dims": dims,
+            "training": config.training,
+            "parallelism": config.parallelism,
+            "compile_config": config.compile,
+            "ac_config": config.activation_checkpoint,
+            "dump_folder": "",
+        }
+        if not dims.pp_enabled:
+            return None, [spec.parallelize_fn(model, **options)], True, True
+        return spec.pipelining_fn(
             model,
-            parallel_dims=dims,
-            training=config.training,
-            parallelism=config.parallelism,
-            compile_config=config.compile,
-            ac_config=config.activation_checkpoint,
-            dump_folder="",
+            **options,
             device=torch.device("cpu"),
-            model_config=config.model_spec.model,
-            parallelize_fn=config.model_spec.parallelize_fn,
-            loss_fn=lambda *arguments: (_loss(*arguments), {}),
+            model_config=spec.model,
+            parallelize_fn=spec.parallelize_fn,
+            loss_fn=lambda *arguments: (loss_of_tokens(*arguments), {}),
         )
 
     replica = dims.get_mesh("dp_replicate").get_local_rank() if dims.dp_replicate > 1 else 0
@@ -204,7 +212,7 @@ def _load_toml(path: Path, world: int) -> Job:
 
     def split() -> Any:
         return spec.pipelining_fn(
-            model, dims, config, torch.device("cpu"), arguments, spec.parallelize_fn, _loss
+            model, dims, config, torch.device("cpu"), arguments, spec.parallelize_fn, loss_of_tokens
         )
 
     size = parallelism.pipeline_parallel_microbatch_size
@@ -213,7 +221,7 @@ def _load_toml(path: Path, world: int) -> Job:
     )
 
 
-def _loss(predicted: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def loss_of_tokens(predicted: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Return the sum over tokens, as torchtitan's own loss."""
     return loss_of(predicted, tokens, "sum")
 

@@ -4,9 +4,8 @@
     [Rank 0] time (ms) | fwd: 44.10 | bwd: 87.55 | bwd_inner: 87.50 | bwd_allreduce: 0.02 | step: 4.15
 
 DeepSpeed prints rank 0's times alone, and of a whole model in one: the profile has one row, which serves to
-plan replicas, and `--num-layers` divides it evenly. A log of its `PipelineEngine` shows one stage of several
-and is refused; the trace of torch's profiler shows all. Checked in
-tests/tessel/profiles/traces/test_logs.py.
+plan replicas. A log of its `PipelineEngine` shows one stage of several and is refused; the trace of torch's
+profiler shows all. Checked in tests/tessel/profiles/traces/test_recorded.py, on a log of DeepSpeed 0.19.8.
 
 Source: DeepSpeed, `deepspeed/utils/timer.py` and `deepspeed/runtime/engine.py`.
 """
