@@ -13,6 +13,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 JOBS = Path(__file__).parent / "jobs"
+ROOT = Path(__file__).parents[2]
+"""Where jobs find each other."""
+
 TIMEOUT_S = 1200
 STEPS = 3
 
@@ -94,7 +97,7 @@ def outputs_of(
             "WORLD_SIZE": str(ranks),
             "OMP_NUM_THREADS": "1",
             "DS_ACCELERATOR": "cpu",
-            "PYTHONPATH": path,
+            "PYTHONPATH": os.pathsep.join((str(ROOT), path)),
             **sizes,
         }
         command = [python, str(JOBS / f"{job}.py"), f"{folder}/store", str(STEPS), *map(str, files)]

@@ -13,7 +13,8 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
-from one_process import (
+
+from benchmarks.frameworks.jobs.one_process import (
     LENGTH,
     RATE,
     distance,

@@ -22,7 +22,10 @@ from megatron.core import parallel_state
 from megatron.core.enums import ModelType
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
-from one_process import (
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.frameworks.jobs.one_process import (
     LENGTH,
     RATE,
     WIDTH,
@@ -35,8 +38,6 @@ from one_process import (
     small_model,
     train_whole,
 )
-from torch.overrides import TorchFunctionMode
-from torch.utils.checkpoint import checkpoint
 
 TIMERS = ("forward-backward", "forward-compute", "backward-compute", "forward-recv", "backward-recv")
 """Of those that Megatron's training logs."""

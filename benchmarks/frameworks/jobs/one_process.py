@@ -1,7 +1,6 @@
 """The model of one process that every rank of a job holds itself against, and what jobs do alike.
 
-Imported by the jobs beside it, which are started as files by a framework's own interpreter: torch is all that
-it needs.
+Imported by the jobs beside it, which a framework's own interpreter runs: torch is all that it needs.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import deepspeed
-import deepspeed_job
-from one_process import LENGTH, loss_of, random_tokens, run_job, small_model
-from stopwatches import Stopwatches
+
+from benchmarks.frameworks.jobs import deepspeed_job
+from benchmarks.frameworks.jobs.one_process import LENGTH, loss_of, random_tokens, run_job, small_model
+from benchmarks.frameworks.jobs.stopwatches import Stopwatches
 
 BLOCKS, MICRO_BATCHES = 4, 2
 

@@ -13,13 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import megatron_job
 import torch
 import torch.distributed as dist
 from megatron.core.pipeline_parallel import schedules
 from megatron.core.timers import Timers
-from one_process import run_job
-from stopwatches import Stopwatches
+
+from benchmarks.frameworks.jobs import megatron_job
+from benchmarks.frameworks.jobs.one_process import run_job
+from benchmarks.frameworks.jobs.stopwatches import Stopwatches
 
 
 def main() -> None:

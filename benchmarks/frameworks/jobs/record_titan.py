@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torchtitan_job
-from one_process import random_tokens, run_job
-from stopwatches import Stopwatches
 from torch.distributed.pipelining import PipelineStage
+
+from benchmarks.frameworks.jobs import torchtitan_job
+from benchmarks.frameworks.jobs.one_process import random_tokens, run_job
+from benchmarks.frameworks.jobs.stopwatches import Stopwatches
 
 
 def main() -> None:

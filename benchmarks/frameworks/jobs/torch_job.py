@@ -18,9 +18,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from one_process import RATE, WIDTH, descend, distance, import_file, run_job, train_whole
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+from benchmarks.frameworks.jobs.one_process import (
+    RATE,
+    WIDTH,
+    descend,
+    distance,
+    import_file,
+    run_job,
+    train_whole,
+)
 
 
 def main() -> None:

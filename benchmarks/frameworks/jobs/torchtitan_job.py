@@ -22,7 +22,15 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from one_process import descend, import_file, loss_of, random_tokens, run_job, train_whole
+
+from benchmarks.frameworks.jobs.one_process import (
+    descend,
+    import_file,
+    loss_of,
+    random_tokens,
+    run_job,
+    train_whole,
+)
 
 LENGTH, VOCABULARY, RATE = int(os.environ.get("LENGTH", "16")), 2048, 0.05
 

@@ -135,7 +135,7 @@ def _between_marks(annotations: Iterable[Event]) -> Iterator[_Piece]:
             continue
         side, modules = mark.groups()
         if side == "pre":
-            begins[modules] = event.end
+            begins.setdefault(modules, event.end)  # where several are wrapped, each has one
         elif modules in begins:
             begin = begins.pop(modules)
             between = Event(ts=begin, dur=event.ts - begin, tid=event.tid)

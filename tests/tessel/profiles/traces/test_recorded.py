@@ -56,12 +56,16 @@ def test_blocks_of_torchtitans_trace_last_as_stopwatches_say() -> None:
 def test_layers_of_torchtitans_trace_are_what_fsdp_wraps() -> None:
     """A model in one rank has no labels of stages; torchtitan's own names lead back to it."""
     (own,), profile = stopwatches("torchtitan_layers"), load_profile(RECORDS / "torchtitan_layers")
-    whole = own.pop("backward")
+    (whole,) = own.pop("backward")
     assert [layer.name for layer in profile.layers] == list(own)
-    for stopped, (forward, _) in zip(own.values(), figures_ms(profile), strict=True):
-        assert forward == pytest.approx(statistics.median(stopped), rel=0.1)
-    backwards = sum(backward for _, backward in figures_ms(profile))
-    assert backwards == pytest.approx(statistics.mean(whole), rel=0.1)
+    figures = dict(zip(own, figures_ms(profile), strict=True))
+    for name, (forward, backward) in figures.items():
+        if name.startswith("layers"):
+            assert forward == pytest.approx(own[name][0], rel=0.01)
+            assert 1.5 * forward < backward < 4 * forward
+    assert figures["lm_head"][0] > 1.5 * own["lm_head"][0]  # the norm is wrapped with it
+    # The loss is in no layer, and neither is what FSDP does with gradients.
+    assert 0.6 * whole < sum(backward for _, backward in figures.values()) < whole
 
 
 def test_stages_of_megatrons_log_take_what_stopwatches_say() -> None:
