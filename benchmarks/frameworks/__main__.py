@@ -284,7 +284,8 @@ def _heading() -> Iterator[str]:
     yield (
         "torchtitan splits, parallelises and schedules its debug model by the file; the loop around it is "
         "the benchmark's, since its trainer asks for a GPU. 0.3.0 and main have "
-        '`spmd_backend="partial_dtensor"` and SDPA attention, since their own is compiled. DeepSpeed\'s '
+        '`spmd_backend="partial_dtensor"` and SDPA attention, since their own is compiled. main is a '
+        "checkout at the commit that its rows name. DeepSpeed's "
         "engine trains a small model with `gradient_clipping` 0; Megatron-Core's schedules train one by the "
         "plan's layout, in their own order and with `batch_p2p_comm` off."
     )
