@@ -63,29 +63,34 @@ class Group:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of mutants: how many were noticed in each module, which survived, how many never ran."""
+    """What became of mutants: how many were noticed in each module, which survived or took too long, how many
+    never ran."""
 
     noticed: Counter[str] = field(default_factory=Counter)
     survivors: list[tuple[str, int, str]] = field(default_factory=list)
+    undecided: list[tuple[str, int, str]] = field(default_factory=list)
     num_left: int = 0
 
     def add(self, other: Outcome) -> None:
         """Add the mutants of another outcome."""
         self.noticed += other.noticed
         self.survivors += other.survivors
+        self.undecided += other.undecided
         self.num_left += other.num_left
 
-    def count(self, module: str, mutant: Mutant, *, survived: bool) -> None:
-        """Add one mutant, and print it where it survived."""
-        if survived:
-            self.survivors.append((module, mutant.line, mutant.key))
-            os.write(_STDOUT, f"survived  {module}:{mutant.line}  {mutant.key}\n".encode())
+    def count(self, module: str, mutant: Mutant, answer: object) -> None:
+        """Add one mutant by what its tests said, and print it unless it was noticed."""
+        if answer is False or answer == _TOO_LONG:
+            (self.survivors if answer is False else self.undecided).append((module, mutant.line, mutant.key))
+            word = "survived " if answer is False else "undecided"
+            os.write(_STDOUT, f"{word} {module}:{mutant.line}  {mutant.key}\n".encode())
         else:
             self.noticed[module] += 1
 
 
 _STDOUT = os.dup(1)
 _AT_IMPORT = "at import"
+_TOO_LONG = "too long"
 _BROKEN = 70
 """Exit status of a process that failed outside its tests."""
 
@@ -106,12 +111,13 @@ def outcome_of(group: Group, mutants: list[tuple[str, Mutant]], *, jobs: int, mi
     [(_, said)] = _forked([("", lambda: _in_pytest(group, session, marks=session.marks), 1e9)], 1)
     if not isinstance(said, dict):
         raise RuntimeError(f"no run on the code as it is: pytest {' '.join(group.tests)} ({said})")
-    outcome = Outcome(Counter(said["noticed"]), [tuple(each) for each in said["survivors"]], said["left"])
+    survivors, undecided = ([tuple(each) for each in said[name]] for name in ("survivors", "undecided"))
+    outcome = Outcome(Counter(said["noticed"]), survivors, undecided, said["left"])
     for index in said["at_import"]:
         module, mutant = mutants[index]
         run = ("", lambda m=module, t=mutant.tree: _in_pytest(group, _EveryTest(), {m: t}), 900.0)
         [(_, failed)] = _forked([run], 1)
-        outcome.count(module, mutant, survived=failed is False)
+        outcome.count(module, mutant, failed)
     return outcome
 
 
@@ -197,10 +203,11 @@ class _MutantsOf:
             if failed == _AT_IMPORT:
                 anew.append(self.mutants.index((module, mutant)))
             else:
-                outcome.count(module, mutant, survived=failed is False)
+                outcome.count(module, mutant, failed)
         self.said = {
             "noticed": outcome.noticed,
             "survivors": outcome.survivors,
+            "undecided": outcome.undecided,
             "left": outcome.num_left,
             "at_import": anew,
         }
@@ -317,7 +324,9 @@ class _Loader(importlib.machinery.SourceFileLoader):
 def _forked(
     tasks: Iterable[tuple[object, Callable[[], object], float]], jobs: int, end: float = float("inf")
 ) -> Iterator[tuple[object, object]]:
-    """Run each task in a process of its own; yield its label and answer, None where it died or took too long.
+    """Run each task in a process of its own; yield its label and answer, None where it died.
+
+    Where it was ended because it took too long, the answer is `_TOO_LONG`.
 
     Args:
         tasks: label, function and limit in seconds.
@@ -344,8 +353,11 @@ def _forked(
                 del running[process]
                 if ended and os.waitstatus_to_exitcode(status) == _BROKEN:
                     raise RuntimeError(f"a run of {label} broke off; were its files changed meanwhile?")
-                whole = ended and status == 0
-                yield label, json.loads(os.read(reading, 1 << 20)) if whole else None
+                if ended and status == 0:
+                    yield label, json.loads(os.read(reading, 1 << 20))
+                else:
+                    is_late = not ended or os.WTERMSIG(status) == signal.SIGPROF
+                    yield label, _TOO_LONG if is_late else None
                 os.close(reading)
 
 

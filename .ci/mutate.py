@@ -5,8 +5,9 @@
 
 Each mutant runs in a process of its own, forked from one that has collected the tests: neither files nor
 other processes see the change, and a mutant costs the tests alone that run what it changed, up to the first
-that fails. The mutants are drawn by a seed. Printed are a table of the modules and all survivors; the exit
-status is 1 where fewer than 95 % of those decided were noticed. `.ci/equivalent_mutants.txt` names those
+that fails. One that takes far longer than the code as it is counts as undecided. The mutants are drawn by a
+seed. Printed are a table of the modules and all survivors; the exit status is 1 where fewer than 95 % of
+those decided were noticed. `.ci/equivalent_mutants.txt` names those
 that change nothing that anyone sees, with the reason; they are not run.
 """
 
@@ -28,9 +29,12 @@ WANTED = 0.95
 
 NEEDED = (
     "pytest", "hypothesis", "numpy", "scipy.stats", "networkx", "numba", "msgspec", "sqlalchemy",
-    "matplotlib", "ortools.sat.python.cp_model", "jsonschema", "torch", "tvm.relax",
+    "matplotlib", "ortools.sat.python.cp_model", "jsonschema",
 )  # fmt: skip
 """What forked processes find imported; nothing of this project."""
+
+NEEDED_BY_TUNER = ("torch", "tvm.relax")
+"""What the tests of `tuner` need beside, which takes as long as some groups' tests; those come last."""
 
 STORE = tuple(
     f"database/test_{name}.py" for name in ("store", "pruning", "connection", "damage", "migration")
@@ -49,7 +53,7 @@ GRADIENTS = (
 )
 RULES = ("shards/test_rules.py", "shards/test_tensor_parallel.py", "shards/test_vocabulary.py")
 TESTS: dict[str, tuple[str, ...]] = {
-    "tessel/validation.py": ("test_validation.py",),
+    "tessel/validation.py": ("test_validation.py", "test_validation_of_unequal.py"),
     "records/database/store.py": STORE,
     "records/database/pruning.py": ("database/test_pruning.py",),
     "tessel/search/makespan/bounds/": BOUNDS,
@@ -86,8 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.path[:0] = [str(ROOT)]
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    for name in NEEDED:
-        importlib.import_module(name)
+    _import(NEEDED)
     modules = [module for module in _modules() if any(word in module for word in options.only or [""])]
     again = None if options.again is None else options.again.read_text().splitlines()
     chosen = {module: _drawn(module, options.each, options.seed, again) for module in modules}
@@ -95,13 +98,30 @@ def main(arguments: Sequence[str]) -> int:
     end = time.monotonic() + 60 * options.minutes
     outcome = Outcome()
 
-    for group in _groups(modules):
+    for group in sorted(_groups(modules), key=_is_of_tuner):
         mutants = [(module, mutant) for module in group.modules for mutant in chosen[module]]
         random.Random(options.seed).shuffle(mutants)
-        minutes = max(0.0, end - time.monotonic()) / 60 * len(mutants) / max(1, num_waiting)
+        if time.monotonic() > end:
+            outcome.num_left += len(mutants)
+            continue
+        minutes = (end - time.monotonic()) / 60 * len(mutants) / max(1, num_waiting)
         num_waiting -= len(mutants)
+        _import(NEEDED_BY_TUNER if _is_of_tuner(group) else ())
         outcome.add(outcome_of(group, mutants, jobs=options.jobs, minutes=minutes))
+        counts = (
+            f"{outcome.noticed.total()} noticed, {len(outcome.survivors)} survived, {num_waiting} to come"
+        )
+        print(f"{counts}; done: {', '.join(group.modules)}", file=sys.stderr, flush=True)
     return _report(modules, outcome)
+
+
+def _import(names: Sequence[str]) -> None:
+    for name in names:
+        importlib.import_module(name)
+
+
+def _is_of_tuner(group: Group) -> bool:
+    return any(module.startswith("tuner/") for module in group.modules)
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -162,16 +182,16 @@ def _drawn(module: str, each: int, seed: int, again: Sequence[str] | None) -> li
 def _report(modules: Sequence[str], outcome: Outcome) -> int:
     survived = Counter(module for module, _, _ in outcome.survivors)
     noticed = outcome.noticed
-    print("\n| module | run | noticed | survived |\n|---|---|---|---|")
+    undecided = Counter(module for module, _, _ in outcome.undecided)
+    print("\n| module | run | noticed | survived | undecided |\n|---|---|---|---|---|")
     for module in modules:
-        print(
-            f"| `{module}` | {noticed[module] + survived[module]} | {noticed[module]} | {survived[module]} |"
-        )
+        counts = (noticed[module], survived[module], undecided[module])
+        print(f"| `{module}` | {sum(counts)} | {' | '.join(map(str, counts))} |")
     total = noticed.total() + len(outcome.survivors)
     share = noticed.total() / total if total else 1.0
     print(
         f"\n{noticed.total()} of {total} mutants noticed: {share:.1%};"
-        f" {outcome.num_left} not run, for want of time"
+        f" {undecided.total()} took too long, {outcome.num_left} not run, for want of time"
     )
     return int(share < WANTED)
 

@@ -83,10 +83,11 @@ def device_orders(
     rank = {name: rank for rank, name in enumerate(placement.topological_order)}
     place = [rank[block.name] for block in placement.blocks]
     rows = [[span > 0 for span in own] for own in _span_rows(placement, batch)]
+    sequence = _sequence(batch)
     key = {
         task: (
             start,
-            (rows[0] if batch is None else rows[batch.sequence[task[1]]])[task[0]],
+            (rows[0] if sequence is None else rows[sequence[task[1]]])[task[0]],
             task[1],
             place[task[0]],
         )
@@ -118,18 +119,23 @@ def waits_of(placement: Placement, orders: Orders, batch: Batch | None = None) -
     _check_tasks(placement, orders, waits)
     spans, lags = _span_rows(placement, batch), _lag_rows(placement, batch)
     predecessors = [_predecessors(placement, *own) for own in zip(spans, lags, strict=True)]
-    # Without classes nothing is looked up by micro-batch: schedules of equal ones have hundreds of thousands.
+    sequence = _sequence(batch)
     for order in orders:
         for before, after in pairwise(order):
-            own = spans[0] if batch is None else spans[batch.sequence[before.micro_batch]]
+            own = spans[0] if sequence is None else spans[sequence[before.micro_batch]]
             waits[after].append((before, own[before.block_index]))
     for task, earlier in waits.items():
-        rows = predecessors[0] if batch is None else predecessors[batch.sequence[task.micro_batch]]
+        rows = predecessors[0] if sequence is None else predecessors[sequence[task.micro_batch]]
         for source, delay in rows[task.block_index]:
             before = Task(source, task.micro_batch)
             if before in waits:
                 earlier.append((before, delay))
     return waits
+
+
+def _sequence(batch: Batch | None) -> tuple[int, ...] | None:
+    """Return the class of each micro-batch; None where all are alike, of which there may be thousands."""
+    return None if batch is None or len(batch.classes) == 1 else batch.sequence
 
 
 def _span_rows(placement: Placement, batch: Batch | None) -> Sequence[Sequence[int]]:

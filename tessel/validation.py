@@ -219,7 +219,7 @@ def _overlaps(placement: Placement, runs: list[_Run]) -> Iterator[str]:
         latest: _Run | None = None
         for run in here:
             is_pair = latest is not None and latest.pair is not None and latest.pair == run.pair
-            if latest is not None and latest.start < run.end and run.start < latest.end and not is_pair:
+            if latest is not None and run.start < latest.end and not is_pair:
                 yield f"{latest} and {run} overlap on device {device} at step {run.start}"
             if latest is None or run.end >= latest.end:
                 latest = run
@@ -297,17 +297,17 @@ def _repetend_violations(schedule: Schedule, runs: list[_Run]) -> Iterator[str]:
         )
         return
     inside = {
-        (run.block.name, run.micro_batch, run.start)
+        (run.start, run.block.name, run.micro_batch)
         for run in runs
         if repetend.start <= run.start < repetend.end
     }
-    for name, micro_batch, start in sorted(inside, key=lambda item: (item[2], item[0], item[1])):
-        later = (name, micro_batch + repetend.micro_batches, start + repetend.period)
-        earlier = (name, micro_batch - repetend.micro_batches, start - repetend.period)
-        if later[2] < repetend.end and later not in inside:
-            yield f"its repetend does not repeat: {name} starts at {start}, but not at {later[2]}"
-        if earlier[2] >= repetend.start and earlier not in inside:
-            yield f"its repetend does not repeat: {name} starts at {start}, but not at {earlier[2]}"
+    for start, name, micro_batch in sorted(inside):
+        later = (start + repetend.period, name, micro_batch + repetend.micro_batches)
+        earlier = (start - repetend.period, name, micro_batch - repetend.micro_batches)
+        if later[0] < repetend.end and later not in inside:
+            yield f"its repetend does not repeat: {name} starts at {start}, but not at {later[0]}"
+        if earlier[0] >= repetend.start and earlier not in inside:
+            yield f"its repetend does not repeat: {name} starts at {start}, but not at {earlier[0]}"
     yield from _wrong_repetend_counts(schedule.placement, repetend, inside)
 
 
@@ -322,11 +322,11 @@ def _is_sane(repetend: Repetend, makespan: int) -> bool:
 
 
 def _wrong_repetend_counts(
-    placement: Placement, repetend: Repetend, inside: set[tuple[str, int, int]]
+    placement: Placement, repetend: Repetend, inside: set[tuple[int, str, int]]
 ) -> Iterator[str]:
     """In one period, each block starts as often as there are micro-batches in it."""
     optional = {name for choice in placement.choices for option in choice.options for name in option}
-    started = Counter(name for name, _, start in inside if start < repetend.start + repetend.period)
+    started = Counter(name for start, name, _ in inside if start < repetend.start + repetend.period)
     for block in placement.blocks:
         if block.name not in optional and started[block.name] != repetend.micro_batches:
             yield (

@@ -16,7 +16,13 @@ import numpy as np
 
 from benchmarks.typed_kernels.ablation import ablations
 from benchmarks.typed_kernels.decisions import cut_regrets, degree_regrets
-from benchmarks.typed_kernels.figures import Row, after_a_sweep, on_new_extents, on_new_generations
+from benchmarks.typed_kernels.figures import (
+    Row,
+    after_a_sweep,
+    on_new_extents,
+    on_new_generations,
+    with_all_kernels,
+)
 from cost_model.gpu.typed.training import Cell, cells_of_tables, model_of_cells
 from records.files.aiconfigurator import read_tables
 
@@ -30,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.typed_kernels", description=__doc__)
     parser.add_argument("folder", type=Path, help="aiconfigurator's systems/data, or a part of it")
     parser.add_argument("--samples", type=int, default=1500, help="kernels of a device and data type")
-    parser.add_argument("--kinds", help="comma-separated; all if left out")
+    parser.add_argument("--kinds", help="comma-separated, and no more; all if left out")
     options = parser.parse_args(arguments)
     started = time.process_time()
     tables = list(read_tables(options.folder))
@@ -43,19 +49,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _print_rows(on_new_extents(cells))
         print(f"## {kind}: new generations\n")
         _print_rows(on_new_generations(cells))
+    if options.kinds:
+        return
+    everything = cells_of_tables(tables, rng=np.random.default_rng(0), most=_DECIDED)
     products = [cell for cell in by_kind["product"] if cell.name == "bfloat16"]
+    whole = {cell.sheet: cell for cell in everything["product"] if cell.name == "bfloat16"}
     print("## bfloat16 products of a new generation after a sweep of 200\n")
     _print(
-        ("GPU", "random", "chosen"),
+        ("GPU", "random", "chosen", "two thirds of all", "error"),
         (
-            (cell.sheet.device.name, *(_spread(values) for values in found.values()))
+            (
+                cell.sheet.device.name,
+                *(_spread(values) for values in found.values()),
+                2 * len(whole[cell.sheet].kernels) // 3,
+                f"{with_all_kernels(whole[cell.sheet]):.1f}",
+            )
             for cell, found in after_a_sweep(products)
         ),
     )
     print("## what features are worth: errors of products, in per cent\n")
     _print(("left out", "new extents", "new generations"), ablations(by_kind["product"]))
     print("## decisions: regret in per cent\n")
-    everything = cells_of_tables(tables, rng=np.random.default_rng(0), most=_DECIDED)
     _print(
         ("GPU", "degrees: chosen among", "median", "mean", "p90", "cuts: median", "mean", "p90"),
         _decisions(by_kind["product"], everything["product"], everything["collective"]),

@@ -16,6 +16,7 @@ _GROUPS = {
     "nothing": (),
     "tiles and waves": ("64x", "128x"),
     "roofline ratios": ("log_compute", "log_memory", "log_bytes_over_l2"),
+    "what the cache holds": ("log_uncached",),
     "the analytic latency as a feature": ("log_analytic",),
     "extents": ("log_rows", "log_columns", "log_inner", "log_skew"),
     "data types": ("dtype_",),

@@ -2,11 +2,11 @@
 
 Some 200 kernels fit the few parameters of `analytic_us`; what the forests leave over is a Gaussian process
 of the kernels' extents, which is smooth because tiles and waves are in what it corrects. Which kernels to
-measure is chosen before any is: each next one is where the process knows least, given the others. Checked in
+measure is chosen before any is: one amid each of as many clusters of alike kernels. Checked in
 tests/benchmarks/typed_kernels/test_adaptation.py.
 
-Source: Rasmussen and Williams, "Gaussian processes for machine learning", 2006, algorithm 2.1; the choice is
-the greedy one of Krause, Singh and Guestrin (JMLR 2008), by variance, which is a pivoted Cholesky factor.
+Source: Rasmussen and Williams, "Gaussian processes for machine learning", 2006, algorithm 2.1; clusters are
+those of k-means++ (Arthur and Vassilvitskii, SODA 2007).
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.cluster.vq import kmeans2
 
-from cost_model.gpu.typed.analytic import analytic_us, expected, fit
+from cost_model.gpu.typed.analytic import analytic_us, fit, start_of
 from cost_model.gpu.typed.features import feature_table
 from cost_model.gpu.typed.kernels import Kernels
 from cost_model.gpu.typed.model import TypedModel, cells_of, corrected
 from cost_model.gpu.typed.sheets import GpuSheet
+from cost_model.gpu.typed.work import work_of
 
 _AMPLITUDE = 0.15
 _NOISE = 0.05
@@ -64,7 +66,7 @@ class AdaptedModel:
 def adapt(model: TypedModel, kernels: Kernels, sheet: GpuSheet, latency_us: Array) -> AdaptedModel:
     """Return what a model says of a device after kernels of one kind and cell were measured on it."""
     cell = str(cells_of(kernels)[0])
-    start = expected(model.manifest.kinds[kernels.kind].fitted(cell), sheet)
+    start = model.manifest.kinds[kernels.kind].expected(cell, sheet)
     parameters = fit(kernels, sheet, latency_us, start, spread=_SPREAD)
     left = np.log(latency_us) - _corrected(model, kernels, sheet, parameters)
     coordinates = _coordinates(kernels)
@@ -75,30 +77,31 @@ def adapt(model: TypedModel, kernels: Kernels, sheet: GpuSheet, latency_us: Arra
     return AdaptedModel(model, sheet, parameters, scale, points, weights, level)
 
 
-def choose_kernels(candidates: Kernels, count: int, *, first: int = 0) -> npt.NDArray[np.int64]:
-    """Return indices of the kernels to measure: each where those before it say least.
+def choose_kernels(
+    candidates: Kernels, count: int, sheet: GpuSheet, rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Return indices of the kernels to measure: of each cluster the one nearest to its centre.
 
-    O(candidates · count²).
+    Alike are kernels of like extents, latency and share of traffic in it, as far as the law tells beforehand.
 
     Args:
-        candidates: kernels that could be measured, of one kind and cell.
-        count: how many are.
-        first: index of the one to begin with.
+        candidates: kernels that could be measured, of one kind.
+        count: how many are, of as many candidates at least.
+        sheet: of the GPU.
+        rng: draws the first centres.
     """
-    coordinates = _coordinates(candidates)
+    work = work_of(candidates, sheet)
+    latency = analytic_us(candidates, sheet, start_of(candidates.kind))
+    traffic = work.num_bytes / np.maximum(work.flops, 1)
+    coordinates = np.column_stack([_coordinates(candidates), np.log2(latency), np.log2(traffic)])
     mean, deviation = _scale(coordinates)
     points = (coordinates - mean) / deviation
-    variance = np.full(len(points), _AMPLITUDE**2)
-    factor = np.zeros((len(points), min(count, len(points))))
-    chosen: list[int] = []
-    for step in range(factor.shape[1]):
-        index = first if step == 0 else int(np.argmax(variance))
-        chosen.append(index)
-        column = _covariance(points, points[index : index + 1])[:, 0] - factor @ factor[index]
-        factor[:, step] = column / np.sqrt(variance[index] + _NOISE**2)
-        variance = np.maximum(variance - factor[:, step] ** 2, 0.0)
-        variance[index] = -1.0
-    return np.array(chosen)
+    centres, cluster = kmeans2(points, min(count, len(points)), iter=20, minit="++", rng=rng)
+    distances = ((points - centres[cluster]) ** 2).sum(axis=1)
+    order = np.lexsort((distances, cluster))
+    chosen = order[np.flatnonzero(np.diff(cluster[order], prepend=-1))]
+    others = rng.permutation(np.setdiff1d(np.arange(len(points)), chosen))
+    return np.concatenate([chosen, others[: count - len(chosen)]])  # a cluster may have lost all
 
 
 def _corrected(model: TypedModel, kernels: Kernels, sheet: GpuSheet, parameters: Array) -> Array:

@@ -3,7 +3,7 @@
     python -m benchmarks.unequal_batches.overhead [--pairs 20]
 
 Both run in turn in one process, each first in every other pair; a pair's ratio is of their processor times
-(the fastest of five of each, where they take below 50 ms), and the interval is the bootstrap's of the median
+(the fastest of as many runs of each as take 50 ms), and the interval is the bootstrap's of the median
 ratio (95 %, 2000 draws, seed 0). Parts are what builds,
 times, orders and validates a schedule of 1024 tasks; searches are whole ones, each to the same work; plans
 are of a table of one length and of the same table without that column.
@@ -32,7 +32,7 @@ MICRO_BATCHES = 128
 SEARCHED = 12
 
 QUICK_S = 0.05
-"""What takes less counts as the fastest of five runs: others share the machine, and its caches."""
+"""What takes less counts as the fastest of as many runs: others share the machine, and its caches."""
 
 Pair = tuple[Callable[[], object], Callable[[], object]]
 
@@ -102,7 +102,7 @@ def compared(pair: Pair, count: int) -> tuple[float, float, float, float]:
         each()  # compiled, and caches warm
     began = processor_clock()
     pair[0]()
-    runs = 5 if processor_clock() - began < QUICK_S else 1
+    runs = max(1, round(QUICK_S / (processor_clock() - began)))
     for number in range(count):
         for which in (0, 1) if number % 2 else (1, 0):
             own = []

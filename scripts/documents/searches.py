@@ -8,14 +8,33 @@ from tessel.schedule import Schedule
 from tessel.search.budget import StoppedBy
 
 
+class PrintedSpread(msgspec.Struct, frozen=True, kw_only=True):
+    """Where durations vary: the makespan by replay, in steps.
+
+    Attributes:
+        distribution: of durations, as it was stated, or that and where it was measured.
+        mean: on average.
+        quantiles: by percentile, `p50`, `p95` and `p99`.
+        greedy_ratio: p95 of a runtime that runs what can start over that of the order found; null where it
+            was not replayed.
+    """
+
+    distribution: str
+    mean: float
+    quantiles: dict[str, float]
+    greedy_ratio: float | None
+
+
 class PrintedSchedule(Schedule, frozen=True, forbid_unknown_fields=False, kw_only=True):
     """A schedule as it is saved, with what ended the search where that was no proof.
 
     Attributes:
         stopped_by: what ended the search; left out where `optimal` says it.
+        spread: where durations vary; left out where they do not.
     """
 
     stopped_by: StoppedBy | msgspec.UnsetType = msgspec.UNSET
+    spread: PrintedSpread | msgspec.UnsetType = msgspec.UNSET
 
 
 class PrintedAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +48,7 @@ class PrintedAssignment(msgspec.Struct, frozen=True, kw_only=True):
         schedules: of each replica, its micro-batches numbered in that order.
         found_by: what made the assignment.
         stopped_by: what ended the search.
+        spread: where durations vary, of the slowest replica; left out where they do not.
     """
 
     makespan: int
@@ -38,6 +58,7 @@ class PrintedAssignment(msgspec.Struct, frozen=True, kw_only=True):
     schedules: tuple[Schedule, ...]
     found_by: str
     stopped_by: StoppedBy
+    spread: PrintedSpread | msgspec.UnsetType = msgspec.UNSET
 
 
 class PrintedRepetend(msgspec.Struct, frozen=True, kw_only=True):

@@ -201,7 +201,7 @@ def scaled_class(placement: Placement, name: str, factor: float) -> MicroBatchCl
         raise ScheduleError(f"class {shown(name)!r} has factor {factor}; give a number above 0")
     spans = [max(round(block.span * factor), min(block.span, 1)) for block in placement.blocks]
     memory = [round(block.memory * factor) for block in placement.blocks]
-    for device in range(placement.devices):
+    for device in range(placement.devices if factor != 1 else 0):  # nothing was rounded
         here = [index for index, block in enumerate(placement.blocks) if device in block.devices]
         if not here or sum(placement.blocks[index].memory for index in here) != 0:
             continue

@@ -1,8 +1,8 @@
-"""Durations that vary from step to step: a stated distribution.
+"""Durations that vary from step to step: a stated distribution, or one that was measured.
 
 Every block of every micro-batch draws a factor of its own, whose mean is 1: `lognormal:0.1` has a standard
-deviation of about 0.1, `uniform:0.2` lies within 0.8 and 1.2. A slow device, which is slow in all its blocks,
-is another matter (`tessel check --trace`). Checked in
+deviation of about 0.1, `uniform:0.2` lies within 0.8 and 1.2, measured ones are drawn as they were seen. A
+slow device, slow in all its blocks, is another matter (`tessel check --trace`). Checked in
 tests/tessel/search/batches/test_greedy.py.
 """
 
@@ -21,18 +21,25 @@ FloatArray = npt.NDArray[np.float64]
 MAX_SPREAD = {"lognormal": 2.0, "uniform": 1.0}
 """Widest spread of each distribution."""
 
+QUANTILES = (50, 95, 99)
+"""Percentiles of steps and makespans that are told."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
     """A distribution of factors of durations.
 
     Attributes:
-        kind: `lognormal` or `uniform`.
-        size: sigma, or half of the width.
+        kind: `lognormal`, `uniform` or `measured`.
+        size: sigma, or half of the width; of measured ones the standard deviation.
+        seen: of measured ones: durations over the mean of their kind.
+        source: the file that holds them.
     """
 
     kind: str
     size: float
+    seen: tuple[float, ...] = ()
+    source: str = ""
 
     @classmethod
     def of(cls, text: str) -> Spread:
@@ -44,17 +51,21 @@ class Spread:
         match = re.fullmatch(r"(lognormal|uniform):(\d*\.?\d+)", text.strip())
         if match is None or not 0 < float(match[2]) <= MAX_SPREAD[match[1]]:
             raise UsageError(
-                f"--spread {shown(text)!r} is no distribution; write lognormal:0.1 (to 2) or uniform:0.2 "
-                "(to 1)"
+                f"--spread {shown(text)!r} is no distribution; write lognormal:0.1 (to 2), uniform:0.2 "
+                "(to 1), or a file of recorded steps or records"
             )
         return cls(kind=match[1], size=float(match[2]))
 
     def factors(self, rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
         """Return independent factors with mean 1; float64."""
+        if self.seen:
+            return rng.choice(np.array(self.seen), shape)
         if self.kind == "uniform":
             return rng.uniform(1 - self.size, 1 + self.size, shape)
         return np.exp(self.size * rng.standard_normal(shape) - self.size**2 / 2)
 
     def __str__(self) -> str:
-        """Return it as it is written."""
+        """Return it as it is written; of what was measured, how much of what."""
+        if self.seen:
+            return f"measured ({len(self.seen)} samples of {shown(self.source)}, deviation {self.size:.1%})"
         return f"{self.kind}:{self.size:g}"

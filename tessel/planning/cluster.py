@@ -49,7 +49,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     @property
     def is_uneven(self) -> bool:
         """Whether devices differ in speed or memory."""
-        return len({(self.speed_of(device), self.memory_of(device)) for device in range(self.devices)}) > 1
+        return len(set(self.device_speed)) > 1 or len(set(self.device_memory_bytes)) > 1
 
     @property
     def is_limited(self) -> bool:
@@ -84,11 +84,6 @@ class Optimizer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     updates: bool = True
     weight_ratio: float = 1.0
     source: str = ""
-
-    @property
-    def parameter_bytes(self) -> float:
-        """Bytes of a parameter in all, of a table whose weights have 16 bits."""
-        return TABLE_BYTES * (self.weight_ratio + self.gradient_ratio + self.state_ratio)
 
     @property
     def exchanged_ratio(self) -> float:

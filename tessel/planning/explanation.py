@@ -137,15 +137,15 @@ def plan_changed(
 
     Args:
         layout: the plan's.
-        cluster: its devices and links.
+        job: what it was made for.
         options: its options.
         sizes: micro-batch sizes of the profile.
         plan_again: plans for another cluster or other options.
     """
-    wanted = list(_changed_problems(layout, job.cluster, options, sizes))
+    wanted = list(_changed_problems(layout, job, options, sizes))
     found = {}
     for done, (text, changed, allowed) in enumerate(wanted):
-        again = plan_again(replace(job, cluster=changed), allowed, 1 / (len(wanted) - done))
+        again = plan_again(changed, allowed, 1 / (len(wanted) - done))
         if again is not None:
             found[text] = again
     return found
@@ -172,24 +172,31 @@ def changes_of(best: PlannedStep, found: Mapping[str, PlannedStep]) -> tuple[Cha
 
 
 def _changed_problems(
-    layout: Layout, cluster: Cluster, options: PlanOptions, sizes: Sequence[int]
-) -> Iterator[tuple[str, Cluster, PlanOptions]]:
+    layout: Layout, job: Job, options: PlanOptions, sizes: Sequence[int]
+) -> Iterator[tuple[str, Job, PlanOptions]]:
     options = replace(options, what_if=False, baselines=False, by_hand=None)
+    for text, changed in _changed_clusters(layout, job.cluster):
+        yield text, replace(job, cluster=changed), options
+    if job.mixture is not None:
+        yield "micro-batches that take equally long", replace(job, mixture=None), options
+    if options.micro_batch is None:
+        for size in sizes:
+            if size != layout.micro_batch:
+                yield f"micro-batches of {size}", job, replace(options, micro_batch=size)
+
+
+def _changed_clusters(layout: Layout, cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
     if cluster.memory_bytes is not None or cluster.device_memory_bytes:
-        yield f"{MORE_MEMORY - 1:.0%} more memory", _with_memory(cluster, MORE_MEMORY), options
-        yield "unlimited memory", _with_memory(cluster, None), options
+        yield f"{MORE_MEMORY - 1:.0%} more memory", _with_memory(cluster, MORE_MEMORY)
+        yield "unlimited memory", _with_memory(cluster, None)
     if layout.pipeline > 1:
         hop = _faster(cluster.hop)
         intra = None if cluster.intra_node is None else _faster(cluster.intra_node)
         faster = msgspec.structs.replace(cluster, hop=hop, intra_node=intra)
-        yield f"hops {FASTER_LINKS:g} times as fast", faster, options
+        yield f"hops {FASTER_LINKS:g} times as fast", faster
     if layout.data_parallel > 1:
         faster = msgspec.structs.replace(cluster, collective=_faster(cluster.collective))
-        yield f"collectives {FASTER_LINKS:g} times as fast", faster, options
-    if options.micro_batch is None:
-        for size in sizes:
-            if size != layout.micro_batch:
-                yield f"micro-batches of {size}", cluster, replace(options, micro_batch=size)
+        yield f"collectives {FASTER_LINKS:g} times as fast", faster
 
 
 def _faster(link: Link) -> Link:

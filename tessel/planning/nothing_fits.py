@@ -12,7 +12,6 @@ import msgspec
 from tessel.errors import InfeasibleError
 from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.pool import Pool
-from tessel.planning.candidates.problem import Problem
 from tessel.planning.candidates.sweep import initial_cuts
 from tessel.planning.plan_result import PlanResult
 from tessel.planning.plan_search import PlanSearch, counts_of, stopped_by
@@ -32,7 +31,7 @@ def nearest_to_fitting(search: PlanSearch) -> PlanResult:
     limits = known.cluster
     free = msgspec.structs.replace(limits, memory_bytes=None, device_memory_bytes=())
     budget = SearchBudget(work_limit=NEAREST_WORK, time_limit_s=LONGEST_S)
-    problem = Problem(known.profile, replace(known.job, cluster=free), known.options, known.by_class)
+    problem = known.changed(replace(known.job, cluster=free), known.options)
     pool = Pool(problem, budget)
     nearest: tuple[float, Candidate] | None = None
     for family in search.families:

@@ -139,10 +139,6 @@ class PlanProgress:
     name: str
 
 
-QUANTILES = (50, 95, 99)
-"""Percentiles of a step that are listed."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpread:
     """What a step takes where durations vary, in microseconds.

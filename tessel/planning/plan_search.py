@@ -211,7 +211,7 @@ class PlanSearch:
         known, best = self.pool.problem, self.pool.best
         if self.budget.is_interrupted or best is None:
             return None
-        problem = Problem(known.profile, job, options, known.by_class)
+        problem = known.changed(job, options)
         try:
             search = PlanSearch.of(problem, self.budget.part(share), seed=self.seed)
             if options.micro_batch in (None, best.layout.micro_batch):
@@ -256,7 +256,7 @@ class PlanSearch:
         ):
             return
         step = step_of_figures(candidate.layout, candidate.figures)
-        if step.placement.blocks != known.schedule.placement.blocks:
+        if step.batch is not None or step.placement.blocks != known.schedule.placement.blocks:
             return
         schedule = timed_again(known.schedule, step.placement, step.limits)
         estimate = estimate_step(step, schedule)

@@ -352,9 +352,10 @@ def decode_schedule(text: bytes | str) -> Schedule:
 
 
 class _PrintedSchedule(Schedule, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A schedule as `tessel schedule --json` prints it: with what ended the search, which is not kept."""
+    """A schedule as `tessel schedule --json` prints it: with what ended the search, and what is not kept."""
 
     stopped_by: str | None = None
+    spread: msgspec.Raw | None = None
 
 
 def _task_costs(

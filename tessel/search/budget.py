@@ -232,15 +232,18 @@ class SearchBudget:
     @property
     def is_over(self) -> bool:
         """Whether nothing may be spent any more."""
-        reason = self._reason()
-        if reason is None:
-            return self.whole is not None and self.whole.is_over
-        self._cut_by = self._cut_by or reason
-        whole = self.whole
-        while whole is not None:
-            whole._part_cut_by = whole._part_cut_by or reason
-            whole = whole.whole
-        return True
+        # Asked for in every round, of parts of parts: the clock is read once for all of them.
+        is_interrupted, now = self.is_interrupted, self.clock()
+        budget: SearchBudget | None = self
+        while budget is not None:
+            reason = budget._reason(now, is_interrupted=is_interrupted)
+            if reason is not None:
+                budget._cut_by = budget._cut_by or reason
+                while (budget := budget.whole) is not None:
+                    budget._part_cut_by = budget._part_cut_by or reason
+                return True
+            budget = budget.whole
+        return False
 
     @property
     def limit_text(self) -> str:
@@ -314,9 +317,9 @@ class SearchBudget:
         if self.on_progress is not None:
             self.on_progress(Progress(value, lower_bound, self.elapsed_s, found_by))
 
-    def _reason(self) -> StoppedBy | None:
-        if self.is_interrupted:
+    def _reason(self, now: float, *, is_interrupted: bool) -> StoppedBy | None:
+        if is_interrupted:
             return "interrupt"
         if self._most is not None and self.operations >= self._most:
             return "work"
-        return "time" if self.clock() >= self._deadline else None
+        return "time" if now >= self._deadline else None

@@ -1,15 +1,18 @@
 """Decisions of the benchmark are the best where prices are right, and its report is printed."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.typed_kernels.__main__ import main
+from benchmarks.typed_kernels.backward import main as compare_backward
 from benchmarks.typed_kernels.baselines import interpolated_us, nearest_us, roofline_us
 from benchmarks.typed_kernels.decisions import _best_cut, _longest, cut_regrets
 from cost_model.gpu.typed.kernels import Kernels, Product
+from cost_model.gpu.typed.model import gpu_kernel_us
 from cost_model.gpu.typed.sheets import find_sheet
 from cost_model.gpu.typed.training import Cell
 
@@ -38,6 +41,34 @@ def test_baselines_say_what_a_measured_kernel_took() -> None:
     assert interpolated_us(cell, kernels, H100) == pytest.approx(cell.latency_us, rel=0.01)
     largest = roofline_us(kernels, H100)[-1]
     assert largest == pytest.approx(2 * 4096**3 / 989e12 * 1e6)
+
+
+def test_backward_products_are_compared_in_the_layout_they_were_measured_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Forward takes what is predicted, gradients of 4096 × 1024 weights over 8192 rows twice as long."""
+    shares = {}
+    for layout, (rows, inner, columns), slower in (
+        ("TN", (8192, 1024, 4096), 1),
+        ("NN", (8192, 4096, 1024), 1),
+        ("NT", (4096, 8192, 1024), 2),
+    ):
+        us = slower * gpu_kernel_us(Product(rows, columns, inner), "b200").latency_us
+        text = f"b=1, m={rows}, k={inner}, n={columns}, layout={layout}, accumulate=False, out_dtype=bf16"
+        shares[text] = 2 * rows * inner * columns / us / 2250e6
+    table = {"tflops": 2250.0, "accurate_efficient_factor": shares}
+    path = tmp_path / "system.json"
+    path.write_text(json.dumps({"accelerator": {"op": {"matmul": table}}}))
+    compare_backward([str(path)])
+    printed = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split(" | ")[2:4] for line in printed] == [
+        ["1.00", "0.0"],
+        ["1.00", "0.0"],
+        ["0.50", "50.0"],
+    ]
+    assert [line.split(" | ")[0] for line in printed] == [
+        f"| {name}, bf16" for name in ("forward", "gradients of inputs", "gradients of weights")
+    ]
 
 
 @pytest.mark.slow

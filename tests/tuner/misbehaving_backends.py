@@ -20,8 +20,8 @@ from tvm import relax
 
 from tuner.backends.tvm.native import replace_function
 from tuner.graph.relax_types import IRModule, RelaxFunction
-from tuner.rules import OperatorByPredicate
 from tuner.rules.protocol import Rule
+from tuner.rules.single import OperatorByPredicate
 from tuner.rules.styles import tvm_native_rule
 from tuner.targets.target import Target
 
@@ -154,6 +154,9 @@ def _need_what_the_machine_lacks(*tensors: Any) -> None:
         case "memory":
             resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
             np.ones((1 << 24,), dtype=np.uint8)
+        case "group":  # a memory control group that is smaller than what is needed
+            Path(os.environ["GROUP"], "cgroup.procs").write_text(str(os.getpid()))
+            np.ones((1 << 28,), dtype=np.uint8)
         case "killed":  # As the kernel ends a process whose memory cgroup is full.
             os.kill(os.getpid(), signal.SIGKILL)
     np.from_dlpack(tensors[-1])[...] = 0.0

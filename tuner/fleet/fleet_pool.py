@@ -6,9 +6,11 @@ measure it once. Checked in tests/tuner/fleet/test_fleet.py.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,6 +61,9 @@ SPARE_S = 3 * START_TIMEOUT_S
 
 PROBE_S = 600.0
 """How long a machine may take to measure its peak rates; half a minute is usual."""
+
+TASK_S = "TESSEL_FLEET_TASK_S"
+"""Environment variable: seconds that a machine may take for a task, in place of what its limits come to."""
 
 _AHEAD = 2
 """Candidates on their way for each machine: one that ends a candidate finds the next one there."""
@@ -177,6 +182,7 @@ class FleetPool:
         )
         self._resources = (DEVICE, machines.identity.resource)
         self._numbers = itertools.count()
+        self._task_s = task_time_s(os.environ.get(TASK_S))
         tuners = [each for each in self._backends if isinstance(each, MetaSchedule)]
         self._kernel_folders = [each.folder(machines.target) for each in tuners]
         self._kernels = {
@@ -309,7 +315,9 @@ class FleetPool:
         return _decoded(answer, kind, asked=key), more
 
     def _limit_s(self, task: Task) -> float:
-        """Return how long a machine that keeps a task's own limits takes for it at most."""
+        """Return how long a machine may take for a task: as the user says, or by the task's own limits."""
+        if self._task_s is not None:
+            return self._task_s
         run_s = self._limits.run_timeout_s
         match task:
             case Candidate():
@@ -333,6 +341,20 @@ class FleetPool:
             info for info in self._tasks.workers().values() if self._resources[1] in info["resources"]
         ]
         return _AHEAD * max(1, len(machines))
+
+
+def task_time_s(text: str | None) -> float | None:
+    """Return the seconds that `TASK_S` says, None where it says nothing.
+
+    Raises:
+        TunerError: they are no time.
+    """
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise TunerError(f"{TASK_S} is {text!r}, which is no time; give seconds above 0, such as 600")
 
 
 def _digest(data: bytes) -> str:

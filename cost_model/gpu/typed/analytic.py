@@ -2,25 +2,27 @@
 
 Forests learn what is left over it. The parameters of a device and a *cell* (the data type of what computes,
 the operation of what sends) are fitted to its measurements; some dozens suffice, so a new device is known
-after few. Of a device without any they follow from those of others: at the median, and along a line over the
+after few. Of a device without any they follow from those of others: at the mean, and along a line over the
 operations of a multiprocessor in a cycle where that explains them, for fixed costs in cycles fell as tensor
-cores grew. Weights come from memory: serving does not find them in the second-level cache, but for a share
-that is fitted. Checked in tests/cost_model/gpu/typed/test_analytic.py.
+cores grew. Checked in tests/cost_model/gpu/typed/test_analytic.py.
 
 Source: blocks, waves and steps of a product follow the analysis of CUTLASS's split and stream-K products
-(Osama et al., PPoPP 2023, section 4); the rest is a roofline with a smooth corner.
+(Osama et al., PPoPP 2023, section 4); chunks of the best size cost a
+collective a share of the root of its fixed and its sent part follows Sanders and Sibeyn (Information
+Processing Letters, 2003); the rest is a roofline with a smooth corner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_model.gpu.typed.kernels import Kernels
 from cost_model.gpu.typed.sheets import GpuSheet
-from cost_model.gpu.typed.work import Work, work_of
+from cost_model.gpu.typed.work import ATTENTION_TILE, ROUNDED_DTYPES, Work, work_of
 from records.files.aiconfigurator import Kind
 
 Array = npt.NDArray[np.float64]
@@ -32,7 +34,7 @@ PARAMETERS: Mapping[Kind, tuple[tuple[str, float], ...]] = {
         ("step_cycles", 300.0),
         ("compute_share", 0.8),
         ("memory_share", 0.75),
-        ("cached_share", 0.05),
+        ("cached_bytes_a_cycle", 12.0),
     ),
     "attention": (("call_us", 6.0), ("block_us", 3.0), ("compute_share", 0.6), ("memory_share", 0.7)),
     "experts": (
@@ -42,7 +44,13 @@ PARAMETERS: Mapping[Kind, tuple[tuple[str, float], ...]] = {
         ("memory_share", 0.6),
         ("token_us", 0.003),
     ),
-    "collective": (("call_us", 4.0), ("hop_us", 1.0), ("link_share", 0.7)),
+    "collective": (
+        ("call_us", 4.0),
+        ("hop_us", 1.0),
+        ("link_share", 0.7),
+        ("sharing", 0.1),
+        ("pipelining", 0.5),
+    ),
     "exchange": (("call_us", 20.0), ("multiprocessor_gb_s", 40.0), ("link_share", 0.6)),
 }
 """Of each kind, with where a fit starts."""
@@ -54,11 +62,14 @@ _STEP = 64
 _EXPERT_ROWS = 64
 _CORNER = 4
 """Power by which two bounds that overlap add up: 1 would be their sum, infinity the larger one."""
+_PRODUCT_CORNER = 2
 _SPREAD = 1.0
 """Standard deviation of a parameter's logarithm before anything is measured."""
 _NOISE = 0.15
 _SLOPE_PRIOR = 4.0
 """Weight of no slope over a device's operations a cycle, in squared doublings."""
+_SAME_CELL = 4.0
+"""Weight of a device's own cell beside its others, of which a few stand in where one generation has it."""
 _MAX_EVALUATIONS = 40
 
 
@@ -110,23 +121,40 @@ def fit(
     return np.asarray(found.x)
 
 
-def expected(known: Sequence[tuple[GpuSheet, Array]], sheet: GpuSheet) -> Array:
-    """Return the logarithms that a GPU has as far as others tell.
+class Fitted(NamedTuple):
+    """Logarithms of the parameters of one cell on one GPU, as `fit` found them."""
+
+    sheet: GpuSheet
+    cell: str
+    logs: Array
+
+
+def expected(fitted: Sequence[Fitted], cell: str, sheet: GpuSheet) -> Array:
+    """Return the logarithms that a cell has on a GPU as far as others tell.
+
+    Cells of types that are computed alike count as well, but less; all do where there is none of either.
 
     Args:
-        known: GPUs of which parameters of the cell, or of all cells, were fitted.
+        fitted: cells of other GPUs.
+        cell: that is asked for.
         sheet: of the GPU that is asked for.
     """
-    values = np.array([logs for _, logs in known])
-    places = np.array([_operations_a_cycle(other) for other, _ in known])
-    weights = 1 / np.array(
-        [sum(one.generation == other.generation for other, _ in known) for one, _ in known]
-    )
+    alike = [each for each in fitted if _family(each.cell) == _family(cell)] or list(fitted)
+    values = np.array([each.logs for each in alike])
+    places = np.array([_operations_a_cycle(each.sheet) for each in alike])
+    groups = [(each.sheet.generation, each.cell) for each in alike]
+    weights = np.array([(_SAME_CELL if group[1] == cell else 1.0) / groups.count(group) for group in groups])
     weights /= weights.sum()
     centre, level = float(weights @ places), weights @ values
-    spread = len(known) * float(weights @ (places - centre) ** 2)
-    slope = len(known) * (weights * (places - centre)) @ (values - level) / (spread + _SLOPE_PRIOR)
+    spread = len(alike) * float(weights @ (places - centre) ** 2)
+    slope = len(alike) * (weights * (places - centre)) @ (values - level) / (spread + _SLOPE_PRIOR)
     return np.asarray(level + slope * (_operations_a_cycle(sheet) - centre))
+
+
+def _family(cell: str) -> str:
+    if cell in ROUNDED_DTYPES:
+        return "rounded"
+    return "weights alone" if cell in ("int4_wo", "w4a16_mxfp4") else cell
 
 
 def _operations_a_cycle(sheet: GpuSheet) -> float:
@@ -135,7 +163,7 @@ def _operations_a_cycle(sheet: GpuSheet) -> float:
 
 
 def _product(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -> Array:
-    call, prologue, step, compute_share, memory_share, cached = parameters
+    call, prologue, step, compute_share, memory_share, cached_bytes = parameters
     rows, columns, inner = (kernels.numbers[name].astype(float) for name in ("rows", "columns", "inner"))
     device = sheet.device
     rate = work.tflops * 1e6 / device.num_multiprocessors * compute_share
@@ -150,19 +178,23 @@ def _product(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -
                 added = 8 * rows * columns * splits / (64 * device.num_multiprocessors * device.clock_mhz)
                 each = each + (prologue / device.clock_mhz + added) / waves
             best = np.minimum(best, waves * each)
-    cached_bytes = min(cached, 1.0) * np.minimum(work.num_bytes, device.l2_mib * 2**20)
-    memory = np.maximum(work.num_bytes - cached_bytes, 0.05 * work.num_bytes)
-    return np.asarray(call + _smooth(best, memory / (device.bandwidth_gb_s * 1e3 * memory_share)))
+    bandwidth = device.bandwidth_gb_s * 1e3 * memory_share
+    from_cache = max(bandwidth, cached_bytes * device.num_multiprocessors * device.clock_mhz)
+    memory = (work.num_bytes - work.cached_bytes) / bandwidth + work.cached_bytes / from_cache
+    return np.asarray(call + _smooth(best, memory, _PRODUCT_CORNER))
 
 
 def _attention(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -> Array:
     call, block, compute_share, memory_share = parameters
     device = sheet.device
     rate = work.tflops * 1e6 * compute_share
-    compute = np.maximum(work.flops / rate, work.longest_block_flops * device.num_multiprocessors / rate)
+    # A block computes whole tiles, so that half of the one on the diagonal is masked.
+    masked = 2 * kernels.numbers["head_size"] * ATTENTION_TILE**2
+    longest = (work.longest_block_flops + masked) * device.num_multiprocessors
+    compute = np.maximum(work.flops + masked * work.blocks, longest) / rate
     waves = np.ceil(work.blocks / device.num_multiprocessors)
     memory = work.num_bytes / (device.bandwidth_gb_s * 1e3 * memory_share)
-    return np.asarray(call + _smooth(compute + block * waves, memory))
+    return np.asarray(call + compute + block * waves + memory)
 
 
 def _experts(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -> Array:
@@ -175,8 +207,11 @@ def _experts(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -
 
 
 def _collective(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -> Array:
-    call, hop, link_share = parameters
-    return np.asarray(call + hop * work.blocks + work.num_bytes / (sheet.link_gb_s * 1e3 * link_share))
+    call, hop, link_share, sharing, pipelining = parameters
+    # Without switches more devices share a link: on eight L40S each has a sixteenth of what two have.
+    rate = sheet.link_gb_s * 1e3 * link_share * (2 / kernels.numbers["devices"]) ** sharing
+    fixed, sent = call + hop * work.blocks, work.num_bytes / rate
+    return np.asarray(fixed + sent + pipelining * np.sqrt(fixed * sent))
 
 
 def _exchange(work: Work, kernels: Kernels, sheet: GpuSheet, parameters: Array) -> Array:
@@ -194,8 +229,6 @@ _BY_KIND: Mapping[Kind, Callable[[Work, Kernels, GpuSheet, Array], Array]] = {
 }
 
 
-def _smooth(first: Array, second: Array) -> Array:
+def _smooth(first: Array, second: Array, corner: int = _CORNER) -> Array:
     largest = np.maximum(first, second)
-    return np.asarray(
-        largest * ((first / largest) ** _CORNER + (second / largest) ** _CORNER) ** (1 / _CORNER)
-    )
+    return np.asarray(largest * ((first / largest) ** corner + (second / largest) ** corner) ** (1 / corner))

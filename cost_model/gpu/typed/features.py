@@ -21,7 +21,7 @@ from cost_model.gpu.typed.sheets import GpuSheet
 from cost_model.gpu.typed.work import Work, numbers, work_of
 from records.files.aiconfigurator import COLLECTIVES, Kind
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 
 TILES = ((64, 64), (128, 128), (128, 256))
 """Rows and columns of the output that one thread block computes, or a cluster of them."""
@@ -79,8 +79,11 @@ def _of_device(kernels: Kernels, sheet: GpuSheet, work: Work) -> Named:
 
 def _product(kernels: Kernels, sheet: GpuSheet, work: Work) -> Named:
     rows, columns, inner = numbers(kernels, "rows", "columns", "inner")
+    uncached = work.num_bytes - work.cached_bytes
     return {
         **_roofline(work, sheet),
+        "log_uncached": _log(uncached / sheet.device.bandwidth_gb_s / 1e3),
+        "log_uncached_share": _log(uncached / work.num_bytes),
         **_tiles("", rows, columns, np.ones_like(rows), TILES, sheet),
         "log_rows": _log(rows),
         "log_columns": _log(columns),

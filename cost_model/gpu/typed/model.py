@@ -24,7 +24,7 @@ import numpy.typing as npt
 from cost_model.errors import CostModelError
 from cost_model.forests.model_files import ModelManifest, load_booster, load_manifest, save_model
 from cost_model.gpu.kernel_model import GpuPrediction
-from cost_model.gpu.typed.analytic import PARAMETERS, analytic_us, expected
+from cost_model.gpu.typed.analytic import PARAMETERS, Fitted, analytic_us, expected
 from cost_model.gpu.typed.features import FEATURES_VERSION, FeatureTable, feature_table
 from cost_model.gpu.typed.kernels import MEASURED_AS, Column, Kernels, TypedKernel, kind_of
 from cost_model.gpu.typed.sheets import GPU_SHEETS, GpuSheet, find_sheet
@@ -83,11 +83,14 @@ class KindCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         if not self.cells or self.least.keys() != self.most.keys() or self.cells.keys() - GPU_SHEETS.keys():
             raise ValueError("a kind's calibration is not of devices and extents that are known here")
 
-    def fitted(self, cell: str) -> list[tuple[GpuSheet, Array]]:
-        """Return devices with their parameters of a cell; of all cells where none has it."""
-        own = [(GPU_SHEETS[name], by[cell]) for name, by in self.cells.items() if cell in by]
-        every = [(GPU_SHEETS[name], fit) for name, by in self.cells.items() for fit in by.values()]
-        return [(sheet, np.array(fit.parameters)) for sheet, fit in own or every]
+    def expected(self, cell: str, sheet: GpuSheet) -> Array:
+        """Return the parameters' logarithms that a cell has on a GPU as far as those measured tell."""
+        fitted = [
+            Fitted(GPU_SHEETS[name], other, np.array(fit.parameters))
+            for name, by_cell in self.cells.items()
+            for other, fit in by_cell.items()
+        ]
+        return expected(fitted, cell, sheet)
 
     def doublings(self, kernels: Kernels) -> Array:
         """Return how far each kernel's extents are outside of those trained on, at most of any extent."""
@@ -172,7 +175,7 @@ class TypedModel:
         if fit is not None:
             base = analytic_us(kernels, sheet, np.array(fit.parameters))
             return corrected(base, forests.known, feature_table(kernels, sheet, base), sees_device=True)
-        base = analytic_us(kernels, sheet, expected(calibration.fitted(cell), sheet))
+        base = analytic_us(kernels, sheet, calibration.expected(cell, sheet))
         return corrected(base, forests.blind, feature_table(kernels, sheet, base), sees_device=False)
 
     def price(self, kernels: Sequence[TypedKernel], gpu: str) -> tuple[GpuPrediction, ...]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from cost_model.errors import CostModelError
 from cost_model.forests.boosting import num_idle_cores, train_forest, xgboost
 from cost_model.gpu.training import mixture_quantile
-from cost_model.gpu.typed.analytic import analytic_us, expected, fit, start_of
+from cost_model.gpu.typed.analytic import Fitted, analytic_us, expected, fit, start_of
 from cost_model.gpu.typed.features import FEATURES_VERSION, FeatureTable, feature_table
 from cost_model.gpu.typed.kernels import Column, Kernels, joined
 from cost_model.gpu.typed.model import (
@@ -44,7 +44,7 @@ MIN_CELL_SAMPLES = 30
 _PARAMETERS = {
     "objective": "reg:squarederror",
     "eta": 0.12,
-    "max_depth": 7,
+    "max_depth": 8,
     "min_child_weight": 5.0,
     "subsample": 0.8,
     "colsample_bytree": 0.5,
@@ -52,15 +52,16 @@ _PARAMETERS = {
     "tree_method": "hist",
     "max_bin": 128,
 }
-_ROUNDS, _BLIND_ROUNDS, _QUICK_ROUNDS = 120, 60, 60
+KNOWN_ROUNDS, _BLIND_ROUNDS, _QUICK_ROUNDS = 200, 60, 60
 _BLIND_DEPTH = 5
 _FITTED = 800
 """Kernels that a cell's parameters are fitted to."""
-_NUM_FOLDS = 3
+_NUM_FOLDS = 5
+_MANY = 2**24
+"""Folds of which each is one extent's."""
 _EXTREME_SHARE = 0.2
 _LEAST_WIDENING = 0.1
 _LEAST_DISTANCE = 0.25
-_FEW_ERRORS = 300
 _ALONE_WIDTH = 0.5
 """Half-width on other generations of what only one was measured in, a factor of 1.65: what kinds of which
 several were measured ask for is 0.4 to 0.7."""
@@ -92,9 +93,8 @@ class Cell:
         """Return the analytic latencies and features, with own parameters or those that others let expect."""
         logs = self.parameters
         if known is not None:
-            alike = [cell for cell in known if cell.name == self.name] or known
-            fitted = [(cell.sheet, cell.parameters) for cell in alike]
-            logs = expected(fitted, self.sheet)
+            fitted = [Fitted(cell.sheet, cell.name, cell.parameters) for cell in known]
+            logs = expected(fitted, self.name, self.sheet)
         base = analytic_us(self.kernels, self.sheet, logs)
         return base, feature_table(self.kernels, self.sheet, base)
 
@@ -216,7 +216,7 @@ class Training:
         """Return forests of all cells."""
         every = [np.ones(len(cell.kernels), bool) for cell in self.cells]
         return Forests(
-            self.trained(every, rounds=_ROUNDS, sees_device=True),
+            self.trained(every, rounds=KNOWN_ROUNDS, sees_device=True),
             self.trained(every, rounds=_BLIND_ROUNDS, sees_device=False),
         )
 
@@ -239,10 +239,10 @@ class Training:
 
     def errors_on_new_extents(self) -> list[Array]:
         """Return logarithms of predicted over measured, by cell, each kernel unseen on every device."""
-        folds = [self.folds(cell.kernels) for cell in self.cells]
+        folds = [self.folds(cell.kernels, _NUM_FOLDS) for cell in self.cells]
         errors = [np.zeros(len(cell.kernels)) for cell in self.cells]
         for fold in range(_NUM_FOLDS):
-            forest = self.trained([each != fold for each in folds], rounds=_ROUNDS, sees_device=True)
+            forest = self.trained([each != fold for each in folds], rounds=KNOWN_ROUNDS, sees_device=True)
             for index, (cell, (base, table)) in enumerate(zip(self.cells, self.seen, strict=True)):
                 held_out = folds[index] == fold
                 found = corrected(base, forest, table, sees_device=True) - np.log(cell.latency_us)
@@ -285,18 +285,21 @@ class Training:
         every = np.concatenate(scores)
         return max(float(np.quantile(every, coverage)), _LEAST_WIDENING) if len(every) else 1.0
 
-    def folds(self, kernels: Kernels) -> Column:
-        """Return a fold for each kernel, the same for equal extents on any device."""
+    def folds(self, kernels: Kernels, count: int) -> Column:
+        """Return a fold of so many for each kernel, the same for equal extents on any device."""
         mixed = np.zeros(len(kernels), np.uint64)
         for name in sorted(kernels.numbers):
             mixed = mixed * np.uint64(1_000_003) + (kernels.numbers[name] * 100).astype(np.uint64)
         mixed ^= mixed >> np.uint64(29)
         mixed *= np.uint64(0xBF58476D1CE4E5B9) + np.uint64(2 * self.seed)
-        return (mixed >> np.uint64(40)) % np.uint64(_NUM_FOLDS)
+        return (mixed >> np.uint64(40)) % np.uint64(count)
 
 
 def _calibration(training: Training, coverage: float) -> KindCalibration:
-    widths = _known_widths(training.errors_on_new_extents(), coverage)
+    widths = [
+        _known_width(errors, len(np.unique(training.folds(cell.kernels, _MANY))), coverage)
+        for cell, errors in zip(training.cells, training.errors_on_new_extents(), strict=True)
+    ]
     by_device: dict[str, dict[str, CellFit]] = {}
     for cell, width in zip(training.cells, widths, strict=True):
         by_device.setdefault(cell.sheet.device.name, {})[cell.name] = CellFit(
@@ -312,20 +315,18 @@ def _calibration(training: Training, coverage: float) -> KindCalibration:
     )
 
 
-def _known_widths(errors: Sequence[Array], coverage: float) -> list[float]:
-    """Return half-widths of cells; of few kernels a quantile is a guess, and that of all cells counts too."""
-    every = mixture_quantile([np.abs(each) for each in errors], coverage)
-    own = [float(np.quantile(np.abs(each), coverage)) for each in errors]
-    return [
-        width if len(each) >= _FEW_ERRORS else max(width, every)
-        for width, each in zip(own, errors, strict=True)
-    ]
+def _known_width(errors: Array, num_extents: int, coverage: float) -> float:
+    """Return a cell's half-width: conformal, a little beyond the quantile where extents are few.
+
+    Kernels of equal extents and other types are off alike, and count as one.
+    """
+    return float(np.quantile(np.abs(errors), min(1.0, coverage * (1 + 1 / num_extents))))
 
 
 def _unknown_widths(training: Training, widths: Sequence[float], coverage: float) -> dict[str, float]:
     """Return half-widths on new devices by cell.
 
-    Generations that were held out are few draws: widths grow by one part of their number.
+    Generations that were held out are few draws of what a new one is off by: widths grow as for a new draw.
     """
     by_cell: dict[str, list[tuple[str, Array]]] = {}
     for cell, errors in zip(training.cells, training.errors_on_new_generations(), strict=True):
@@ -333,7 +334,7 @@ def _unknown_widths(training: Training, widths: Sequence[float], coverage: float
         if len(errors):
             found.append((cell.sheet.generation, np.abs(errors)))
     known = {
-        name: (1 + 1 / len({generation for generation, _ in parts}))
+        name: (1 + 1 / len({generation for generation, _ in parts})) ** 0.5
         * mixture_quantile([errors for _, errors in parts], coverage)
         for name, parts in by_cell.items()
         if parts

@@ -21,7 +21,14 @@ OUTPUT_BYTES = 2
 ATTENTION_TILE = 128
 """Queries of a head that one block computes."""
 _DEVICES_OF_NODE = 8
-_ROUNDED = frozenset(("fp8", "fp8_block", "int8", "nvfp4"))
+_COPIES = 6
+"""Weights that aiconfigurator's products of one shape take in turn; what they read and write stays."""
+_CACHE_SHARE = 0.9
+_CACHE_CLIFF = 8
+"""Power of a working set over the cache by which what is found there falls off."""
+_TWO_PARTITIONS = frozenset(("8.0", "9.0", "10.0"))
+"""Compute capabilities whose cache holds data twice, once for each half of the multiprocessors."""
+ROUNDED_DTYPES = frozenset(("fp8", "fp8_block", "int8", "nvfp4"))
 """Types to which a serving library rounds activations before it multiplies them."""
 
 
@@ -36,6 +43,7 @@ class Work(NamedTuple):
         longest_block_flops: of attention's last block, which sees all keys.
         rows: tokens of an expert that has any.
         groups: experts with tokens.
+        cached_bytes: of a product's, those that the second-level cache holds from the call before.
     """
 
     flops: Array
@@ -45,6 +53,7 @@ class Work(NamedTuple):
     longest_block_flops: Array
     rows: Array
     groups: Array
+    cached_bytes: Array
 
 
 def work_of(kernels: Kernels, sheet: GpuSheet) -> Work:
@@ -69,10 +78,14 @@ def _product(kernels: Kernels, sheet: GpuSheet) -> Work:
     rows, columns, inner = numbers(kernels, "rows", "columns", "inner")
     size = sizes(kernels, "dtype")
     # What is rounded is read in 16 bits, written, and read again.
-    rounded = np.isin(kernels.texts["dtype"].astype(str), [*_ROUNDED])
+    rounded = np.isin(kernels.texts["dtype"].astype(str), [*ROUNDED_DTYPES])
     activations = np.where(rounded, 2 + 2 * size, OUTPUT_BYTES) * rows * inner
-    num_bytes = activations + size * columns * inner + OUTPUT_BYTES * rows * columns
-    return _work(kernels, sheet, num_bytes, flops=2 * rows * columns * inner)
+    weights, others = size * columns * inner, activations + OUTPUT_BYTES * rows * columns
+    halves = 2 if sheet.device.compute_capability in _TWO_PARTITIONS else 1
+    cache = sheet.device.l2_mib * 2**20 * _CACHE_SHARE / halves
+    cached = weights / (1 + ((_COPIES * weights + others) / cache) ** _CACHE_CLIFF)
+    cached += others / (1 + ((weights + others) / cache) ** _CACHE_CLIFF)
+    return _work(kernels, sheet, weights + others, flops=2 * rows * columns * inner, cached_bytes=cached)
 
 
 def _attention(kernels: Kernels, sheet: GpuSheet) -> Work:

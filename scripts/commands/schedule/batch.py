@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scripts.commands.schedule.results import STOPPED_BY, save_schedule, show_schedule
+from scripts.commands.schedule.results import STOPPED_BY, print_spread, save_schedule, show_schedule
 from scripts.terminal import console
 from tessel.jobs import search_thread
 from tessel.progress import interrupts
 
 if TYPE_CHECKING:
     from scripts.commands.schedule.options import ScheduleOptions
+    from scripts.documents.searches import PrintedSpread
     from tessel.batches import Batch
     from tessel.placement import Placement
     from tessel.search.batches.assignment import Assignment
@@ -56,7 +57,7 @@ def _find_schedule(
     )
     with interrupts.deferred():
         save_schedule(found, options.save)
-        show_schedule(found, budget, as_json=options.json)
+        show_schedule(found, budget, options)
 
 
 def _share_out(
@@ -85,13 +86,16 @@ def _share_out(
         texts=["sharing out micro-batches"],
     )
     with interrupts.deferred():
+        spread = options.spread_of(found.schedules)
         if options.json:
-            _print_document(found, budget)
+            _print_document(found, budget, spread)
         else:
-            _print_assignment(batch, found, budget)
+            _print_assignment(batch, found, budget, spread)
 
 
-def _print_document(found: Assignment, budget: SearchBudget) -> None:
+def _print_document(found: Assignment, budget: SearchBudget, spread: PrintedSpread | None) -> None:
+    from msgspec import UNSET
+
     from scripts.documents.searches import PrintedAssignment
 
     console.print_json(
@@ -103,11 +107,14 @@ def _print_document(found: Assignment, budget: SearchBudget) -> None:
             schedules=found.schedules,
             found_by=found.found_by,
             stopped_by=budget.stopped_by,
+            spread=spread or UNSET,
         )
     )
 
 
-def _print_assignment(batch: Batch, found: Assignment, budget: SearchBudget) -> None:
+def _print_assignment(
+    batch: Batch, found: Assignment, budget: SearchBudget, spread: PrintedSpread | None
+) -> None:
     proof = "proven optimal" if found.makespan == found.lower_bound else f"gap {found.gap:.1%}"
     console.print_line(
         f"makespan      {found.makespan} steps on the slowest of {len(found.replicas)} replicas"
@@ -118,6 +125,7 @@ def _print_assignment(batch: Batch, found: Assignment, budget: SearchBudget) -> 
             f"as given      {found.given} steps with 1F1B and equal runs, "
             f"{found.given / found.makespan:.2f} times as long"
         )
+    print_spread(spread)
     console.print_line(f"found by      {found.found_by}")
     console.print_line(f"stopped by    {budget.stopped_by}: {STOPPED_BY[budget.stopped_by]}")
     names = batch.names

@@ -33,9 +33,7 @@ def schedule(
     shape: Annotated[
         str,
         typer.Argument(
-            metavar="SHAPE|FILE",
-            help="A shape's name or a placement file.",
-            autocompletion=completion.shapes,
+            metavar="SHAPE|FILE", help="A shape's name or a placement file.", autocompletion=completion.shapes
         ),
     ],
     blocks: ShapeOptions,
@@ -102,4 +100,4 @@ def _find_schedule(placement: Placement, limits: tuple[int, ...] | None, options
     )
     with interrupts.deferred():
         save_schedule(found, options.save)
-        show_schedule(found, budget, as_json=options.json)
+        show_schedule(found, budget, options)

@@ -10,6 +10,8 @@ from tessel.jobs.shown.formatting import format_numbers
 from tessel.progress import messages
 
 if TYPE_CHECKING:
+    from scripts.commands.schedule.options import ScheduleOptions
+    from scripts.documents.searches import PrintedSpread
     from tessel.schedule import Schedule
     from tessel.search import RepetendResult
     from tessel.search.budget import SearchBudget
@@ -27,9 +29,10 @@ _MAX_NAMED = 4
 """Devices that are named one by one."""
 
 
-def show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> None:
-    """Print a schedule as one document, or in words."""
-    if as_json:
+def show_schedule(found: Schedule, budget: SearchBudget, options: ScheduleOptions) -> None:
+    """Print a schedule as one document, or in words; and its makespan where durations vary, if asked for."""
+    spread = options.spread_of([found])
+    if options.json:
         from msgspec import UNSET
 
         from scripts.documents.searches import PrintedSchedule
@@ -37,7 +40,7 @@ def show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> No
         # What is proven is printed as it is saved; `optimal` says it.
         stopped_by = UNSET if budget.is_proven else budget.stopped_by
         saved = {name: getattr(found, name) for name in found.__struct_fields__}
-        console.print_json(PrintedSchedule(**saved, stopped_by=stopped_by))
+        console.print_json(PrintedSchedule(**saved, stopped_by=stopped_by, spread=spread or UNSET))
         return
     proof = "proven optimal" if found.optimal else f"gap {found.gap:.1%}"
     console.print_line(
@@ -59,7 +62,20 @@ def show_schedule(found: Schedule, budget: SearchBudget, *, as_json: bool) -> No
             f"repetend      {repetend.micro_batches} micro-batches every {repetend.period} steps ({state}), "
             f"steps {repetend.start} to {repetend.end}"
         )
+    print_spread(spread)
     _print_end(found.found_by, f"{found.search_seconds:.3f}", budget)
+
+
+def print_spread(spread: PrintedSpread | None) -> None:
+    """Print the makespan where durations vary, and a greedy runtime's beside it; nothing without."""
+    if spread is None:
+        return
+    quantiles = ", ".join(f"{name} {steps:.1f}" for name, steps in spread.quantiles.items())
+    console.print_line(f"spread        {spread.distribution}, replayed: mean {spread.mean:.1f}, {quantiles}")
+    if spread.greedy_ratio is not None:
+        console.print_line(
+            f"greedy        {spread.greedy_ratio:.3f} times as long at p95, where devices run what can start"
+        )
 
 
 def _fullest(found: Schedule) -> str:

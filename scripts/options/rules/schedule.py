@@ -73,6 +73,12 @@ SCHEDULE: Mapping[str, tuple[Rule, ...]] = {
             why="pairs are of whole schedules of equal micro-batches that are trained",
         ),
     ),
+    "--spread": (
+        Rule(
+            excludes=given("--overlap-factor", "--frontier", "--period-only"),
+            why="one whole schedule of blocks by themselves is replayed",
+        ),
+    ),
     "--replicas": (_OF_BATCH,),
     "--keep-order": (
         Rule(needs=given("--replicas"), why="one replica runs them all", remedy="add --replicas"),

@@ -120,7 +120,8 @@ class PlanOptions(ConfigOptions):
         seed: of inputs and searches,
         price: where latencies come from, and
         cost_model: folder of a trained model.
-        spread: how the duration of each block varies, `lognormal:0.1` or `uniform:0.2`; not if None.
+        spread: how the duration of each block varies, `lognormal:0.1`, `uniform:0.2` or as a file of recorded
+            steps or records; not if None.
         robust: percentile of the step by which the plan is chosen, such as `p95`; by the step itself if None.
         work: units of the search, of about a second each; `DEFAULT_WORK` if None.
         time_limit: of the search, such as `10s`, or seconds; `DEFAULT_TIME_LIMIT_S` if both are None.
@@ -383,10 +384,10 @@ class PlanOptions(ConfigOptions):
 
     def _spread(self) -> tuple[Spread | None, float | None]:
         """Return how durations vary, and the percentile that plans are chosen by."""
-        from tessel.batches.spread import Spread
+        from tessel.jobs.inputs.spreads import spread_of
 
         if self.robust is None:
-            return (None if self.spread is None else Spread.of(self.spread)), None
+            return (None if self.spread is None else spread_of(self.spread)), None
         match = re.fullmatch(r"p(\d{1,2}(?:\.\d+)?)", self.robust)
         if match is None or float(match[1]) < 1:
             raise UsageError(f"--robust {self.robust!r} is no percentile; write p95, from p1 to p99")
@@ -394,7 +395,7 @@ class PlanOptions(ConfigOptions):
             raise UsageError(
                 f"--robust {self.robust} without --spread, which says how durations vary; give both"
             )
-        return Spread.of(self.spread), float(match[1])
+        return spread_of(self.spread), float(match[1])
 
     def _placement(self) -> PlacementName | CustomPlacement:
         """Return the placement named, or the devices of the chain that a placement or its file holds."""

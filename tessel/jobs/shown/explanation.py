@@ -150,7 +150,7 @@ def _add_replicas(out: Sections, saved: SavedPlan) -> None:
 
 def _add_spreads(out: Sections, result: PlanResult) -> None:
     """Add what steps take where durations vary, static orders beside a greedy runtime."""
-    from tessel.planning.plan_result import QUANTILES
+    from tessel.batches.spread import QUANTILES
 
     if not result.spreads:
         return

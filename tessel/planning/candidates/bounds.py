@@ -35,9 +35,10 @@ from tessel.planning.costs.held_bytes import job_shares
 from tessel.planning.costs.replicas import collective_link, replica_positions
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums
 from tessel.planning.costs.stage_figures import (
-    figures_of_sums,
+    memory_limits,
     position_speeds,
     update_sums,
+    update_us,
 )
 from tessel.planning.cutting.cut import Section
 from tessel.planning.cutting.run_prices import RunPrices, layer_times
@@ -223,7 +224,6 @@ def family_shares(family: Family, sums: LayerSums, job: Job) -> Shares:
 
 def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
     layout = degrees.any_layout(sums.num_layers)
-    figures = figures_of_sums(sums, layout, job)
     splits = degrees.split_backward and sums.is_splittable
     gradients = sums.backward
     if splits:
@@ -243,7 +243,7 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
         micro_batches=degrees.micro_batches // copies,
         copies=copies,
         speeds=speeds,
-        limits=figures.memory_bytes,
+        limits=memory_limits(layout, job.cluster),
         hop_us=_least_hop(sums, job, degrees.tensor_parallel),
         times=layer_times(sums, splits=splits),
         gradients=gradients,
@@ -254,7 +254,9 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
         if layout.expert_parallel == 1
         else _synchronisation(layout, copies, sums, job, experts=True),
         updates=measured / speeds.max() + moved,
-        update_us=sum(figures.update_us) * copies_apart if len(set(speeds.tolist())) == 1 else 0.0,
+        update_us=sum(update_us(sums, layout, job)) * copies_apart
+        if sums.has_backward and len(set(speeds.tolist())) == 1
+        else 0.0,
     )
 
 

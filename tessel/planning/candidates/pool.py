@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 
 from tessel.batches import Batch
 from tessel.errors import InfeasibleError
@@ -36,6 +36,7 @@ from tessel.planning.orders.timed_order import (
     OPERATIONS_A_SIMULATED_TASK,
     OPERATIONS_A_TASK,
     TimedOrder,
+    in_flight_by_stage,
     schedule_in_order,
     time_rule,
 )
@@ -57,6 +58,11 @@ NOT_PROVING = MakespanParams(left_out=frozenset({Phase.DECISION_DIAGRAMS}))
 """Of orders that are only compared: decision diagrams took two thirds of the time."""
 
 
+MAX_KNOWN = 2048
+"""Layouts whose figures, and as many whose steps in the orders of rules, are kept: baselines and moves of
+cuts come back to what first cuts were timed with. Some 20 kB each, of a hundred stages."""
+
+
 _RULE_NAMES = frozenset(rule.name for rule in OVERLAPPING)
 
 
@@ -74,6 +80,10 @@ class Pool:
         displaced: candidates that a layout given by hand took the place of, still to be searched.
         layouts: how many were priced.
         orders: how many orders were searched.
+        figures: from a family and a layout of it to times and bytes of its stages.
+        time_in_order: from a rule, a family and a layout of it to the step in the rule's order.
+        in_flight: from a rule and a family to the micro-batches that each stage holds in the rule's order.
+        known_cuts: first cuts by what they were made for; None for none that fits.
     """
 
     problem: Problem
@@ -85,7 +95,26 @@ class Pool:
     displaced: list[Candidate] = field(default_factory=list)
     layouts: int = 0
     orders: int = 0
+    figures: Callable[[Family, Layout], StageFigures] = field(init=False)
+    time_in_order: Callable[[str, Family, Layout], TimedOrder] = field(init=False)
+    in_flight: Callable[[str, Family], tuple[float, ...]] = field(init=False)
+    known_cuts: dict[object, Cut | None] = field(default_factory=dict)
     _known_orders: set[object] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        figures = lru_cache(MAX_KNOWN)(self.problem.figures)
+
+        def time_in_order(rule: str, family: Family, layout: Layout) -> TimedOrder:
+            own = figures(family, layout)
+            return time_rule(rule, layout, own, choose_step_us(own))
+
+        def in_flight(rule: str, family: Family) -> tuple[float, ...]:
+            layout = family.any_layout(self.problem.num_layers)
+            return in_flight_by_stage(rule, layout, figures(family, layout))
+
+        self.figures = figures
+        self.in_flight = lru_cache(MAX_KNOWN)(in_flight)
+        self.time_in_order = lru_cache(MAX_KNOWN)(time_in_order)
 
     @property
     def best_us(self) -> float:
@@ -101,7 +130,7 @@ class Pool:
             rules: names of rules; every one that applies if None.
         """
         layout = family.layout(cut.bounds, cut.recompute)
-        figures = self.problem.figures(family, layout)
+        figures = self.figures(family, layout)
         self.layouts += 1
         self.budget.charge(OPERATIONS_A_LAYOUT)
         micro_batches = layout.micro_batches // len(figures.chains)
@@ -113,7 +142,7 @@ class Pool:
                 in_flight=in_flight_limits(layout),
                 overlaps=figures.overlap_factor is not None,
             )
-        timed = self._best_of_rules(rules, layout, figures) if has_headroom(figures) else None
+        timed = self._best_of_rules(rules, family, layout) if has_headroom(figures) else None
         candidate = Candidate(
             family=family,
             cut=cut,
@@ -126,14 +155,12 @@ class Pool:
         self.offer(candidate)
         return candidate
 
-    def _best_of_rules(
-        self, rules: Iterable[str], layout: Layout, figures: StageFigures
-    ) -> TimedOrder | None:
-        step_us = choose_step_us(figures)
+    def _best_of_rules(self, rules: Iterable[str], family: Family, layout: Layout) -> TimedOrder | None:
+        figures = self.figures(family, layout)
         found = []
         for rule in rules:
             self.charge_order(rule, layout, figures)
-            timed = time_rule(rule, layout, figures, step_us)
+            timed = self.time_in_order(rule, family, layout)
             if timed.estimate.fits:
                 found.append(timed)
         return min(found, key=lambda timed: timed.estimate.step_us, default=None)

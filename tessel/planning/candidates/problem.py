@@ -58,6 +58,16 @@ class Problem:
         object.__setattr__(self, "bounds", bounds)
         object.__setattr__(self, "grouped", grouped)
 
+    def changed(self, job: Job, options: PlanOptions) -> Problem:
+        """Return the problem of another cluster or other options, whose tables are made once for both.
+
+        A job without the mixture has micro-batches that all take the mean.
+        """
+        by_class = () if job.mixture is None else self.by_class
+        is_alike = group_bounds(self.profile, options.by_hand) == self.bounds
+        tables = (self._sums, self._prices) if is_alike else ()
+        return Problem(self.profile, job, options, by_class, *tables)
+
     def _take_apart(self, mixture: Mixture) -> None:
         """Keep the profile of each class, and their mean in place of the profile."""
         placements = tuple(each for each in self.options.placements if each not in EQUAL_ALONE)

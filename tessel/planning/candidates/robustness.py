@@ -13,21 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tessel.batches.spread import Spread
-from tessel.orders import device_orders
+from tessel.batches.spread import QUANTILES, Spread
 from tessel.planning.costs.training_step import finish_us
-from tessel.planning.plan_result import QUANTILES, PlannedStep, StepSpread
+from tessel.planning.plan_result import PlannedStep, StepSpread
 from tessel.schedule import Schedule
-from tessel.search.batches.greedy import greedy_starts
-from tessel.search.batches.replay import FloatArray, Replay, replay_of, replayed_starts
-
-SAMPLES = 500
-"""Steps that quantiles are taken over: the 95th percentile is then of 25 samples."""
-
-GREEDY_TASKS = 1_500
-"""Tasks of a replica up to which a greedy runtime is replayed, too: it takes their square."""
-
-GREEDY_SAMPLES = 200
+from tessel.search.batches.replay import FloatArray
+from tessel.search.batches.sampled import GREEDY_SAMPLES, SAMPLES, has_greedy, sampled_ends
 
 
 def spread_of_step(
@@ -44,7 +35,7 @@ def spread_of_step(
     """
     steps = sampled_steps(planned, spread, seed=seed, samples=samples)
     greedy = static = None
-    if _has_greedy(planned):
+    if planned.schedule is not None and has_greedy(planned.schedule):
         static, greedy = (
             float(
                 np.percentile(
@@ -110,48 +101,8 @@ def _stage_ends(
     is_greedy: bool,
 ) -> FloatArray:
     """Return when each stage's last block ends; float64, shape (samples, stages), in microseconds."""
-    placement, step_us = schedule.placement, planned.step.step_us
-    batch = schedule.classes
-    replay = replay_of(placement, device_orders(placement, schedule.start_by_block(), batch))
-    number = schedule.micro_batches
-    spans = (
-        _by_micro_batch([block.span for block in placement.blocks], number) if batch is None else batch.spans
-    )
-    lags = _by_micro_batch([edge.lag for edge in placement.edges], number) if batch is None else batch.lags
-    drawn = spans * spread.factors(rng, (samples, *spans.shape))
-    if is_greedy:
-        memory = (
-            _by_micro_batch([block.memory for block in placement.blocks], number)
-            if batch is None
-            else batch.memory
-        )
-        starts = np.zeros((len(replay.block), samples))
-        limits = np.array(schedule.peak_memory, dtype=np.int64)
-        own = np.zeros(len(replay.block))
-        for sample in range(samples):
-            greedy_starts(replay, drawn[sample], lags.astype(np.float64), memory, limits, own)
-            starts[:, sample] = own
-    else:
-        every = np.broadcast_to(lags.astype(np.float64), (samples, *lags.shape))
-        starts = replayed_starts(replay, drawn, every)
-    ends = starts + drawn[:, replay.position, replay.block].T
-    return step_us * _last_by_stage(replay, schedule, ends, len(planned.step.figures.groups))
-
-
-def _by_micro_batch(values: Sequence[int], number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    return np.tile(np.array(values, dtype=np.int64), (number, 1))
-
-
-def _last_by_stage(replay: Replay, schedule: Schedule, ends: FloatArray, stages: int) -> FloatArray:
+    replay, ends = sampled_ends(schedule, spread, rng, samples, is_greedy=is_greedy)
     stage_of = [int(block.name[1:].partition("_")[0]) for block in schedule.placement.blocks]
     of_task = np.array(stage_of)[replay.block]
-    return np.stack([ends[of_task == stage].max(axis=0) for stage in range(stages)], axis=1)
-
-
-def _has_greedy(planned: PlannedStep) -> bool:
-    schedule = planned.schedule
-    return (
-        schedule is not None
-        and len(schedule.starts) <= GREEDY_TASKS
-        and all(len(block.devices) == 1 for block in schedule.placement.blocks)
-    )
+    stages = range(len(planned.step.figures.groups))
+    return planned.step.step_us * np.stack([ends[of_task == stage].max(axis=0) for stage in stages], axis=1)

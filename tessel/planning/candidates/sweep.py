@@ -20,7 +20,7 @@ from tessel.planning.candidates.pool import Pool, in_flight_limits
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import position_speeds
-from tessel.planning.costs.training_step import StepEstimate, choose_step_us
+from tessel.planning.costs.training_step import StepEstimate
 from tessel.planning.cutting.chain_cut import OPERATIONS_A_CELL, chain_cut
 from tessel.planning.cutting.chunked_cut import ChunkedDevices, chunked_cut
 from tessel.planning.cutting.cut import Cut, Section, neighbours, transfers
@@ -28,7 +28,6 @@ from tessel.planning.cutting.even_cuts import even_cuts
 from tessel.planning.cutting.run_prices import RunPrices
 from tessel.planning.layout import Layout
 from tessel.planning.orders.rules import rules_of
-from tessel.planning.orders.timed_order import in_flight_by_stage, time_rule
 
 CORRECTIONS = 6
 """Times that a cut is made again with less memory, by what its devices really hold beyond the estimate."""
@@ -46,7 +45,7 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
     """
     problem = pool.problem
     layout = family.any_layout(problem.sums(family).num_layers)
-    figures = problem.figures(family, layout)
+    figures = pool.figures(family, layout)
     if figures.memory_bytes is None:
         cut = _cut(pool, family, (1.0,) * family.num_stages, None)
         assert cut is not None  # without limits there is always one
@@ -71,7 +70,7 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
         )
     for rule in names:
         pool.charge_order(rule, layout, figures)
-        in_flight = in_flight_by_stage(rule, layout, figures)
+        in_flight = pool.in_flight(rule, family)
         cut = _cut_that_fits(pool, family, in_flight, figures.memory_bytes, rule)
         cuts = [] if cut is None else [cut]
         if cut is None or any(cut.recompute):  # memory is tight
@@ -110,7 +109,7 @@ def _fewer_in_flight(family: Family, layout: Layout, problem: Problem) -> Iterat
 
 
 def _cut_that_fits(
-    pool: Pool, family: Family, in_flight: Sequence[float], limits: tuple[int, ...], rule: str
+    pool: Pool, family: Family, in_flight: tuple[float, ...], limits: tuple[int, ...], rule: str
 ) -> Cut | None:
     """Return a cut that fits in the order of a rule.
 
@@ -133,22 +132,29 @@ def _cut_that_fits(
 def _estimate(pool: Pool, family: Family, cut: Cut, rule: str) -> StepEstimate:
     """Return the step and memory of a cut in the order of a rule."""
     layout = family.layout(cut.bounds, cut.recompute)
-    figures = pool.problem.figures(family, layout)
-    pool.charge_order(rule, layout, figures)
-    return time_rule(rule, layout, figures, choose_step_us(figures)).estimate
+    pool.charge_order(rule, layout, pool.figures(family, layout))
+    return pool.time_in_order(rule, family, layout).estimate
 
 
 def _cut(
-    pool: Pool, family: Family, in_flight: Sequence[float], limits: Sequence[float] | None
+    pool: Pool, family: Family, in_flight: tuple[float, ...], limits: tuple[float, ...] | None
 ) -> Cut | None:
-    problem = pool.problem
-    pool.budget.charge(cut_operations(problem, family))
+    pool.budget.charge(cut_operations(pool.problem, family))
+    key = family, in_flight, limits
+    if key not in pool.known_cuts:
+        pool.known_cuts[key] = _new_cut(pool.problem, family, in_flight, limits)
+    return pool.known_cuts[key]
+
+
+def _new_cut(
+    problem: Problem, family: Family, in_flight: tuple[float, ...], limits: tuple[float, ...] | None
+) -> Cut | None:
     prices = problem.prices(family)
     layout = family.any_layout(problem.sums(family).num_layers)
     speeds = position_speeds(layout, problem.cluster)
     may_recompute = problem.may_recompute
     if layout.divided_stages:
-        around = _Around(family, layout, prices, tuple(in_flight), speeds, limits, may_recompute)
+        around = _Around(family, layout, prices, in_flight, speeds, limits, may_recompute)
         # What joins branches is many layers, which may have to recompute; an end is one.
         return around.cut() or (around.cut(recomputes=True) if family.joined and may_recompute else None)
     if family.placement == "vshape":
@@ -160,9 +166,9 @@ def _cut(
         devices = (*devices, *(family.pipeline - 1 - device for device in devices))
     chunked = ChunkedDevices(
         devices=devices,
-        in_flight=tuple(in_flight),
+        in_flight=in_flight,
         speeds=speeds,
-        limits=None if limits is None else tuple(limits),
+        limits=limits,
         may_recompute=may_recompute,
     )
     return chunked_cut(prices, chunked, family.num_stages)

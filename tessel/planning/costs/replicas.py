@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from tessel.planning.cluster import Cluster, Link
@@ -23,13 +24,22 @@ def collective_link(
     nodes carry the sum together; it is no faster than the link within a node. The same experts are on every
     `expert_parallel`-th of the devices that hold the same other weights.
     """
-    if cluster.intra_node is None or not cluster.devices_per_node:
-        return cluster.collective
-    every = [device for position in positions for device in layout.devices_at(position)]
-    if is_one_node(every, cluster):
-        return cluster.intra_node
     # A gradient is summed over the devices with the same part of each layer.
     stride = layout.tensor_parallel * (layout.expert_parallel if experts else 1)
+    return _link_of_slots(cluster, layout.device_order, layout.width, stride, tuple(positions))
+
+
+# Layouts of the same degrees ask for it at every stage.
+@lru_cache(maxsize=4096)
+def _link_of_slots(
+    cluster: Cluster, order: tuple[int, ...], width: int, stride: int, positions: tuple[int, ...]
+) -> Link:
+    if cluster.intra_node is None or not cluster.devices_per_node:
+        return cluster.collective
+    slots = [slot for each in positions for slot in range(each * width, (each + 1) * width)]
+    every = [order[slot] for slot in slots] if order else slots
+    if is_one_node(every, cluster):
+        return cluster.intra_node
     nodes = Counter(device // cluster.devices_per_node for device in every[::stride])
     bytes_per_s = min(cluster.collective.bytes_per_s * min(nodes.values()), cluster.intra_node.bytes_per_s)
     return Link(bytes_per_s=bytes_per_s, latency_us=cluster.collective.latency_us)

@@ -255,7 +255,7 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
         static_bytes=tuple(
             static_bytes(each, optimizer if trained else None, runtime, shares) for each in held
         ),
-        memory_bytes=_memory(layout, cluster),
+        memory_bytes=memory_limits(layout, cluster),
         synchronisations=_synchronisations(sums, layout, job) if trained else (),
         ties=_ties(sums, layout, cluster, optimizer) if trained else (),
         update_us=_updates(sums, layout, job, run) if trained else (0.0,) * layout.pipeline,
@@ -387,16 +387,18 @@ def position_speeds(layout: Layout, cluster: Cluster) -> FloatArray:
     )
 
 
-def _memory(layout: Layout, cluster: Cluster) -> tuple[int, ...] | None:
-    """Return the memory limit of each position: that of its smallest device."""
-    found = []
-    for position in range(layout.pipeline):
-        limits = [cluster.memory_of(device) for device in layout.devices_at(position)]
-        known = [limit for limit in limits if limit is not None]
-        if not known:
-            return None
-        found.append(min(known))
-    return tuple(found)
+def memory_limits(layout: Layout, cluster: Cluster) -> tuple[int, ...] | None:
+    """Return the memory limit of each position: that of its smallest device; None for no limit."""
+    limits = cluster.device_memory_bytes
+    if not limits:
+        return None if cluster.memory_bytes is None else (cluster.memory_bytes,) * layout.pipeline
+    positions = map(layout.devices_at, range(layout.pipeline))
+    return tuple(min(limits[device] for device in devices) for devices in positions)
+
+
+def update_us(sums: LayerSums, layout: Layout, job: Job) -> tuple[float, ...]:
+    """Return microseconds of the optimizer by device."""
+    return _updates(sums, layout, job, _Run.of(sums, layout))
 
 
 def hop_link(layout: Layout, cluster: Cluster, source: int, target: int) -> Link:
@@ -476,8 +478,11 @@ def _held(sums: LayerSums, layout: Layout, run: _Run, shares: Shares) -> list[He
         np.tile(largest(each, layout.cuts), len(run.chains)) for each in layers_divided(sums, shares)
     )
     found = []
-    for device in range(layout.pipeline):
-        here = [stage for stage, group in enumerate(run.groups) if device in group]
+    stages: list[list[int]] = [[] for _ in range(layout.pipeline)]
+    for stage, group in enumerate(run.groups):
+        for device in group:
+            stages[device].append(stage)
+    for here in stages:
         twice, trained_twice = sums.twice_held((int(run.first[s]), int(run.after[s]) - 1) for s in here)
         found.append(
             HeldBytes(

@@ -166,7 +166,7 @@ def _improve(best: Incumbent, windows: WindowSearch, *, seed: int) -> None:
         local_search.search_round()
         windows.search_round()
         repetends.run()
-        exact.run()
+        exact.run(yields=subsets.tries_all)
         prover.run()
         subsets.run()
         model.run()

@@ -48,7 +48,8 @@ class MakespanParams:
         exact_share: part of the work that goes into the exact search of small problems, 0 to 1.
         first_exact_work: units of work that it may take ahead of that, >= 0.
         subset_share: part of the work that goes into the exact search of a few devices at a time, under
-            memory limits, 0 to 1; less where there are more than 8. On a V of 8 devices the pair that says
+            memory limits, 0 to 1; less where there are more than 8. While all devices are tried together,
+            `exact_share` and `bound_share_while_stuck` come on top. On a V of 8 devices the pair that says
             most takes two of ten units.
         work_before_subsets: units of work before that begins, >= 0: under a short limit a better schedule is
             worth more than a bound.

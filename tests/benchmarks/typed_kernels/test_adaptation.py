@@ -1,16 +1,9 @@
-"""A short sweep makes a new device known, and the kernels chosen for it leave the least unknown."""
+"""A short sweep makes a new device known, and the kernels chosen for it are near to all others."""
 
 import numpy as np
 import pytest
 
-from benchmarks.typed_kernels.adaptation import (
-    _NOISE,
-    _coordinates,
-    _covariance,
-    _scale,
-    adapt,
-    choose_kernels,
-)
+from benchmarks.typed_kernels.adaptation import adapt, choose_kernels
 from cost_model.gpu.typed.analytic import analytic_us, start_of
 from cost_model.gpu.typed.kernels import Kernels, Product
 from cost_model.gpu.typed.model import shipped_model
@@ -23,25 +16,19 @@ def candidates(count: int, seed: int = 0) -> Kernels:
     return Kernels.of_one_kind([Product(*map(int, each)) for each in extents])
 
 
-def left_unknown(kernels: Kernels, chosen: np.ndarray) -> float:
-    """Return the mean variance of all kernels given some, by the textbook's formula."""
-    coordinates = _coordinates(kernels)
-    mean, deviation = _scale(coordinates)
-    points = (coordinates - mean) / deviation
-    known = _covariance(points[chosen], points[chosen]) + _NOISE**2 * np.eye(len(chosen))
-    cross = _covariance(points, points[chosen])
-    return float(
-        np.mean(_covariance(points, points).diagonal() - np.sum(cross @ np.linalg.inv(known) * cross, 1))
-    )
+def farthest(kernels: Kernels, chosen: np.ndarray) -> float:
+    """Return the mean distance of all kernels to the nearest one chosen, in doublings of extents."""
+    points = np.stack([np.log2(kernels.numbers[name].astype(float)) for name in kernels.numbers], axis=1)
+    return float(np.linalg.norm(points[:, None] - points[chosen], axis=2).min(axis=1).mean())
 
 
-def test_chosen_kernels_leave_less_unknown_than_drawn_ones() -> None:
-    kernels = candidates(300)
-    chosen = choose_kernels(kernels, 40)
+def test_chosen_kernels_are_nearer_to_all_others_than_drawn_ones() -> None:
+    kernels, sheet = candidates(300), find_sheet("b200")
+    chosen = choose_kernels(kernels, 40, sheet, np.random.default_rng(0))
     assert len(set(chosen.tolist())) == 40
     drawn = [np.random.default_rng(seed).permutation(300)[:40] for seed in range(5)]
-    assert left_unknown(kernels, chosen) < 0.93 * min(left_unknown(kernels, each) for each in drawn)
-    assert choose_kernels(kernels, 40).tolist() == chosen.tolist()
+    assert farthest(kernels, chosen) < 0.95 * min(farthest(kernels, each) for each in drawn)
+    assert choose_kernels(kernels, 40, sheet, np.random.default_rng(0)).tolist() == chosen.tolist()
 
 
 def test_a_sweep_finds_a_device_that_is_unlike_all_others() -> None:
@@ -51,7 +38,7 @@ def test_a_sweep_finds_a_device_that_is_unlike_all_others() -> None:
     bend = 1 + 0.2 * np.sin(np.log2(kernels.numbers["inner"].astype(float)))
     measured = analytic_us(kernels, sheet, odd) * bend
     before = np.abs(np.log(model.predict(kernels, sheet).latency_us / measured)).mean()
-    chosen = choose_kernels(kernels, 100)
+    chosen = choose_kernels(kernels, 100, sheet, np.random.default_rng(0))
     rest = np.setdiff1d(np.arange(400), chosen)
     adapted = adapt(model, kernels.some(chosen), sheet, measured[chosen])
     after = np.abs(np.log(adapted.predict_us(kernels.some(rest)) / measured[rest])).mean()

@@ -62,7 +62,11 @@ def test_a_batch_is_shared_out_to_replicas(capsys: pytest.CaptureFixture[str]) -
     assert sorted(each for own in found["replicas"] for each in own) == list(range(8))
     assert found["lower_bound"] <= found["makespan"] <= found["given"]
     assert [sum(each >= 6 for each in own) for own in found["replicas"]] == [1, 1]
-    ordered = printed(capsys, *base, "--keep-order")
+    ordered = printed(capsys, *base, "--keep-order", "--spread", "uniform:0.5")
+    quantiles = list(ordered["spread"]["quantiles"].values())
+    assert quantiles == sorted(quantiles)
+    assert quantiles[0] > 0.9 * ordered["makespan"]
+    assert "spread" not in found
     assert [each for own in ordered["replicas"] for each in own] == list(range(8))
     assert main([*map(str, base), *LIGHT]) == 0
     out = capsys.readouterr().out

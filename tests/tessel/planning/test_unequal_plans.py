@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, permutations
 
 import msgspec
@@ -68,7 +69,7 @@ def planned(
         optimizer=OPTIMIZERS["none"],
         mixture=mixture,
     )
-    choices = PlanOptions(placements=("vshape",), recompute=False, what_if=False, **options)  # type: ignore[arg-type]  # as given
+    choices = replace(PlanOptions(placements=("vshape",), recompute=False, what_if=False), **options)  # type: ignore[arg-type]  # as given
     return find_plan(profile, job, options=choices, budget=SearchBudget(work_limit=work))
 
 
@@ -276,3 +277,21 @@ def test_what_cannot_be_combined_is_refused_in_one_line() -> None:
         assert "\n" not in str(refused.value)
     with pytest.raises(UsageError, match="no column length or class"):
         tessel.plan(ROWS, devices=2, batch="512x4", work=0.1, progress=False)
+
+
+def test_a_change_says_what_even_micro_batches_would_bring() -> None:
+    profile = classed({"short": [(10, 20)] * 4, "long": [(30, 60)] * 4})
+    mixture = Mixture(classes=("short", "long"), sequence=(0, 0, 0, 1))
+    found = planned(profile, mixture, devices=2, what_if=True, data_parallel=1)
+    (table,) = classed({"mean": [(15, 30)] * 4}).tables
+    even = msgspec.structs.replace(profile, tables=(msgspec.structs.replace(table, of=msgspec.UNSET),))
+    alone = find_plan(
+        even,
+        replace(found.job, mixture=None),
+        options=PlanOptions(placements=("vshape",), recompute=False, what_if=False, data_parallel=1),
+        budget=SearchBudget(work_limit=0.5),
+    )
+    (change,) = (each for each in found.changes if "equally long" in each.change)
+    assert alone.optimal
+    assert change.step_us == pytest.approx(alone.best.estimate.step_us, rel=ROUNDING)
+    assert change.saves_us == found.best.estimate.step_us - change.step_us > 0

@@ -22,7 +22,7 @@ from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
 from tuner.fleet import task_queue
 from tuner.fleet.documents import Answer, Answered, Measured, RaceEnded, Result
-from tuner.fleet.fleet_pool import FleetPool, find_machines
+from tuner.fleet.fleet_pool import TASK_S, FleetPool, find_machines, task_time_s
 from tuner.fleet.task_queue import TaskQueue
 from tuner.lowering.workload_of import workload_of
 from tuner.measuring.measurer import Measurer
@@ -194,11 +194,14 @@ def test_results_that_do_not_fit_what_is_said_of_them_are_refused(
         measuring.run(function_module([(4, 8)], lambda x: relax.op.add(x, x)), [])
 
 
+@pytest.mark.parametrize(("task_s", "tick_s"), [(None, 500), ("5", 10)])
 def test_a_candidate_that_a_machine_never_ends_is_given_up_and_is_no_failure_of_the_program(
-    liar: Liar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task_s: str | None, tick_s: int, liar: Liar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_queue, "_POLL_S", 0.1)
-    has_begun, ticks = liar.path.with_name("begun"), itertools.count(0, 500)
+    if task_s is not None:
+        monkeypatch.setenv(TASK_S, task_s)
+    has_begun, ticks = liar.path.with_name("begun"), itertools.count(0, tick_s)
     has_begun.unlink(missing_ok=True)
     liar.says(STALL)
     with (
@@ -213,6 +216,13 @@ def test_a_candidate_that_a_machine_never_ends_is_given_up_and_is_no_failure_of_
         finally:
             liar.path.unlink()
         assert store.stats().measurements == 0
+    assert next(ticks) < 40 * tick_s
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan", ""])
+def test_a_time_for_tasks_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(TunerError, match=f"{TASK_S} is '{text}', which is no time; give seconds"):
+        task_time_s(text)
 
 
 def test_a_machine_that_never_answers_is_left_out(liar: Liar, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from tvm import relax
 from records import Match, Measurement, RecordStore, Status, open_store
 from tests.harness.local_fleet import wait_until
 from tests.samples.partition_samples import function_module, part_of, partition_module
+from tests.tuner.measuring.memory_group import limited_memory
 from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
@@ -139,6 +140,30 @@ def test_a_failure_of_the_machine_is_measured_again_when_it_is_fixed(
     fixed, num_new = measure()
     assert (fixed.status, num_new) == (Status.OK, 1)
     assert measure() == (fixed, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+def test_what_the_kernel_kills_in_a_full_control_group_is_one_line_and_is_measured_again(
+    target: Target, store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backends = backends_for([f"{MODULE}:needy", "tvm"], target)
+    with limited_memory(1 << 26) as group:
+        monkeypatch.setenv("BROKEN", "group")
+        monkeypatch.setenv("GROUP", str(group.folder))
+        with Measurer(store, target, backends, limits=LIMITS) as measuring:
+            killed = outcome(measuring, "needy", width=8, check=False)
+            assert outcome(measuring, "tvm", width=8).status is Status.OK
+        assert group.num_killed == 1
+    assert killed.message == (
+        "not by the program: the process was killed during time, most likely because the machine was short "
+        "of memory"
+    )
+    monkeypatch.delenv("BROKEN")
+    for num_new in (1, 0):
+        with Measurer(store, target, backends, limits=LIMITS) as measuring:
+            assert outcome(measuring, "needy", width=8, check=False).status is Status.OK
+            assert measuring.new_measurements == num_new
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tessel.search.model.instance import IntArray
 STATES_AT_A_TIME = 256
 """States that are expanded between two looks at the budget: some milliseconds."""
 
-OPERATIONS_A_LOOK = 3
+OPERATIONS_A_LOOK = 4
 """Charged for an elementary look."""
 
 OPERATIONS_A_LAYER = 50_000
@@ -40,6 +40,7 @@ class Attempt:
         is_over: all is done.
         keeps_history: whether the soonest complete schedule is to be read back.
         merges: whether states with equal counts become one, for a bound alone.
+        proven: no schedule is shorter, by the layers so far: each passes through a state of the last one.
     """
 
     model: CountModel
@@ -54,6 +55,7 @@ class Attempt:
     is_over: bool = False
     keeps_history: bool = True
     merges: bool = False
+    proven: int = field(init=False, default=0)
     _least: IntArray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,6 +102,7 @@ class Attempt:
     def _next_layer(self) -> None:
         size = int(self.later.size[0])
         self.is_over = size == 0
+        self.proven = min(self.least, int(self.later.times[:size, 1].min(initial=self.least)))
         if self.keeps_history:
             self.history.append((self.later.parent[:size].copy(), self.later.added[:size].copy()))
         self.layer, self.place = self.later, 0

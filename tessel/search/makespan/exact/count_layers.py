@@ -102,21 +102,23 @@ def expand(
     moved = np.zeros(width, dtype=np.int64)
     total = np.zeros(num_groups, dtype=np.int64)
     left = np.zeros(num_groups, dtype=np.int64)
+    free = np.zeros(num_groups, dtype=np.int64)
     soonest = np.zeros(num_groups, dtype=np.int64)
     heads = np.zeros(num_groups, dtype=np.int64)
+    held = np.zeros(num_devices, dtype=np.int64)
     gap_end = np.full(num_devices, MANY, dtype=np.int64)
     looks = np.int64(0)
     completion = np.int64(-1)
-    bounding = 2 * len(model.in_group) + 3 * num_groups * num_devices if not merges else num_groups
+    bounding = len(model.here) if merges else 2 * len(model.in_group) + 4 * len(model.here)
     cost = np.int64(width + bounding + 2 * num_blocks)
     for state in range(begin, end):
         # Since it was kept, a shorter schedule may have been found.
         if layer.times[state, 1] >= least[0]:
             continue
         count[:] = layer.counts[state]
-        set_totals(model, count, total)
+        set_totals(model, count, total, held)
         if not merges:  # merged times are no schedule's, so that a gap in them proves nothing
-            set_gap_ends(model, count, total, layer.times[state], gap_end)
+            set_gap_ends(model, count, total, held, layer.times[state], gap_end)
         looks += 4 * num_groups
         last = np.int64(-1)
         for block in range(num_blocks):
@@ -125,7 +127,7 @@ def expand(
                 count[last] -= 1
                 total[model.group[last]] -= 1
                 last = np.int64(-1)
-            if not may_start(model, count, total, block):
+            if not may_start(model, count, total, held, block):
                 continue
             moved[:] = layer.times[state]
             start_block(model, count, total, moved, block)
@@ -141,24 +143,29 @@ def expand(
                     least[0] = moved[1]
                     completion = np.int64(state * num_blocks + block)
                 continue
-            clamp(model, total, moved)
+            clamp(model, total, moved, free)
             if merges:
                 bound = soonest_end(model, left, moved)
             else:
-                bound = least_end(model, count, total, left, moved, soonest, heads)
+                bound = least_end(model, count, total, left, moved, free, soonest, heads)
             if bound >= least[0]:
                 continue
             moved[1] = bound
             found = keep(later, count, moved, state, block, merges)
             if found < 0:
                 return -int(looks) - 1, int(completion)
-            looks += found * width
+            looks += found
     return int(looks), int(completion)
 
 
 @compiled_leaf
 def set_gap_ends(
-    model: CountModel, count: IntArray, total: IntArray, times: IntArray, gap_end: IntArray
+    model: CountModel,
+    count: IntArray,
+    total: IntArray,
+    held: IntArray,
+    times: IntArray,
+    gap_end: IntArray,
 ) -> None:
     """Fill `gap_end` with the least end, by device, of a task that could come next there and adds nothing."""
     gap_end[:] = MANY
@@ -168,7 +175,7 @@ def set_gap_ends(
         is_alone = model.device_start[block + 1] - model.device_start[block] == 1
         if not is_single or not is_alone or model.span[block] == 0 or model.memory[block] > 0:
             continue
-        if may_start(model, count, total, block):
+        if may_start(model, count, total, held, block):
             device = model.device[model.device_start[block]]
             when = soonest_start(model, times, block)
             gap_end[device] = min(gap_end[device], when + model.span[block])
@@ -196,12 +203,14 @@ def soonest_start(model: CountModel, times: IntArray, block: int) -> int:
 
 
 @compiled_leaf
-def set_totals(model: CountModel, count: IntArray, total: IntArray) -> None:
-    """Fill `total` with the starts of each group."""
-    for group in range(len(total)):
-        total[group] = 0
+def set_totals(model: CountModel, count: IntArray, total: IntArray, held: IntArray) -> None:
+    """Fill `total` with the starts of each group, and `held` with the units on each device."""
+    total[:] = 0
+    held[:] = 0
     for block in range(len(count)):
         total[model.group[block]] += count[block]
+        for place in range(model.device_start[block], model.device_start[block + 1]):
+            held[model.device[place]] += count[block] * model.memory[block]
 
 
 @compiled_leaf
@@ -218,7 +227,7 @@ def set_left(model: CountModel, count: IntArray, total: IntArray, left: IntArray
 
 
 @compiled_leaf
-def may_start(model: CountModel, count: IntArray, total: IntArray, block: int) -> bool:
+def may_start(model: CountModel, count: IntArray, total: IntArray, held: IntArray, block: int) -> bool:
     """Return whether the next micro-batch of a block may come next."""
     group = model.group[block]
     if total[group] >= model.micro_batches:
@@ -232,13 +241,7 @@ def may_start(model: CountModel, count: IntArray, total: IntArray, block: int) -
         return True
     for place in range(model.device_start[block], model.device_start[block + 1]):
         device = model.device[place]
-        held = model.memory[block]
-        for other in range(len(count)):
-            if count[other] > 0 and model.memory[other] != 0:
-                for at in range(model.device_start[other], model.device_start[other + 1]):
-                    if model.device[at] == device:
-                        held += count[other] * model.memory[other]
-        if held > model.limit[device]:
+        if held[device] + model.memory[block] > model.limit[device]:
             return False
     return True
 
@@ -278,20 +281,18 @@ def start_block(model: CountModel, count: IntArray, total: IntArray, moved: IntA
 
 
 @compiled_leaf
-def clamp(model: CountModel, total: IntArray, moved: IntArray) -> None:
-    """Raise times that no longer matter to the first time that does."""
+def clamp(model: CountModel, total: IntArray, moved: IntArray, free: IntArray) -> None:
+    """Raise times that no longer matter to the first time that does; fill `free` by `free_time`."""
     num_devices, pending = len(model.limit), model.pending
     for device in range(num_devices):
         moved[2 + device] = max(moved[2 + device], moved[0])
     for group in range(len(total)):
-        if model.queue_start[group] == model.queue_start[group + 1]:
-            continue
-        free = free_time(model, moved, group)
+        free[group] = free_time(model, moved, group)
         missing = min(pending, model.micro_batches - total[group])
         for queue in range(model.queue_start[group], model.queue_start[group + 1]):
             first = 2 + num_devices + queue * pending
             for at in range(first, first + missing):
-                moved[at] = max(moved[at], free)
+                moved[at] = max(moved[at], free[group])
             for at in range(first + missing, first + pending):
                 moved[at] = 0
 
@@ -315,10 +316,11 @@ def soonest_end(model: CountModel, left: IntArray, moved: IntArray) -> int:
     bound = moved[1]
     for device in range(len(model.limit)):
         work, after = np.int64(0), np.int64(MANY)
-        for group in range(len(left)):
-            if left[group] > 0 and model.work[device, group] > 0:
+        for at in range(model.here_start[device], model.here_start[device + 1]):
+            group = model.here[at]
+            if left[group] > 0:
                 work += left[group] * model.work[device, group]
-                after = min(after, model.after[device, group])
+                after = model.after[device, group]
         if work > 0:
             bound = max(bound, moved[2 + device] + work + after)
     return int(bound)
@@ -331,32 +333,34 @@ def least_end(
     total: IntArray,
     left: IntArray,
     moved: IntArray,
+    free: IntArray,
     soonest: IntArray,
     heads: IntArray,
 ) -> int:
     """Return how soon a schedule that begins like this can end."""
-    bound = set_soonest(model, count, total, left, moved, soonest)
-    num_groups, num_devices = len(total), len(model.limit)
+    bound = set_soonest(model, count, total, left, moved, free, soonest)
+    num_devices = len(model.limit)
     for device in range(num_devices):
-        free = moved[2 + device]
+        idle = moved[2 + device]
+        first, last = model.here_start[device], model.here_start[device + 1]
         num_heads = 0
-        for group in range(num_groups):
-            if model.work[device, group] > 0 and left[group] > 0:
-                head = max(free, soonest[group])
+        for at in range(first, last):
+            group = model.here[at]
+            if left[group] > 0:
+                head = max(idle, soonest[group])
                 is_known = False
-                for at in range(num_heads):
-                    is_known = is_known or heads[at] == head
+                for known in range(num_heads):
+                    is_known = is_known or heads[known] == head
                 if not is_known:
                     heads[num_heads] = head
                     num_heads += 1
-        for at in range(num_heads):
+        for known in range(num_heads):
             work = np.int64(0)
-            for place in range(num_groups):
-                group = model.by_after[device, place]
-                is_left = model.work[device, group] > 0 and left[group] > 0
-                if is_left and max(free, soonest[group]) >= heads[at]:
+            for at in range(first, last):
+                group = model.here[at]
+                if left[group] > 0 and max(idle, soonest[group]) >= heads[known]:
                     work += left[group] * model.work[device, group]
-                    bound = max(bound, heads[at] + work + model.after[device, group])
+                    bound = max(bound, heads[known] + work + model.after[device, group])
     for subset in range(len(model.subset)):
         size = np.int64(0)
         work = np.int64(0)
@@ -364,7 +368,7 @@ def least_end(
             if model.subset[subset, device]:
                 size += 1
                 work += moved[2 + device]
-        for group in range(num_groups):
+        for group in range(len(total)):
             work += left[group] * model.subset_work[subset, group]
         bound = max(bound, int(-(-work // size)))
     return int(bound)
@@ -372,7 +376,13 @@ def least_end(
 
 @compiled_leaf
 def set_soonest(
-    model: CountModel, count: IntArray, total: IntArray, left: IntArray, moved: IntArray, soonest: IntArray
+    model: CountModel,
+    count: IntArray,
+    total: IntArray,
+    left: IntArray,
+    moved: IntArray,
+    free: IntArray,
+    soonest: IntArray,
 ) -> int:
     """Fill `soonest` with the least start of each group's next micro-batch; return the least end."""
     bound = moved[1]
@@ -382,7 +392,7 @@ def set_soonest(
         if left[group] == 0:
             soonest[group] = MANY
             continue
-        when = free_time(model, moved, group)
+        when = free[group]
         for queue in range(model.queue_start[group], model.queue_start[group + 1]):
             when = max(when, moved[2 + num_devices + queue * pending])
         for at in range(model.in_start[group], model.in_start[group + 1]):
@@ -401,7 +411,7 @@ def set_soonest(
 
 @compiled_leaf
 def keep(later: Layer, count: IntArray, moved: IntArray, state: int, block: int, merges: bool) -> int:
-    """Keep a state unless another is as good; return how many it was compared with, or -1 for no room."""
+    """Keep a state unless another is as good; return how many numbers were compared, or -1 for no room."""
     key = np.int64(0)
     for each in range(len(count)):
         key = (key * 1000003 + count[each]) & 0xFFFFFFFFFF
@@ -410,19 +420,20 @@ def keep(later: Layer, count: IntArray, moved: IntArray, state: int, block: int,
     replaced = np.int64(-1)
     num_looks = np.int64(1)
     while at >= 0:
-        num_looks += 1
         is_equal = True
         for each in range(len(count)):
+            num_looks += 1
             if later.counts[at, each] != count[each]:
                 is_equal = False
                 break
         if is_equal and merges:
             for each in range(len(moved)):
                 later.times[at, each] = min(later.times[at, each], moved[each])
-            return int(num_looks)
+            return int(num_looks) + len(moved)
         if is_equal:
             is_no_later, is_no_sooner = True, True
             for each in range(len(moved)):
+                num_looks += 1
                 if moved[each] > later.times[at, each]:
                     is_no_later = False
                 elif moved[each] < later.times[at, each]:

@@ -77,7 +77,8 @@ class CountModel(NamedTuple):
         queue_start: rows of queues by group: queue q of group g from `queue_start[g]` to the next.
         work: least steps by device and group that one more start of the group means, all its blocks.
         after: by device and group, least steps from the end of that work to the end of the micro-batch.
-        by_after: by device, groups with the longest `after` first.
+        here_start: rows of `here` by device.
+        here: groups with work on the device, those with the longest `after` first.
         subset_work: least steps by set of devices and group; no rows where work never moves.
         subset: 1 where a device is in a set, by set and device.
     """
@@ -111,7 +112,8 @@ class CountModel(NamedTuple):
     queue_start: IntArray
     work: IntArray
     after: IntArray
-    by_after: IntArray
+    here_start: IntArray
+    here: IntArray
     subset_work: IntArray
     subset: IntArray
 
@@ -163,6 +165,12 @@ def count_model(
         ]
     )
     work, after = _work_of(instance, groups, kept_devices)
+    here_start, here = flat_rows(
+        [
+            sorted(np.flatnonzero(row).tolist(), key=lambda group: -until_end[group])
+            for row, until_end in zip(work, after.tolist(), strict=True)
+        ]
+    )
     subsets = _subsets_of(instance, kept_devices)
     return CountModel(
         blocks=as_array(blocks),
@@ -196,7 +204,8 @@ def count_model(
         queue_start=as_array(queue_start),
         work=work,
         after=after,
-        by_after=np.argsort(-after, axis=1, kind="stable").astype(np.int64),
+        here_start=here_start,
+        here=here,
         subset_work=_subset_work(instance, groups, subsets),
         subset=np.array(
             [[int(device in subset) for device in kept_devices] for subset in subsets], dtype=np.int64

@@ -85,8 +85,14 @@ class ExactSearch:
         is_left_out = Phase.EXACT in best.params.left_out or instance.num_tasks > MAX_TASKS
         return cls(best, [tuple(devices), *alone], is_done=is_left_out)
 
-    def run(self) -> None:
-        """Go on as long as there is something to do and the share of the work is not used up."""
+    def run(self, *, yields: bool = False) -> None:
+        """Go on as long as there is something to do and the share of the work is not used up.
+
+        Args:
+            yields: whether nothing is done once states have turned out to be too many.
+        """
+        if yields and self.too_much is not None:
+            return
         best, budget, params = self.best, self.best.budget, self.best.params
         while not self.is_done and not best.is_over:
             before = budget.operations

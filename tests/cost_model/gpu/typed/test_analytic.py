@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cost_model.errors import CostModelError
-from cost_model.gpu.typed.analytic import PARAMETERS, analytic_us, expected, fit, start_of
+from cost_model.gpu.typed.analytic import PARAMETERS, Fitted, analytic_us, expected, fit, start_of
 from cost_model.gpu.typed.kernels import (
     Attention,
     Collective,
@@ -78,7 +78,7 @@ def products() -> Kernels:
 
 def test_parameters_are_found_again_from_what_they_made() -> None:
     """Noise of 3 %: shares come back within 5 %, and unseen kernels within the noise."""
-    truth = np.log([2.0, 2000.0, 250.0, 0.7, 0.6, 0.02])
+    truth = np.log([2.0, 2000.0, 250.0, 0.7, 0.6, 20.0])
     kernels, rng = products(), np.random.default_rng(0)
     measured = analytic_us(kernels, H100, truth) * np.exp(rng.normal(0, 0.03, len(kernels)))
     part = np.arange(0, len(kernels), 2)
@@ -99,18 +99,54 @@ def test_no_kernel_is_faster_than_its_peaks_allow() -> None:
 def test_an_unknown_device_is_expected_on_the_line_of_the_known() -> None:
     """Parameters on a line over operations a cycle are found, but for the prior of no slope."""
     known = [GPU_SHEETS[name] for name in ("A100 SXM 80GB", "L40S", "H100 SXM", "RTX PRO 6000")]
-    same = [(sheet, np.full(len(PARAMETERS["product"]), 0.5)) for sheet in known]
-    assert expected(same, GPU_SHEETS["B200"]) == pytest.approx(0.5)
+    same = [Fitted(sheet, "bfloat16", np.full(len(PARAMETERS["product"]), 0.5)) for sheet in known]
+    assert expected(same, "bfloat16", GPU_SHEETS["B200"]) == pytest.approx(0.5)
     rate = {
         sheet.device.name: np.log2(
             sheet.device.tensor_tflops / sheet.device.num_multiprocessors / sheet.device.clock_mhz
         )
         for sheet in (*known, GPU_SHEETS["B200"])
     }
-    line = [(sheet, np.array([-rate[sheet.device.name]])) for sheet in known]
-    level = np.mean([value for _, value in line])
-    found = expected(line, GPU_SHEETS["B200"])[0]
+    line = [Fitted(sheet, "bfloat16", np.array([-rate[sheet.device.name]])) for sheet in known]
+    level = np.mean([each.logs for each in line])
+    found = expected(line, "bfloat16", GPU_SHEETS["B200"])[0]
     assert -rate["B200"] < found < level
+
+
+def test_a_type_that_one_generation_has_leans_on_those_computed_alike() -> None:
+    """Rounded types count a quarter as much as the same one, those in 16 bits not at all."""
+    rtx, h100, b200 = (GPU_SHEETS[name] for name in ("RTX PRO 6000", "H100 SXM", "B200"))
+    fitted = [
+        Fitted(rtx, "nvfp4", np.array([1.0])),
+        Fitted(rtx, "fp8", np.array([0.0])),
+        Fitted(rtx, "bfloat16", np.array([100.0])),
+    ]
+    assert expected(fitted, "nvfp4", rtx) == pytest.approx(4 / 5)
+    assert expected(fitted, "bfloat16", h100) == pytest.approx(100)
+    assert expected(fitted, "all_reduce", b200) == pytest.approx(101 / 3)
+
+
+def test_what_a_cache_holds_from_the_call_before_is_the_small_working_sets() -> None:
+    """L40S holds 96 MiB, H100 50 in two copies; six weights take turns, inputs and results stay."""
+    l40s, kernels = (
+        find_sheet("l40s"),
+        Kernels.of_one_kind([Product(16, 1024, 1024), Product(16, 8192, 8192)]),
+    )
+    small, large = work_of(kernels, l40s).cached_bytes / work_of(kernels, l40s).num_bytes
+    assert small > 0.99
+    assert large < 0.01
+    between = Kernels.of_one_kind([Product(16, 2048, 2048)])  # 6 · 8 MiB
+    assert work_of(between, l40s).cached_bytes[0] > 0.9 * work_of(between, l40s).num_bytes[0]
+    assert work_of(between, H100).cached_bytes[0] < 0.1 * work_of(between, H100).num_bytes[0]
+
+
+def test_devices_without_switches_share_their_link() -> None:
+    one, eight = Collective("all_gather", 2, 2**28), Collective("all_gather", 8, 2**28)
+    kernels, sheet = Kernels.of_one_kind([one, eight]), find_sheet("l40s")
+    alone, shared = (
+        analytic_us(kernels, sheet, np.log([4.0, 1.0, 0.7, sharing, 1e-9])) for sharing in (1e-9, 2.0)
+    )
+    assert shared / alone == pytest.approx([1, 16], rel=1e-3)
 
 
 def test_a_type_that_a_gpu_lacks_and_an_impossible_extent_are_refused() -> None:

@@ -34,7 +34,7 @@ KINDS = {
     "exchange": Exchange,
 }
 MOST_BYTES = 3 * 2**20
-TRUTH = np.log([2.0, 2000.0, 250.0, 0.7, 0.6, 0.02])
+TRUTH = np.log([2.0, 2000.0, 250.0, 0.7, 0.6, 20.0])
 
 
 @pytest.mark.parametrize("kind", KINDS)

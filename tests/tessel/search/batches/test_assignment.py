@@ -89,6 +89,30 @@ def test_it_is_never_slower_than_balancers_or_the_given_order(seed: int) -> None
         assert found.makespan <= worst
 
 
+@pytest.mark.parametrize(
+    ("factors", "replicas", "is_exact"),
+    [
+        ((5, 5, 5, 1, 1, 1), 2, True),  # two long ones somewhere
+        ((10, 10, 10, 8, 7, 1, 1, 1, 1), 3, True),  # two of the four longest share a replica
+        ((13, 9, 6, 5, 2, 1), 2, True),  # no three have 18
+        ((9, 8, 7, 5, 3, 2, 2, 1), 4, False),
+        ((6, 5, 5, 2, 1, 1, 1, 1), 2, False),
+    ],
+)
+def test_bounds_of_one_device_are_no_more_than_the_best_of_all_partitions(
+    factors: tuple[int, ...], replicas: int, is_exact: bool
+) -> None:
+    placement = vshape(1)
+    names = sorted(set(factors))
+    classes = tuple(scaled_class(placement, str(each), each) for each in names)
+    batch = Batch(classes=classes, sequence=tuple(map(names.index, factors)))
+    work = batch.spans.sum(axis=1)
+    groups = partitions(tuple(range(len(factors))), len(factors) // replicas)
+    truth = min(max(int(work[list(group)].sum()) for group in each) for each in groups)
+    found = assignment_bound(placement, batch, replicas=replicas, equal=True)
+    assert found == truth if is_exact else found <= truth
+
+
 @pytest.mark.parametrize("balance", BALANCERS)
 def test_balancers_make_groups_of_equal_size(balance: object) -> None:
     work = np.random.default_rng(1).integers(1, 100, 24).tolist()

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from tessel.placement import Placement
 from tessel.search.budget import SearchBudget
+from tessel.search.makespan.bounds.choice_relaxation import without_choices
 from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
+from tessel.search.makespan.exact.attempt import Attempt
+from tessel.search.makespan.exact.count_model import count_model
 from tessel.search.makespan.exact.device_subsets import DeviceSubsetSearch
 from tessel.search.makespan.exact.exact_search import ExactSearch
 from tessel.search.makespan.exact.prover import Prover
@@ -60,6 +63,25 @@ def bounds_of(placement: Placement, micro_batches: int, memory: int) -> tuple[in
     subsets = DeviceSubsetSearch.of(best, prover, exact)
     subsets.run()
     return alone, best.lower_bound, subsets
+
+
+@settings(max_examples=10, deadline=None)
+@given(case=tight_pipelines())
+def test_every_layer_of_all_devices_proves_more_and_none_too_much(case: tuple[Placement, int, int]) -> None:
+    placement, micro_batches, memory = case
+    relaxed = without_choices(placement)
+    assert relaxed is not None
+    instance = build_instance(relaxed, micro_batches=micro_batches, memory=memory)
+    model = count_model(instance)
+    assert model is not None
+    truth = least_makespan_by_cpsat(relaxed, micro_batches, (memory,) * placement.devices)
+    assert truth is not None
+    attempt, proven = Attempt(model, truth + 5, 1 << 14, keeps_history=False), [0]
+    while not attempt.is_over:
+        attempt.advance(truth + 5)
+        proven.append(attempt.proven)
+    assert proven == sorted(proven)
+    assert proven[-1] == truth
 
 
 @settings(max_examples=20, deadline=None)
