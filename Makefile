@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= out
+# A checkout of torchtitan's main, which `make frameworks` and `frameworks-newest` train by, too.
+TORCHTITAN ?=
+TITAN_MAIN := $(if $(TORCHTITAN),--torchtitan $(TORCHTITAN))
 # What has torch with CUDA, TVM and the rest of what this project needs: `make gpu-report` installs nothing.
 GPU_PYTHON ?= python3
 # Wheels of what that Python lacks, in a folder; put into a folder of their own before the report.
@@ -60,11 +63,11 @@ schemas: $(VENV)/.installed-test
 
 # Exported plans, trained for three steps by pinned releases of the frameworks; minutes, the installation longer.
 frameworks: $(VENV)/.installed-test
-	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --report benchmarks/reports/frameworks_2026-11.md
+	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --report benchmarks/reports/frameworks_2026-11.md $(TITAN_MAIN)
 
 # The same plans in whatever is newest; prints what became of which plan another thing than in the report.
 frameworks-newest: $(VENV)/.installed-test
-	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --newest --against benchmarks/reports/frameworks_2026-11.md
+	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --newest --against benchmarks/reports/frameworks_2026-11.md $(TITAN_MAIN)
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks

@@ -7,17 +7,20 @@ Pinned releases are installed into a virtual environment of their own, without p
 trained for three steps by two processes over gloo, four where it has replicas, and losses and weights are
 held against those of one process. What a framework cannot run is refused by the export, whose reason is
 printed. With `--newest` the same plans are trained by whatever releases are newest, in another environment,
-and what became of them is held against a report: only what changed is printed.
+and what became of them is held against a report: only what changed is printed. torchtitan's main is no
+release: a checkout of it, whose folder `--torchtitan` names, trains with either.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 import venv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +54,9 @@ BESIDE = ("megatron-core==0.16.1",)
 """Installed without what they need, which is for GPUs: what is called of them needs torch alone."""
 
 TITANS = ("0.2.2", "0.3.0")
+NAMES = Path(__file__).parents[2] / "tests" / "tessel" / "exports" / "torchtitan_names.json"
+"""What tests hold exported options and modules against, where torchtitan is not installed."""
+
 TOLERANCE = 1e-6
 
 
@@ -81,12 +87,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--report", type=Path, help="write the table to this file, too")
     parser.add_argument("--newest", action="store_true", help="train by the newest releases instead")
     parser.add_argument("--against", type=Path, help="with --newest: the report to compare with")
+    parser.add_argument("--torchtitan", type=Path, help="checkout of torchtitan's main, to be tried, too")
     given = parser.parse_args(arguments)
     if given.newest:
-        _try_newest(given.venv.with_name(f"{given.venv.name}-newest"), given.against)
+        folder = given.venv.with_name(f"{given.venv.name}-newest")
+        _try_newest(folder, given.against, given.torchtitan)
         return
     python = install(given.venv)
-    lines = [*_heading(), *_rows(frameworks(given.venv), python)]
+    main_titan = () if given.torchtitan is None else (install_main(python, given.torchtitan),)
+    lines = [*_heading(), *_rows((*frameworks(given.venv), *main_titan), python)]
     if given.report is not None:
         given.report.write_text("\n".join(lines) + "\n")
 
@@ -118,6 +127,26 @@ def install_newest(folder: Path) -> str:
     subprocess.run([*pip, SHARED[0], *map(without_pin, SHARED[1:])], check=True)
     subprocess.run([*pip, "--no-deps", "torchtitan", *map(without_pin, BESIDE)], check=True)
     return str(python)
+
+
+def install_main(python: str, checkout: Path) -> Framework:
+    """Install what a checkout of torchtitan's main needs beside the pinned torch, and return it."""
+    try:
+        project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+        sys.exit(f"{checkout} is no checkout of torchtitan: {error}; name the folder of its pyproject.toml")
+    pip = [python, "-m", "pip", "install", "--quiet", SHARED[0], *project["dependencies"]]
+    subprocess.run(pip, check=True)
+    asked = ["git", "-C", str(checkout), "log", "-1", "--format=%cs, %h"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    return Framework(
+        name=f"torchtitan-main ({commit})",
+        job="torchtitan_job",
+        to="torchtitan",
+        file="titan.py",
+        version="main",
+        path=str(checkout.absolute()),
+    )
 
 
 def without_pin(requirement: str) -> str:
@@ -163,9 +192,10 @@ def changes(before: Mapping[tuple[str, str], str], after: Mapping[tuple[str, str
     ]
 
 
-def _try_newest(folder: Path, against: Path | None) -> None:
+def _try_newest(folder: Path, against: Path | None, checkout: Path | None) -> None:
     python = install_newest(folder)
-    rows = list(_rows(newest_frameworks(python), python))
+    main_titan = () if checkout is None else (install_main(python, checkout),)
+    rows = list(_rows((*newest_frameworks(python), *main_titan), python))
     if against is None:
         return
     found = changes(verdicts(against.read_text().splitlines()), verdicts(rows))
@@ -214,7 +244,21 @@ def outcomes(
         for ranks, own in files.items():
             ended = train(framework.job, [*own.values()], ranks, python=python, path=framework.path)
             found |= dict(zip(own, map(_verdict, ended), strict=True))
+            if names := ended[0].names:
+                found["names of options and modules"] = compare_names(names, framework.version or "")
     return found
+
+
+def compare_names(names: Mapping[str, Sequence[str]], version: str) -> str:
+    """Return whether a release's names are those that tests know of it, and which have come and gone."""
+    known: Mapping[str, Sequence[str]] = json.loads(NAMES.read_text())[version]
+    changed = [
+        f"{sign}{table}.{name}"
+        for table in known
+        for sign, one, other in (("+", names, known), ("-", known, names))
+        for name in sorted(set(one[table]) - set(other[table]))
+    ]
+    return f"**differs**: {' '.join(changed)}" if changed else "exact"
 
 
 def _verdict(found: Trained) -> str:
@@ -239,8 +283,9 @@ def _heading() -> Iterator[str]:
     yield ""
     yield (
         "torchtitan splits, parallelises and schedules its debug model by the file; the loop around it is "
-        "the benchmark's, since the trainer of both releases asks for a GPU. 0.3.0 has "
-        '`spmd_backend="partial_dtensor"` and SDPA attention, whose own kernels are compiled. DeepSpeed\'s '
+        "the benchmark's, since its trainer asks for a GPU. 0.3.0 and main have "
+        '`spmd_backend="partial_dtensor"` and SDPA attention, since their own is compiled. main is a '
+        "checkout at the commit that its rows name. DeepSpeed's "
         "engine trains a small model with `gradient_clipping` 0; Megatron-Core's schedules train one by the "
         "plan's layout, in their own order and with `batch_p2p_comm` off."
     )

@@ -40,6 +40,11 @@ def plans() -> Mapping[str, Recipe]:
     }
 
 
+def one_rank() -> Recipe:
+    """Return a recipe without a pipeline."""
+    return _recipe(_built(GPIPE, vshape(1), micro_batches=2))
+
+
 def _built(rule: Rule, placement: Placement, micro_batches: int = 4) -> Schedule:
     return rule.build(placement, micro_batches=micro_batches)
 

@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 JOBS = Path(__file__).parent / "jobs"
+ROOT = Path(__file__).parents[2]
+"""Where jobs find each other."""
+
 TIMEOUT_S = 1200
 STEPS = 3
 
@@ -25,12 +29,14 @@ class Trained(NamedTuple):
         moved: furthest that training moved a weight, which says that the difference means something.
         error: last line of a rank that failed; empty if none did.
         orders: what each rank ran in a step, where the job says it.
+        names: of the framework's options and its model's modules, where the job says them.
     """
 
     difference: float | None
     moved: float = 0.0
     error: str = ""
     orders: tuple[tuple[str, ...], ...] = ()
+    names: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 def train(
@@ -47,7 +53,7 @@ def train(
     """
     found: list[Trained] = []
     while len(found) < len(files):
-        outputs = _outputs(job, files[len(found) :], ranks, python=python, path=path)
+        outputs = outputs_of(job, files[len(found) :], ranks, python=python, path=path)
         results = [
             [json.loads(line[7:]) for line in output.splitlines() if line.startswith("RESULT ")]
             for output in outputs
@@ -57,6 +63,7 @@ def train(
                 max(each["difference"] for each in same),
                 max(each["moved"] for each in same),
                 orders=tuple(tuple(each.get("order", ())) for each in same),
+                names=same[0].get("names", {}),
             )
             for same in zip(*results, strict=False)
         ]
@@ -66,14 +73,32 @@ def train(
     return found
 
 
-def _outputs(job: str, files: Sequence[Path], ranks: int, *, python: str, path: str) -> list[str]:
-    """Return what each rank of one start printed."""
+def outputs_of(
+    job: str,
+    files: Sequence[Path],
+    ranks: int,
+    *,
+    python: str,
+    path: str,
+    sizes: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """Return what each rank of one start printed.
+
+    Args:
+        job: see `train`.
+        files: see `train`.
+        ranks: see `train`.
+        python: see `train`.
+        path: see `train`.
+        sizes: of the model and its batch, where they are not those of the job.
+    """
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {
             "WORLD_SIZE": str(ranks),
             "OMP_NUM_THREADS": "1",
             "DS_ACCELERATOR": "cpu",
-            "PYTHONPATH": path,
+            "PYTHONPATH": os.pathsep.join((str(ROOT), path)),
+            **sizes,
         }
         command = [python, str(JOBS / f"{job}.py"), f"{folder}/store", str(STEPS), *map(str, files)]
         processes = [

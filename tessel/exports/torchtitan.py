@@ -8,20 +8,13 @@ then replaces the schedule's order, not its stages. So the lists are always give
 stages are placed as the plan's; a name that torch does not know, such as that of the runtime which executes
 the CSV, is refused. Any placement but a loop and a V needs a training loop of one's own.
 
-Options changed between releases, and each refuses those of another, so that a file is written for one:
-
-| | 0.2.2 | 0.3.0 | main |
-|---|---|---|---|
-| file | TOML | Python | Python |
-| head | `output` | `lm_head` | `lm_head` |
-| micro-batches | `pipeline_parallel_microbatch_size` | the same | `num_pp_microbatches` |
-| batch | `local_batch_size`, `global_batch_size` | the same | `num_tokens_per_…` |
-| with a pipeline | | `disable_cuda_graphs` | `disable_cuda_graphs` |
+Options changed between releases, and each refuses those of another, so that a file is written for one
+(`Release`; docs/exporting.md has them side by side).
 
 Degrees are all written: torchtitan shards over what is left where `data_parallel_shard_degree` is not. A
 module that no stage names becomes None without a word, which the Python files refuse when the model is built.
-Checked in tests/tessel/exports/test_torchtitan.py by the rules of these releases, and with the releases
-themselves where they are installed.
+Checked in tests/tessel/exports/test_torchtitan.py by the rules of these releases, in test_torchtitan_names.py
+beside it against their names, and by `make frameworks` with the releases themselves.
 
 Source: torchtitan 0.2.2, 0.3.0 and main of August 2026, `distributed/pipeline_parallel.py`, `config`,
 `trainer.py` and `models/llama3`; torch, `get_schedule_class`.

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from benchmarks.frameworks.__main__ import changes, verdicts, without_pin
+from benchmarks.frameworks.__main__ import (
+    NAMES,
+    changes,
+    compare_names,
+    install_main,
+    verdicts,
+    without_pin,
+)
 
 REPORT = """\
 | framework | plan | result |
@@ -35,3 +45,15 @@ def test_only_what_changed_is_told() -> None:
         "DeepSpeed, GPipe: not tried before, refused now",
     ]
     assert changes(before, before) == []
+
+
+def test_names_that_came_and_went_are_told() -> None:
+    known = json.loads(NAMES.read_text())["main"]
+    assert compare_names(known, "main") == "exact"
+    renamed = known | {"training": ["new", *(name for name in known["training"] if name != "max_norm")]}
+    assert compare_names(renamed, "main") == "**differs**: +training.new -training.max_norm"
+
+
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="is no checkout of torchtitan"):
+        install_main("python", tmp_path)

@@ -10,10 +10,7 @@ Usage: RANK=0 WORLD_SIZE=2 python megatron_job.py STORE STEPS FILE…
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -28,7 +25,22 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-WIDTH, LENGTH, VOCABULARY, RATE = 8, 4, 32, 0.1
+from benchmarks.frameworks.jobs.one_process import (
+    LENGTH,
+    RATE,
+    WIDTH,
+    Block,
+    descend,
+    distance,
+    loss_of,
+    random_tokens,
+    run_job,
+    small_model,
+    train_whole,
+)
+
+TIMERS = ("forward-backward", "forward-compute", "backward-compute", "forward-recv", "backward-recv")
+"""Of those that Megatron's training logs."""
 
 
 class OnCpu(TorchFunctionMode):
@@ -39,17 +51,6 @@ class OnCpu(TorchFunctionMode):
         if str(options.get("device")).startswith("cuda"):
             options["device"] = "cpu"
         return func(*args, **options)
-
-
-class Block(torch.nn.Module):
-    """A residual layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = torch.nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden + torch.tanh(self.inner(hidden))
 
 
 class Chunk(torch.nn.Module):
@@ -84,24 +85,26 @@ class Chunk(torch.nn.Module):
 
 def main() -> None:
     """Train and print how far losses and weights are from those of one process."""
-    store, steps, files = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
     torch.cuda.synchronize = lambda *_: None
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     with OnCpu():
-        for file in files:
-            _train(_arguments(Path(file)), steps)
-    dist.barrier()
-    dist.destroy_process_group()
+        run_job(lambda file, steps: train_by(arguments_of(Path(file)), steps))
 
 
-def _arguments(file: Path) -> dict[str, str]:
+def arguments_of(file: Path) -> dict[str, str]:
+    """Return the values of an exported file by their flags."""
     lines = [shlex.split(line) for line in file.read_text().splitlines() if not line.startswith("#")]
     return {words[0]: " ".join(words[1:]) for words in lines if words}
 
 
-def _train(given: dict[str, str], steps: int) -> None:
+def train_by(given: dict[str, str], steps: int, timers: Any = None) -> dict[str, Any]:
+    """Return how far this rank is from the whole model after training by exported arguments.
+
+    Args:
+        given: the arguments.
+        steps: how many.
+        timers: Megatron's, which are logged after each step; None for none.
+    """
     ranks = int(given["--pipeline-model-parallel-size"])
     size = int(given["--micro-batch-size"])
     group = given.get("--microbatch-group-size-per-virtual-pipeline-stage")
@@ -121,6 +124,7 @@ def _train(given: dict[str, str], steps: int) -> None:
         pipeline_dtype=torch.float32,
         batch_p2p_comm=False,
     )
+    config.timers = timers
     chunks = len(config.pipeline_model_parallel_layout.layout[0])
     config.virtual_pipeline_model_parallel_size = chunks if chunks > 1 else None
     parallel_state.initialize_model_parallel(
@@ -129,15 +133,11 @@ def _train(given: dict[str, str], steps: int) -> None:
     )
     replicas = parallel_state.get_data_parallel_world_size()
     micro_batches = int(given["--global-batch-size"]) // (size * replicas)
-    layers, whole, start = (_layers(count) for _ in range(3))
+    layers, whole, start = (small_model(count) for _ in range(3))
     held = _held(config, layers)
     difference, order = 0.0, list[str]()
     for step in range(steps):
-        tokens = torch.randint(
-            VOCABULARY,
-            (replicas, micro_batches, LENGTH, size),
-            generator=torch.Generator().manual_seed(step),
-        )
+        tokens = random_tokens(step, (replicas, micro_batches, LENGTH, size))
         own = tokens[parallel_state.get_data_parallel_rank()]
         losses = get_forward_backward_func()(
             forward_step_func=partial(_forward, order),
@@ -148,25 +148,23 @@ def _train(given: dict[str, str], steps: int) -> None:
             micro_batch_size=size,
             forward_only=False,
         )
-        expected = _train_whole(whole, tokens)
+        if timers is not None:
+            timers.log(TIMERS)  # in one order on all ranks, whose columns are gathered
+        expected = train_whole(whole, loss_of(whole(tokens), tokens), RATE)
         if losses and replicas == 1:
-            difference = max(difference, abs(float(torch.stack(losses).mean() - expected)))
-        with torch.no_grad():
-            for value in (value for chunk in held for value in chunk.parameters()):
-                assert value.grad is not None
-                dist.all_reduce(value.grad, group=parallel_state.get_data_parallel_group())
-                value.sub_(value.grad, alpha=RATE / replicas)
-                value.grad = None
+            difference = max(difference, abs(float(torch.stack(losses).mean()) - expected))
+        for value in (value for chunk in held for value in chunk.parameters()):
+            dist.all_reduce(value.grad, group=parallel_state.get_data_parallel_group())
+        descend((value for chunk in held for value in chunk.parameters()), RATE / replicas)
     own_layers = {layer for chunk in held for layer in chunk.layers}
     pairs = [(one, other) for one, other in zip(layers, whole, strict=True) if one in own_layers]
-    difference = max(difference, *(_distance(one, other) for one, other in pairs))
-    result = {
+    difference = max(difference, *(distance(one, other) for one, other in pairs))
+    parallel_state.destroy_model_parallel()
+    return {
         "difference": difference,
-        "moved": _distance(whole, start),
+        "moved": distance(whole, start),
         "order": order[: len(order) // steps],
     }
-    print("RESULT", json.dumps(result), flush=True)
-    parallel_state.destroy_model_parallel()
 
 
 def _held(config: TransformerConfig, layers: torch.nn.Sequential) -> list[Chunk]:
@@ -188,41 +186,12 @@ def _forward(
     chunk.note("F", order)
 
     def loss(output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = _loss(output, own)
+        found = loss_of(output, own)
         return found, found.detach().clone()
 
     output = chunk(own)
     output.register_hook(lambda _: chunk.note("B", order))
     return output, loss
-
-
-def _layers(count: int) -> torch.nn.Sequential:
-    """Return an embedding, blocks and a head, the same whenever they are made."""
-    torch.manual_seed(0)
-    blocks = (Block() for _ in range(count))
-    return torch.nn.Sequential(
-        torch.nn.Embedding(VOCABULARY, WIDTH), *blocks, torch.nn.Linear(WIDTH, VOCABULARY)
-    )
-
-
-def _loss(predicted: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.cross_entropy(predicted.flatten(0, -2), tokens.flatten())
-
-
-def _train_whole(whole: torch.nn.Sequential, tokens: torch.Tensor) -> float:
-    whole.zero_grad()
-    loss = _loss(whole(tokens), tokens)
-    loss.backward()
-    with torch.no_grad():
-        for value in whole.parameters():
-            assert value.grad is not None
-            value.sub_(value.grad, alpha=RATE)
-    return float(loss.detach())
-
-
-def _distance(one: torch.nn.Module, other: torch.nn.Module) -> float:
-    pairs = zip(one.parameters(), other.parameters(), strict=True)
-    return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,7 @@ Usage: RANK=0 WORLD_SIZE=2 python torch_job.py STORE STEPS FILE…
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,23 +21,23 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-WIDTH, RATE = 8, 0.1
+from benchmarks.frameworks.jobs.one_process import (
+    RATE,
+    WIDTH,
+    descend,
+    distance,
+    import_file,
+    run_job,
+    train_whole,
+)
 
 
 def main() -> None:
     """Train and print how far losses and weights are from those of one process."""
-    store, steps, files = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    for file in files:
-        difference, moved = _train(Path(file), rank, steps)
-        print("RESULT", json.dumps({"difference": difference, "moved": moved}), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+    run_job(lambda file, steps: _train(Path(file), dist.get_rank(), steps))
 
 
-def _train(path: Path, rank: int, steps: int) -> tuple[float, float]:
-    """Return how far this rank is from the whole model after training by one file, and how far that moved."""
+def _train(path: Path, rank: int, steps: int) -> dict[str, Any]:
     text = path.read_text()
     held = sorted({int(found) for found in re.findall(r"(\d+)F\d", text.splitlines()[rank])})
     count = 1 + max(int(found) for found in re.findall(r"(\d+)F\d", text))
@@ -68,17 +64,16 @@ def _train(path: Path, rank: int, steps: int) -> tuple[float, float]:
             losses=losses if ended else None,
         )
         parts = [_loss(whole(batch), target) for batch, target in zip(batches, targets, strict=True)]
-        torch.stack(parts).mean().backward()
+        train_whole(whole, torch.stack(parts).mean(), RATE)
         for copy in ended:
             difference = max(difference, abs(float((torch.stack(losses).mean() - parts[copy]).detach())))
         for value in layers.parameters():  # each once; those of other ranks' stages have none
             value.grad = torch.zeros_like(value) if value.grad is None else value.grad
             dist.all_reduce(value.grad)
             value.grad.div_(micro_batches * len(planned.FIRST))
-        for model in (layers, whole):
-            _descend(model)
-    apart = [_distance(layers[stage % length], whole[stage % length]) for stage in held]
-    return max(difference, *apart), _distance(whole, start)
+        descend(layers.parameters(), RATE)
+    apart = [distance(layers[stage % length], whole[stage % length]) for stage in held]
+    return {"difference": max(difference, *apart), "moved": distance(whole, start)}
 
 
 def _stages_beside(path: Path, count: int) -> Any:
@@ -86,12 +81,7 @@ def _stages_beside(path: Path, count: int) -> Any:
     file = path.with_suffix(".py")
     if not file.exists():
         return SimpleNamespace(PlannedStage=PipelineStage, FIRST=(0,), LAST=(count - 1,))
-    spec = importlib.util.spec_from_file_location("exported", file)
-    assert spec is not None
-    assert spec.loader is not None
-    exported = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(exported)
-    return exported
+    return import_file(file)
 
 
 def _layers(count: int, tied: list[int]) -> torch.nn.Sequential:
@@ -113,19 +103,6 @@ def _linear(layers: torch.nn.Sequential, stage: int) -> torch.nn.Linear:
 
 def _loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return (output - target).square().mean()
-
-
-def _descend(model: torch.nn.Module) -> None:
-    with torch.no_grad():
-        for value in model.parameters():
-            if value.grad is not None:
-                value.sub_(value.grad, alpha=RATE)
-                value.grad = None
-
-
-def _distance(one: torch.nn.Module, other: torch.nn.Module) -> float:
-    pairs = zip(one.parameters(), other.parameters(), strict=True)
-    return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
 if __name__ == "__main__":

@@ -10,88 +10,114 @@ Usage: RANK=0 WORLD_SIZE=2 python titan.py STORE STEPS FILE…
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib
 import importlib.util
-import json
 import os
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-LENGTH, VOCABULARY, RATE = 16, 2048, 0.05
+from benchmarks.frameworks.jobs.one_process import (
+    descend,
+    import_file,
+    loss_of,
+    random_tokens,
+    run_job,
+    train_whole,
+)
+
+LENGTH, VOCABULARY, RATE = int(os.environ.get("LENGTH", "16")), 2048, 0.05
 
 
 def main() -> None:
     """Train and print how far losses and weights are from those of one process."""
-    store, steps, files = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch._utils._get_available_device_type = lambda: "cpu"  # what torchtitan takes its device from
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    for file in files:
-        _train(Path(file), world, steps)
-    dist.barrier()
-    dist.destroy_process_group()
+    run_job(lambda file, steps: _train(Path(file), steps))
 
 
-def _train(path: Path, world: int, steps: int) -> None:
+class Job(NamedTuple):
+    """What an exported file makes of the debug model.
+
+    Attributes:
+        micro_batches: of one replica in a step.
+        shape: of the tokens of one.
+        replica: which of them this rank is of.
+        replicas: how many there are.
+        model: the whole one.
+        split: returns schedule and parts of this rank, and whether the first and the last stage are there.
+        names: of the configuration's options, by table, and of the model's modules.
+    """
+
+    micro_batches: int
+    shape: tuple[int, ...]
+    replica: int
+    replicas: int
+    model: torch.nn.Module
+    split: Callable[[], Any]
+    names: dict[str, list[str]]
+
+
+def _train(path: Path, steps: int) -> dict[str, Any]:
     os.chdir(path.parent)  # where TOML's path of the orders begins
-    load = _load_toml if path.suffix == ".toml" else _load_python
-    size, micro_batches, replica, replicas, model, split = load(path, world)
-    whole = copy.deepcopy(model)
-    schedule, parts, first, last = split()
-    difference, before = 0.0, copy.deepcopy(whole)
+    load = _load_toml if path.suffix == ".toml" else load_python
+    job = load(path, dist.get_world_size())
+    whole, start = copy.deepcopy(job.model), copy.deepcopy(job.model)
+    schedule, parts, first, last = job.split()
+    difference = 0.0
     for step in range(steps):
-        tokens = torch.randint(
-            VOCABULARY,
-            (replicas, size * micro_batches, LENGTH),
-            generator=torch.Generator().manual_seed(step),
-        )
+        tokens = random_tokens(step, (job.replicas, job.micro_batches, *job.shape), VOCABULARY)
         losses: list[torch.Tensor] = []
-        own = tokens[replica]
+        own = tokens[job.replica].flatten(0, 1)
         schedule.step(
             *([own] if first else []), target=own if last else None, losses=losses if last else None
         )
-        loss = _train_whole(whole, tokens.flatten(0, 1))
+        rate = RATE / tokens.numel()  # torchtitan sums over replicas, and divides the loss
+        loss = train_whole(
+            whole,
+            torch.stack([loss_of_tokens(whole(each), each) for each in tokens.flatten(0, 1)]).sum(),
+            rate,
+        )
         if last:
             total = torch.stack([each.detach().float() for each in losses]).sum()
-            difference = max(difference, _across(replicas, total, loss))
-        _update(parts, tokens.numel())
+            difference = max(difference, _across(job.replicas, float(total), loss))
+        descend((value for part in parts for value in part.parameters()), rate)
+    expected, begun = dict(whole.named_parameters()), dict(start.named_parameters())
     for part in parts:
-        expected = dict(whole.named_parameters())
         for name, value in part.named_parameters():
             name = name.replace("_checkpoint_wrapped_module.", "")
             difference = max(difference, float((_full(value) - expected[name]).detach().abs().max()))
-    start = dict(before.named_parameters())
-    moved = max(float((value - start[name]).detach().abs().max()) for name, value in whole.named_parameters())
-    print("RESULT", json.dumps({"difference": difference, "moved": moved}), flush=True)
+    moved = max(float((value - begun[name]).detach().abs().max()) for name, value in expected.items())
+    return {"difference": difference, "moved": moved, "names": job.names}
 
 
-def _across(replicas: int, total: torch.Tensor, loss: torch.Tensor) -> float:
+def _across(replicas: int, total: float, loss: float) -> float:
     """Return how far the loss is from the whole one; of replicas each has a part, which is only bounded."""
-    return abs(float(total - loss)) / float(loss) if replicas == 1 else 0.0
+    return abs(total - loss) / loss if replicas == 1 else 0.0
 
 
-def _load_python(path: Path, world: int) -> Any:
-    spec = importlib.util.spec_from_file_location("exported", path)
-    assert spec is not None
-    assert spec.loader is not None
-    exported = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(exported)
+def load_python(path: Path, world: int) -> Job:
+    """Return what a file of 0.3.0 or main makes of the debug model."""
+    exported = import_file(path)
     _import_without_triton("torchtitan.models.llama3")
     from torchtitan.distributed import ParallelDims
     from torchtitan.distributed.utils import set_spmd_backend
-    from torchtitan.models.common.attention import ScaledDotProductAttention
+    from torchtitan.models.common.attention import ScaledDotProductAttention as Attention
     from torchtitan.models.llama3 import model_registry
     from torchtitan.models.llama3.config_registry import llama3_debugmodel
 
     base = llama3_debugmodel()
     base.model_spec = model_registry("debugmodel")
+    has_tokens = hasattr(base.training, "max_context_length")
     for layer in base.model_spec.model.layers:  # its own kernels are compiled ones
-        layer.attention.inner_attention = ScaledDotProductAttention.Config()
+        layer.attention.inner_attention = (_packed_attention() if has_tokens else Attention).Config()
+    if has_tokens:
+        base.training.max_context_length = LENGTH
     base.training.mixed_precision_param = "float32"
     base.parallelism.spmd_backend = "partial_dtensor"  # the other one asks for a later torch with replicas
     config = exported.planned(base)
@@ -105,26 +131,68 @@ def _load_python(path: Path, world: int) -> Any:
         model.init_weights(buffer_device=torch.device("cpu"))
 
     def split() -> Any:
-        return config.model_spec.pipelining_fn(
+        spec = config.model_spec
+        options = {
+            "parallel_dims": dims,
+            "training": config.training,
+            "parallelism": config.parallelism,
+            "compile_config": config.compile,
+            "ac_config": config.activation_checkpoint,
+            "dump_folder": "",
+        }
+        if not dims.pp_enabled:
+            return None, [spec.parallelize_fn(model, **options)], True, True
+        return spec.pipelining_fn(
             model,
-            parallel_dims=dims,
-            training=config.training,
-            parallelism=config.parallelism,
-            compile_config=config.compile,
-            ac_config=config.activation_checkpoint,
-            dump_folder="",
+            **options,
             device=torch.device("cpu"),
-            model_config=config.model_spec.model,
-            parallelize_fn=config.model_spec.parallelize_fn,
-            loss_fn=lambda *arguments: (_loss(*arguments), {}),
+            model_config=spec.model,
+            parallelize_fn=spec.parallelize_fn,
+            loss_fn=lambda *arguments: (loss_of_tokens(*arguments), {}),
         )
 
-    size = config.parallelism.pipeline_parallel_microbatch_size
     replica = dims.get_mesh("dp_replicate").get_local_rank() if dims.dp_replicate > 1 else 0
-    return size, config.training.local_batch_size // size, replica, dims.dp_replicate, model, split
+    return Job(*_batches(config), replica, dims.dp_replicate, model, split, _names(config, model))
 
 
-def _load_toml(path: Path, world: int) -> Any:
+def _names(config: Any, model: torch.nn.Module) -> dict[str, list[str]]:
+    """Return the options that there are, and the modules with parameters, in order."""
+    tables = {"training": config.training, "parallelism": config.parallelism}
+    found = {table: sorted(each.name for each in dataclasses.fields(own)) for table, own in tables.items()}
+    return found | {"modules": [name for name, part in model.named_children() if [*part.parameters()]]}
+
+
+def _packed_attention() -> Any:
+    """Return attention over tokens in a row, of which main's own takes batches alone."""
+    from torchtitan.models.common.attention import ScaledDotProductAttention
+
+    class PackedAttention(ScaledDotProductAttention):
+        @dataclasses.dataclass(kw_only=True, slots=True)
+        class Config(ScaledDotProductAttention.Config):
+            pass
+
+        def forward(self, *packed: torch.Tensor, **options: Any) -> torch.Tensor:
+            return super().forward(*(each.unsqueeze(0) for each in packed), **options).squeeze(0)
+
+    return PackedAttention
+
+
+def _batches(config: Any) -> tuple[int, tuple[int, ...]]:
+    """Return the number of micro-batches of a replica and their shape; main's are of tokens in a row."""
+    training, parallelism = config.training, config.parallelism
+    if not hasattr(parallelism, "num_pp_microbatches"):
+        size = parallelism.pipeline_parallel_microbatch_size
+        return training.local_batch_size // size, (size, LENGTH)
+    size = training.num_tokens_per_microbatch_per_dp_rank
+    replicas = parallelism.data_parallel_replicate_degree
+    count, left_over = divmod(training.num_tokens_per_train_step, size * replicas)
+    assert (count, left_over) == (parallelism.num_pp_microbatches, 0), (
+        "the trainer would accumulate gradients"
+    )
+    return count, (size,)
+
+
+def _load_toml(path: Path, world: int) -> Job:
     _import_without_triton("torchtitan.models.llama3")
     from torchtitan.config.manager import ConfigManager
     from torchtitan.distributed import ParallelDims
@@ -152,38 +220,18 @@ def _load_toml(path: Path, world: int) -> Any:
 
     def split() -> Any:
         return spec.pipelining_fn(
-            model, dims, config, torch.device("cpu"), arguments, spec.parallelize_fn, _loss
+            model, dims, config, torch.device("cpu"), arguments, spec.parallelize_fn, loss_of_tokens
         )
 
     size = parallelism.pipeline_parallel_microbatch_size
-    return size, config.training.local_batch_size // size, 0, 1, model, split
-
-
-def _loss(predicted: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Return the sum over tokens, as torchtitan's own loss."""
-    return torch.nn.functional.cross_entropy(
-        predicted.flatten(0, 1).float(), tokens.flatten(), reduction="sum"
+    return Job(
+        config.training.local_batch_size // size, (size, LENGTH), 0, 1, model, split, _names(config, model)
     )
 
 
-def _train_whole(whole: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    whole.zero_grad()
-    loss = _loss(whole(tokens), tokens)
-    loss.backward()
-    with torch.no_grad():
-        for value in whole.parameters():
-            assert value.grad is not None
-            value.sub_(value.grad, alpha=RATE / tokens.numel())
-    return loss.detach()
-
-
-def _update(parts: list[torch.nn.Module], count: int) -> None:
-    """Take a step of gradient descent; torchtitan sums over replicas, and divides the loss."""
-    with torch.no_grad():
-        for value in (value for part in parts for value in part.parameters()):
-            assert value.grad is not None
-            value.sub_(value.grad, alpha=RATE / count)
-            value.grad = None
+def loss_of_tokens(predicted: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the sum over tokens, as torchtitan's own loss."""
+    return loss_of(predicted, tokens, "sum")
 
 
 def _full(value: Any) -> torch.Tensor:

@@ -1,11 +1,11 @@
 """DeepSpeed's `wall_clock_breakdown` in the log of a job: what its engine's rank 0 took for a micro-batch.
 
     [Rank 0] time (ms) | fwd_microstep: 11.02 | bwd_microstep: 21.90 | … | step_microstep: 4.10
+    [Rank 0] time (ms) | fwd: 44.10 | bwd: 87.55 | bwd_inner: 87.50 | bwd_allreduce: 0.02 | step: 4.15
 
 DeepSpeed prints rank 0's times alone, and of a whole model in one: the profile has one row, which serves to
-plan replicas, and `--num-layers` divides it evenly. A log of its `PipelineEngine` shows one stage of several
-and is refused; the trace of torch's profiler shows all. Checked in
-tests/tessel/profiles/traces/test_logs.py.
+plan replicas. A log of its `PipelineEngine` shows one stage of several and is refused; the trace of torch's
+profiler shows all. Checked in tests/tessel/profiles/traces/test_recorded.py, on a log of DeepSpeed 0.19.8.
 
 Source: DeepSpeed, `deepspeed/utils/timer.py` and `deepspeed/runtime/engine.py`.
 """
@@ -24,7 +24,7 @@ from tessel.profiles.reading import Reading
 from tessel.profiles.traces.trace_profile import NO_BYTES
 
 _TIME = re.compile(r"\| ([a-z_]{2,40}): ([0-9.]{1,30})")
-_FORWARD, _BACKWARD, _UPDATE = "fwd_microstep", "bwd_inner_microstep", "step_microstep"
+_FORWARD, _BACKWARD, _UPDATE = "fwd_microstep", "bwd_inner_microstep", "step"
 
 
 def is_deepspeed_log(text: str) -> bool:
@@ -58,17 +58,16 @@ def read_deepspeed_log(path: Path, text: str) -> Reading:
             'set "wall_clock_breakdown": true in DeepSpeed\'s configuration',
         )
     medians = {
-        # The first micro-batch holds compilation and the first allocations.
+        # The first micro-batch and update hold compilation and the first allocations.
         name: statistics.median(times[1:] or times) * 1e3
         for name, times in taken.items()
         if times
     }
-    updates = [time for time in taken[_UPDATE] if time > 0]
     cost = make_cost(
         {
             "forward_us": medians[_FORWARD],
             "backward_us": medians[_BACKWARD],
-            "update_us": max(updates) * 1e3 if updates else None,
+            "update_us": medians.get(_UPDATE),
         },
         path,
         "the model",

@@ -3,7 +3,7 @@
 Stages are found by labels: those of torch.distributed.pipelining, or ranges that the job names itself
 (`tessel.profiles.traces.labels`). A trace without labels of stages is read by layers
 (`tessel.profiles.traces.kineto_layers`). Checked in tests/tessel/profiles/traces/test_kineto.py, on traces
-of real ranks.
+of real ranks, and test_recorded.py, on one of torchtitan.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _labelled(by_rank: Mapping[int, RankEvents]) -> tuple[list[TraceRange], list
             if label is None or label.layer or label.micro_batch is None:
                 continue
             without_stage += label.stage is None
-            work = events.work(event.ts, event.end, event.tid)
+            work = events.work(events.begin_of(event), event.end, event.tid)
             empty += work is None
             ranges.append(
                 TraceRange(

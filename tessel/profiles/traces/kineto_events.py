@@ -26,6 +26,7 @@ COMMUNICATION = ("nccl", "gloo", "c10d", "record_param_comms", "rccl", "mpi", "_
 
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "xpu_runtime")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_FSDP_FORWARDS = ("FSDP::root_pre_forward", "FSDP::pre_forward")
 _KEPT = ("cpu_op", "user_annotation", "python_function", *_LAUNCHES, *_ON_DEVICE)
 
 
@@ -167,6 +168,21 @@ class RankEvents:
             for event in self.operations
             if (arguments := _arguments(event)).sequence is not None and not arguments.forward_thread
         ]
+
+    def begin_of(self, label: Event) -> float:
+        """Return when the work of a labelled range began.
+
+        FSDP copies gathered weights first, and only then a stage waits for what it takes: a range that has
+        FSDP's mark of a forward, or a node of a backward, begins with it.
+        """
+        index = bisect_left(self._beginnings, label.ts)
+        found = self._beginnings[index : index + 1]
+        return found[0] if found and found[0] < label.end else label.ts
+
+    @cached_property
+    def _beginnings(self) -> list[float]:
+        marks = (each for each in self.annotations if each.title.startswith(_FSDP_FORWARDS))
+        return sorted(each.ts for each in (*marks, *(node.event for node in self.nodes)))
 
     def work(self, begin: float, end: float, thread: int | str) -> Work | None:
         """Return what was done between two times of a thread; None where nothing was."""

@@ -1,4 +1,4 @@
-"""Ranges by layer of traces that name no stages: by ranges of one's own, or by calls of modules.
+"""Ranges by layer of traces that name no stages: by ranges of one's own, calls of modules, or FSDP's marks.
 
 A forward is what ran inside the range or the call; a backward is what ran in those operations of automatic
 differentiation that belong to it by torch's sequence numbers. An accumulation of a gradient has no number,
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +33,7 @@ _OF_TORCH = re.compile(
 )
 """Ranges that torch names itself, which are no layers."""
 
+_FSDP_MARK = re.compile(r"FSDP::(pre|post)_forward \((.{1,200})\)")
 _SHORTEST_NOTED = 0.02
 """Share of the work outside all layers that is told."""
 
@@ -119,9 +120,26 @@ def _pieces(events: RankEvents) -> list[_Piece]:
             )
     if named:
         return _outermost(named)
-    return [
+    called = [
         _Piece(call.event, call.name, BlockKind.FORWARD) for call in _layers_of_calls(_trees(events.calls))
     ]
+    return called or _outermost(_between_marks(events.annotations))
+
+
+def _between_marks(annotations: Iterable[Event]) -> Iterator[_Piece]:
+    """Yield the forwards of what FSDP wraps, each named as its last module, between the marks around them."""
+    begins: dict[str, float] = {}
+    for event in annotations:
+        mark = _FSDP_MARK.fullmatch(event.title)
+        if mark is None:
+            continue
+        side, modules = mark.groups()
+        if side == "pre":
+            begins.setdefault(modules, event.end)  # where several are wrapped, each has one
+        elif modules in begins:
+            begin = begins.pop(modules)
+            between = Event(ts=begin, dur=event.ts - begin, tid=event.tid)
+            yield _Piece(between, modules.rpartition(", ")[2], BlockKind.FORWARD)
 
 
 def _outermost(pieces: Iterable[_Piece]) -> list[_Piece]:

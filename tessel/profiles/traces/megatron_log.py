@@ -11,7 +11,8 @@ Sends and receives have timers of their own. The arguments that Megatron lists a
 micro-batches and chunks share a rank's time. Ranks are numbered with the pipeline outermost, Megatron's
 default. Layers are told apart where all stages have equally many and one holds neither embedding nor head:
 what the first and the last take beyond it is the embedding's and the head's.
-Checked in tests/tessel/profiles/traces/test_megatron_log.py.
+Checked in tests/tessel/profiles/traces/test_megatron_log.py, and beside it in test_recorded.py on what
+Megatron-Core 0.16.1 logged.
 
 Source: Megatron-LM, `megatron/core/timers.py` and `print_args` of `megatron/training/arguments.py`.
 """
