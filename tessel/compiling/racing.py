@@ -151,7 +151,7 @@ def torch_contenders(
                 arrays = [leaf.detach().numpy() for leaf in leaves]
                 _try(
                     ONNXRUNTIME,
-                    lambda: onnxruntime_run(_exported(module, args, kwargs), arrays, num_threads),
+                    lambda: onnxruntime_run(exported(module, args, kwargs), arrays, num_threads),
                     runs,
                     left_out,
                 )
@@ -173,7 +173,7 @@ def onnxruntime_run(model: bytes | str, arrays: Sequence[np.ndarray], num_thread
     return lambda: session.run(None, feeds)
 
 
-def _exported(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+def exported(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     """Return a torch module as an ONNX model, by the exporter that is installed."""
     import torch  # noqa: PLC0415 - an optional extra
 
