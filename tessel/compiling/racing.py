@@ -96,6 +96,12 @@ def race(contenders: Mapping[str, Run], *, rounds: int) -> tuple[Contender, ...]
     return tuple(_compared(name, taken, first) for name, taken in samples.items())
 
 
+def best_of(contenders: Sequence[Contender], *, margin: float) -> int:
+    """Return the position of the fastest contender; the first, unless one is surely ahead by a margin."""
+    ahead = [at for at, each in enumerate(contenders) if each.high < 1 - margin]
+    return min(ahead, key=lambda at: contenders[at].ratio, default=0)
+
+
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return an interval that holds the median of independent values with probability 0.95 at least.
 

@@ -1,0 +1,100 @@
+"""An ONNX file as one call of onnxruntime, its nodes as its author wrote them.
+
+Importing a file changes its operators: onnxruntime no longer recognises all that it has kernels for in what
+is written back of them, such as quantised convolutions. Large weights stay outside of the graph, where
+programs keep them. Checked in tests/tuner/backends/onnxruntime/test_whole_file.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from onnx import helper, numpy_helper
+from tvm import relax
+
+from tuner.backends.onnxruntime.export import as_weight
+from tuner.backends.onnxruntime.library import call_of_graph
+from tuner.errors import NotComparableError
+from tuner.frontend.model import Model
+from tuner.graph.relax_types import with_num_inputs
+from tuner.runtime.library_calls import input_name, output_name
+
+_LEAST_BYTES = 1024
+"""A smaller weight stays in the graph: it may be a shape."""
+
+_IN_MEMORY = ("float32", "float64", "float16", "int32", "int64", "int8", "uint8")
+
+
+def file_as_call(model: Model, num_threads: int) -> Model | None:
+    """Return a model whose `main` calls the file that it was imported from; None where there is none.
+
+    Args:
+        model: for inference; its inputs are the file's that are no constants.
+        num_threads: of the call.
+    """
+    if model.source is None:
+        return None
+    try:
+        file = model.source.load()
+    except NotComparableError:  # it is gone, or has changed meanwhile
+        return None
+    graph = file.graph
+    weights = _take_weights(graph, len(model.inputs))
+    given = {value.name: value for value in graph.input}
+    for position, spec in enumerate(model.inputs):
+        graph.node.insert(0, helper.make_node("Identity", [input_name(position)], [spec.name]))
+        given[spec.name].name = input_name(position)
+    for position, result in enumerate(graph.output):
+        graph.node.append(helper.make_node("Identity", [result.name], [output_name(position)]))
+        result.name = output_name(position)
+    names = [f"weight{position}" for position in range(len(weights))]
+    tensors = [(spec.name, spec.shape, spec.dtype) for spec in model.inputs]
+    tensors += [(name, each.shape, str(each.dtype)) for name, each in zip(names, weights, strict=True)]
+    module = call_of_graph(
+        bytes(file.SerializeToString()),
+        [relax.Var(f"p{at}", relax.TensorType(shape, dtype)) for at, (_, shape, dtype) in enumerate(tensors)],
+        range(len(model.inputs), len(tensors)),
+        model.module["main"].ret_ty,
+        num_threads,
+    )
+    return replace(
+        model,
+        module=with_num_inputs(module, len(model.inputs)),
+        parameter_names=tuple(names),
+        parameters=dict(zip(names, weights, strict=True)),
+        tied=(),
+    )
+
+
+def operators_of(model: Model) -> tuple[str, ...]:
+    """Return the operators of the file that a model was imported from, once each."""
+    nodes = model.source.load().graph.node if model.source is not None else ()
+    return tuple(dict.fromkeys(node.op_type for node in nodes))
+
+
+def _take_weights(graph: Any, first: int) -> list[np.ndarray]:
+    """Move large initialisers of a graph to memory, and return them; they are inputs from `first` on."""
+    results = {result.name for result in graph.output}
+    weights: list[np.ndarray] = []
+    renamed: dict[str, str] = {}
+    for index, tensor in enumerate(graph.initializer):
+        array = numpy_helper.to_array(tensor)
+        if array.nbytes < _LEAST_BYTES or str(array.dtype) not in _IN_MEMORY or tensor.name in results:
+            continue
+        renamed[tensor.name] = input_name(first + len(weights))
+        weights.append(np.array(array))
+        graph.initializer[index].CopyFrom(as_weight(renamed[tensor.name], array.shape, tensor.data_type))
+    _rename_read(graph, renamed)
+    return weights
+
+
+def _rename_read(graph: Any, names: Mapping[str, str]) -> None:
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            node.input[position] = names.get(name, name)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _rename_read(inner, names)
