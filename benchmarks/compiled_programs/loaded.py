@@ -25,6 +25,8 @@ ROUNDS = 20
 
 Arrays = list[np.ndarray]
 
+_TUNING = ("tvm.", "cost_model.", "records.database", "tessel.search", "scripts.")
+
 
 class _NoTuner(MetaPathFinder):
     """Refuses to import what a process with the run time alone does not have."""
@@ -33,7 +35,7 @@ class _NoTuner(MetaPathFinder):
         """Raise ModuleNotFoundError for a module of the tuner, the search or TVM's compiler."""
         parts = name.split(".")
         is_tuner = parts[0] == "tuner" and parts[1:2] not in ([], ["runtime"], ["cuda_libraries"])
-        if is_tuner or name.startswith(("tvm.", "cost_model", "records", "tessel.search", "scripts")):
+        if is_tuner or name.startswith(_TUNING):
             raise ModuleNotFoundError(f"{name} is not in this process", name=name)
 
 

@@ -143,10 +143,11 @@ def _published(package: str, name: str) -> Built:
         (weights,) = Path(sys.modules[package].__path__[0]).glob(f"assets/{name}.pth")
         crepe.load_state_dict(torch.load(weights, weights_only=True))
         return crepe, (torch.randn(4, 1024),)
+    # Where torchvision is installed without its compiled operators, transformers is imported after this.
+    from benchmarks.architectures.packaged import of_timm, of_torchvision  # noqa: PLC0415 - seconds
+
     if package == "transformers":
         return _language_model(name)
-    from benchmarks.architectures.packaged import of_timm, of_torchvision  # noqa: PLC0415 - need the packages
-
     return (of_timm if package == "timm" else of_torchvision)(name, 224)
 
 

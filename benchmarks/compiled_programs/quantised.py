@@ -3,7 +3,7 @@
     python -m benchmarks.compiled_programs.quantised FOLDER
 
 Writes a file for each of `QUANTISED`: weights are the published ones where the package brings them, and
-scales of activations are calibrated on drawn inputs. `python -m benchmarks.compiled_programs` takes the files.
+scales of activations are calibrated on drawn inputs. `benchmarks.compiled_programs` takes the files.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
 
 QUANTISED_IN_A_BRANCH = """
 <ir_version: 8, opset_import: ["" : 17]>
-file (float[N,24] x, bool flag) => (float[N,24] y, float[N,24] w_plus) {
+file (float[N,24] waveform, bool flag) => (float[N,24] y, float[N,24] w_plus) {
     scale = Constant <value = float {0.05}> ()
     zero = Constant <value = int8 {3}> ()
-    quantised = QuantizeLinear (x, scale, zero)
+    quantised = QuantizeLinear (waveform, scale, zero)
     back = DequantizeLinear (quantised, scale, zero)
     product = MatMul (back, w)
     y = If (flag) <
@@ -52,7 +52,7 @@ def file_in(folder: Path) -> Path:
 
 def test_a_file_as_one_call_gives_what_onnxruntime_does_also_saved(tmp_path: Path) -> None:
     path = file_in(tmp_path)
-    model = load_model(str(path), shapes={"x": (5, 24)}, values={"flag": False})
+    model = load_model(str(path), shapes={"waveform": (5, 24)}, values={"flag": False})
     target = resolve_target("cpu", num_threads=1)
     called = file_as_call(model, target.num_threads)
     assert called is not None
@@ -65,13 +65,13 @@ def test_a_file_as_one_call_gives_what_onnxruntime_does_also_saved(tmp_path: Pat
     rng = np.random.default_rng(1)
     for run in (program, tessel.load(tmp_path / "file.tessel")):
         x = rng.standard_normal((5, 24), dtype=np.float32)
-        expected = session.run(None, {"x": x, "flag": np.array(False)})
+        expected = session.run(None, {"waveform": x, "flag": np.array(False)})
         for found, wanted in zip(run(x), expected, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_a_file_that_has_changed_meanwhile_is_no_call(tmp_path: Path) -> None:
     path = file_in(tmp_path)
-    model = load_model(str(path), shapes={"x": (5, 24)}, values={"flag": True})
+    model = load_model(str(path), shapes={"waveform": (5, 24)}, values={"flag": True})
     path.write_bytes(path.read_bytes() + b"\0")
     assert file_as_call(model, 1) is None
