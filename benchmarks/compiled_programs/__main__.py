@@ -77,19 +77,40 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/compiled_programs"))
     parser.add_argument("--stages", nargs="+", choices=_STAGES, default=_STAGES)
     parser.add_argument("--torch-compile", action="store_true", help="race torch.compile, too")
+    parser.add_argument("--jobs", type=int, default=1, help="how many compile, or are checked, at once")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after so many")
     parser.add_argument("--report", type=Path)
     given = parser.parse_args()
     threads = given.threads or [1]
     given.out.mkdir(parents=True, exist_ok=True)
     names = [each for name in given.models for each in (PUBLISHED if name == "published" else [name])]
-    for number in threads:
-        for name in names:
-            for stage in given.stages:
-                _do(stage, name, number, given)
+    tasks = [(name, number) for number in threads for name in names]
+    ends_s = time.monotonic() + 60 * given.minutes
+    for stage in given.stages:
+        _do_all(stage, tasks, given, ends_s)
     lines = _report(names, threads, given)
     print("\n".join(lines))
     if given.report is not None:
         given.report.write_text("\n".join(lines) + "\n")
+
+
+def _do_all(stage: str, tasks: list[tuple[str, int]], given: argparse.Namespace, ends_s: float) -> None:
+    """Do one stage of all models, until time is up; several at once, but for races."""
+    from tessel.compiling import partitioning  # noqa: F401, PLC0415 - seconds, once for all models
+
+    jobs = 1 if stage == "race" else given.jobs
+
+    def work(own: list[tuple[str, int]]) -> None:
+        for name, threads in own:
+            if time.monotonic() < ends_s:
+                _do(stage, name, threads, given)
+
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=work, args=(tasks[first::jobs],)) for first in range(jobs)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
 
 
 def _do(stage: str, name: str, threads: int, given: argparse.Namespace) -> None:
@@ -114,14 +135,14 @@ def _do(stage: str, name: str, threads: int, given: argparse.Namespace) -> None:
         )
         failed = (done.stderr.strip() or f"exit {done.returncode}").splitlines()[-1][:200]
         found = {"failed": failed} if done.returncode else json.loads(done.stdout.splitlines()[-1])
-    result.write_text(json.dumps({**found, "wall_s": time.perf_counter() - began_s}, indent=1) + "\n")
+    written = result.with_suffix(".part")
+    written.write_text(json.dumps({**found, "wall_s": time.perf_counter() - began_s}, indent=1) + "\n")
+    written.rename(result)
     print(f"{stage} {path.stem}: {found}", file=sys.stderr, flush=True)
 
 
 def _compiled_apart(name: str, path: Path, threads: int, given: argparse.Namespace) -> Found:
     """Compile a model in a fork of this process, which has imported the compiler; it may crash."""
-    from tessel.compiling import partitioning  # noqa: F401, PLC0415 - seconds, once for all models
-
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
@@ -188,6 +209,7 @@ def _table(names: list[str], threads: int, folder: Path) -> list[str]:
         "|---|--:|---|---|---|--:|--:|--:|--:|---|",
     ]
     ratios: dict[str, dict[str, float]] = {}
+    errors: list[float] = []
     for name in names:
         path = _program(name, threads, folder)
         title = path.stem.rpartition("-")[0]
@@ -196,6 +218,7 @@ def _table(names: list[str], threads: int, folder: Path) -> list[str]:
         if failed is not None or not checked:
             rows.append(f"| {title} | | | | | | | | | {failed or 'not done'} |")
             continue
+        errors.append(checked["error"])
         found = {who: rest for who, *rest in raced.get("rows", [])}
         for who, (_, ratio, _, _) in found.items():
             ratios.setdefault(who, {})[title] = ratio
@@ -207,7 +230,14 @@ def _table(names: list[str], threads: int, folder: Path) -> list[str]:
         figures = [f"{checked['error']:.1e}", f"{compiled['compile_s']:.0f} s", f"{checked['load_s']:.2f} s"]
         figures += [f"{checked['overhead_us']:.1f} us", ", ".join(f"{k} {n}" for k, n in parts.items())]
         rows.append(f"| {title} | {latency} | {' | '.join([*others, *figures])} |")
-    return [*rows, "", *(_summary(who, ratios.get(who, {})) for who in ("onnxruntime", "torch.compile"))]
+    equal = f"{len(errors)} of {len(names)} run in a process without the tuner; the largest error is "
+    equal += f"{max(errors, default=0.0):.1e} of the largest output."
+    return [
+        *rows,
+        "",
+        equal,
+        *(_summary(who, ratios.get(who, {})) for who in ("onnxruntime", "torch.compile")),
+    ]
 
 
 def _cell(found: list[float] | None) -> str:
