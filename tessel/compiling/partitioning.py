@@ -23,7 +23,8 @@ from tessel.compiling.program import Program, ProgramSource
 from tessel.compiling.program_file import Fill
 from tessel.compiling.racing import best_of, race
 from tessel.compiling.several_shapes import ShapedProgram, check_padding
-from tuner.errors import TunerError
+from tuner.backends.registry import make_backend
+from tuner.errors import ImportTimeError, TunerError, UnsupportedOperatorError
 from tuner.frontend import Model, load_model
 from tuner.frontend.loading import for_training
 from tuner.frontend.values import random_inputs
@@ -31,6 +32,7 @@ from tuner.measuring.race import INDIFFERENCE
 from tuner.plan import Figure, PartitionPlan
 from tuner.runtime.native import aligned_copy
 from tuner.targets.resolution import resolve_target
+from tuner.targets.target import Target
 from tuner.tuning.compile_mix import CompiledMix, HeldWeights, ProgramFacts, compile_mix, require_compilable
 from tuner.tuning.partition_model import PartitionedModel, partition_model, prepared_module
 from tuner.tuning.partitioned_function import (
@@ -276,7 +278,10 @@ def compile_shapes(
 
     def compile_one(shapes: Shapes, held: HeldWeights) -> tuple[Program, list[np.ndarray]]:
         settings = replace(options, shape=shapes or None)
-        loaded = load_source(model, example_inputs, settings, report)
+        try:
+            loaded = load_source(model, example_inputs, settings, report)
+        except (ImportTimeError, UnsupportedOperatorError) as error:
+            return _unimported(model, settings, error)
         source = _source_of(model, example_inputs) if len(sets) == 1 else None
         compiled.append(compile_model(loaded, settings, report, source=source, held=held))
         return compiled[-1].program, random_inputs(loaded, options.seed)
@@ -345,8 +350,8 @@ def compile_model(
             held=held,
         )
         program = program_of(compiled, mix.source, source)
-        report.on_progress(TuningProgress(text="racing the file as it is"))
-        program = _fastest([program, *_file_program(model, session, source)], model, session)
+        programs = [program, *_file_program(model, session, source)]
+        program = _fastest(programs, model, session.seed, report)
     return CompiledModel(program, mix)
 
 
@@ -355,32 +360,62 @@ def _file_program(model: Model, session: Session, source: ProgramSource | None =
     names = {backend.name for backend in session.backends}
     if model.source is None or "onnxruntime" not in names or session.assignments:
         return
+    yield from _called(model, session.target, session.seed, source)
+
+
+def _called(
+    model: Model, target: Target, seed: int, source: ProgramSource | None = None
+) -> Iterator[Program]:
+    """Yield the program that is one call of a model's file, where that is still as it was."""
     from tuner.backends.onnxruntime.whole_file import file_as_call, operators_of  # noqa: PLC0415 - needs onnx
 
-    called = file_as_call(model, session.target.num_threads)
+    called = file_as_call(model, target.num_threads)
     if called is None:
         return
-    figure = Figure(latency_us=0.0, source="measured")
     part = PartitionPlan(
         operators=operators_of(model),
         backend="onnxruntime",
-        figure=figure,
+        figure=Figure(latency_us=0.0, source="measured"),
         occurrences=1,
         workload_fingerprint="",
     )
     facts = ProgramFacts(parts=(part,))
-    compiled = compile_mix(called, called.module, (), session.target, facts=facts, seed=session.seed)
-    yield program_of(compiled, model, source)
+    yield program_of(compile_mix(called, called.module, (), target, facts=facts, seed=seed), model, source)
 
 
-def _fastest(programs: Sequence[Program], model: Model, session: Session) -> Program:
+def _unimported(
+    source: ModelSource, options: PartitionOptions, error: TunerError
+) -> tuple[Program, list[np.ndarray]]:
+    """Return the program of a file that was not imported, which onnxruntime runs as a whole, and inputs.
+
+    Raises:
+        TunerError: it may not run it: `error`.
+    """
+    target = resolve_target(options.target, num_threads=options.threads)
+    backend = make_backend("onnxruntime")
+    is_wanted = options.backends is None or backend.name in options.backends
+    is_file = isinstance(source, str | Path) and str(source).endswith(".onnx")
+    if not is_file or not is_wanted or options.assign or options.train or backend.unavailable_reason(target):
+        raise error
+    from tuner.backends.onnxruntime.whole_file import unimported_file  # noqa: PLC0415 - needs onnx
+
+    model = unimported_file(Path(source), options.shape or {}, options.value or {}, options.seed)
+    logger.warning("%s. Now onnxruntime runs the whole file", error)
+    (program,) = _called(model, target, options.seed)
+    return program, random_inputs(model, options.seed)
+
+
+def _fastest(programs: Sequence[Program], model: Model, seed: int, report: Report) -> Program:
     """Return the fastest of programs as they are called in turn; the first unless one is ahead."""
     if len(programs) == 1:
         return programs[0]
-    inputs = [aligned_copy(array) for array in random_inputs(model, session.seed)]
+    report.on_progress(TuningProgress(text="the mix and onnxruntime alone take turns"))
+    inputs = [aligned_copy(array) for array in random_inputs(model, seed)]
     runs = {str(at): partial(program, *inputs) for at, program in enumerate(programs)}
     raced = race(runs, rounds=_ROUNDS)
     best = best_of(raced, margin=INDIFFERENCE)
+    if best:
+        report.on_note(f"onnxruntime runs all of it, in {raced[best].ratio:.2f} of the time of the mix")
     return programs[best].measured(raced[best].latency_us)
 
 
@@ -419,7 +454,10 @@ def compile_within(
 
     def compile_one(shapes: Shapes, held: HeldWeights) -> tuple[Program, list[np.ndarray]]:
         settings = PartitionOptions(**options, shape=shapes or None)
-        model = load_source(module, example_inputs, settings, Report())
+        try:
+            model = load_source(module, example_inputs, settings, Report())
+        except (ImportTimeError, UnsupportedOperatorError) as error:
+            return _unimported(module, settings, error)
         inputs = random_inputs(model, settings.seed)
         require_compilable(model, resolve_target(settings.target, num_threads=settings.threads))
         if seconds > 0:
@@ -475,7 +513,7 @@ def _compile_by_rules(model: Model, options: PartitionOptions, held: HeldWeights
             if len(programs) == 1 and "onnxruntime" in {backend.name for backend in session.backends}:
                 alone = choose_partition(priced, only="onnxruntime")
                 programs += [compile_parts(alone)] if alone.fingerprint != mix.fingerprint else []
-        return _fastest(programs, model, session)
+        return _fastest(programs, model, options.seed, Report())
 
 
 def program_of(compiled: CompiledMix, model: Model, source: ProgramSource | None = None) -> Program:

@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from onnx import helper, numpy_helper
 from tvm import relax
 
 from tuner.backends.onnxruntime.export import as_weight
 from tuner.backends.onnxruntime.library import call_of_graph
-from tuner.errors import NotComparableError
-from tuner.frontend.model import Model
+from tuner.errors import ModelFileError, NotComparableError
+from tuner.frontend.model import InputSpec, Model
+from tuner.frontend.onnx.file import source_of
+from tuner.frontend.onnx.graph import declared_shape
+from tuner.frontend.shapes import Scalar
+from tuner.frontend.values import random_inputs
 from tuner.graph.relax_types import with_num_inputs
 from tuner.runtime.library_calls import input_name, output_name
 
@@ -26,6 +32,48 @@ _LEAST_BYTES = 1024
 """A smaller weight stays in the graph: it may be a shape."""
 
 _IN_MEMORY = ("float32", "float64", "float16", "int32", "int64", "int8", "uint8")
+
+
+def unimported_file(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Scalar], seed: int
+) -> Model:
+    """Return a model of a file whose operators are not imported: it can but be one call (`file_as_call`).
+
+    Its `main` computes nothing: what it returns has the types of what onnxruntime gives for drawn inputs.
+
+    Raises:
+        ModelFileError: onnxruntime does not run the file either; says why.
+    """
+    source = source_of(path.read_bytes(), path, shapes, values)
+    file = source.load()
+    inputs = [
+        InputSpec(name=value.name, shape=declared_shape(value), dtype=str(_dtype_of(value)))
+        for value in file.graph.input
+    ]
+    model = Model(
+        name=str(path), module=None, inputs=tuple(inputs), parameter_names=(), module_paths=(), source=source
+    )
+    given = dict(zip([spec.name for spec in inputs], random_inputs(model, seed), strict=True))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            bytes(file.SerializeToString()), options, providers=["CPUExecutionProvider"]
+        )
+        results = [np.asarray(each) for each in session.run(None, given)]
+    except Exception as error:  # foreign code
+        raise ModelFileError(
+            f"onnxruntime does not run {path}: {str(error)[:200]}; check the file"
+        ) from error
+    builder = relax.BlockBuilder()
+    with builder.function("main", []):
+        zeros = [relax.op.zeros(each.shape, str(each.dtype)) for each in results]
+        builder.emit_func_output(zeros[0] if len(zeros) == 1 else relax.Tuple(zeros))
+    return replace(model, module=builder.get())
+
+
+def _dtype_of(value: Any) -> np.dtype[Any]:
+    return helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
 
 
 def file_as_call(model: Model, num_threads: int) -> Model | None:

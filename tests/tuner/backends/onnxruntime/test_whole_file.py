@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("tvm")
 
 import tessel  # noqa: E402 - after the skips
+from tessel.compiling.partitioning import compile_within  # noqa: E402
 from tessel.compiling.program import Program  # noqa: E402
 from tuner.backends.onnxruntime.whole_file import file_as_call  # noqa: E402
+from tuner.errors import UnsupportedOperatorError  # noqa: E402
 from tuner.frontend import load_model  # noqa: E402
 from tuner.targets.resolution import resolve_target  # noqa: E402
 from tuner.tuning.compile_mix import ProgramFacts, compile_mix  # noqa: E402
@@ -75,3 +78,27 @@ def test_a_file_that_has_changed_meanwhile_is_no_call(tmp_path: Path) -> None:
     model = load_model(str(path), shapes={"waveform": (5, 24)}, values={"flag": True})
     path.write_bytes(path.read_bytes() + b"\0")
     assert file_as_call(model, 1) is None
+
+
+DISTANCES = """
+<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+file (float[N,3] points, float[4,3] others) => (float[N,4] apart, float[N,3] twice) {
+    apart = com.microsoft.CDist <metric = "euclidean"> (points, others)
+    twice = Add (points, points)
+}
+"""
+
+
+def test_a_file_that_cannot_be_imported_is_one_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "distances.onnx"
+    onnx.save(onnx.parser.parse_model(DISTANCES), path)
+    options: dict[str, Any] = {"shape": {"points": (5, 3)}, "records": f"sqlite:///{tmp_path}/r.db"}
+    program = compile_within(path, None, seconds=0, threads=1, **options)
+    assert "CDist" in caplog.text
+    points, others = np.random.default_rng(0).standard_normal((2, 5, 3), np.float32)
+    apart, twice = program(points, others[:4])
+    norms = np.linalg.norm(points[:, None] - others[None, :4], axis=2)
+    np.testing.assert_allclose(apart, norms, rtol=1e-5)
+    np.testing.assert_array_equal(twice, 2 * points)
+    with pytest.raises(UnsupportedOperatorError, match="CDist"):
+        compile_within(path, None, seconds=0, threads=1, backends=["tvm"], **options)
