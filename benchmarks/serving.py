@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import importlib
 import io
 import os
 import socket
@@ -90,10 +91,9 @@ def main() -> None:
 def _serve(given: argparse.Namespace) -> None:
     import uvicorn  # noqa: PLC0415 - no dependency of this project
 
-    from examples.serve_with_fastapi import build, serving  # noqa: PLC0415 - likewise
-
+    example = importlib.import_module("examples.serve_with_fastapi")
     if given.serve == "tessel":
-        application = build(given.program)
+        application = example.build(given.program)
     else:
         import onnxruntime  # noqa: PLC0415 - only where it is served
 
@@ -103,7 +103,7 @@ def _serve(given: argparse.Namespace) -> None:
         options.intra_op_num_threads = tessel.load(given.program).manifest.num_threads
         session = onnxruntime.InferenceSession(given.onnx, options, providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
-        application = serving(lambda array: session.run(None, {name: array})[0], "onnxruntime")
+        application = example.serving(lambda array: session.run(None, {name: array})[0], "onnxruntime")
     uvicorn.run(application, host="127.0.0.1", port=given.port, log_level="warning")
 
 

@@ -367,13 +367,13 @@ def _called(
     model: Model, target: Target, seed: int, source: ProgramSource | None = None
 ) -> Iterator[Program]:
     """Yield the program that is one call of a model's file, where that is still as it was."""
-    from tuner.backends.onnxruntime.whole_file import file_as_call, operators_of  # noqa: PLC0415 - needs onnx
+    from tuner.backends.onnxruntime.whole_file import file_as_call  # noqa: PLC0415 - needs onnx
 
     called = file_as_call(model, target.num_threads)
     if called is None:
         return
     part = PartitionPlan(
-        operators=operators_of(model),
+        operators=("the whole file",),
         backend="onnxruntime",
         figure=Figure(latency_us=0.0, source="measured"),
         occurrences=1,

@@ -117,12 +117,6 @@ def file_as_call(model: Model, num_threads: int) -> Model | None:
     )
 
 
-def operators_of(model: Model) -> tuple[str, ...]:
-    """Return the operators of the file that a model was imported from, once each."""
-    nodes = model.source.load().graph.node if model.source is not None else ()
-    return tuple(dict.fromkeys(node.op_type for node in nodes))
-
-
 def _take_weights(graph: Any, first: int) -> list[np.ndarray]:
     """Move large initialisers of a graph to memory, and return them; they are inputs from `first` on."""
     results = {result.name for result in graph.output}
