@@ -90,6 +90,8 @@ def file_as_call(model: Model, num_threads: int) -> Model | None:
     except NotComparableError:  # it is gone, or has changed meanwhile
         return None
     graph = file.graph
+    if {value.name for value in graph.input} != {spec.name for spec in model.inputs}:
+        return None  # the import has dropped one that nothing reads
     weights = _take_weights(graph, len(model.inputs))
     given = {value.name: value for value in graph.input}
     for position, spec in enumerate(model.inputs):
