@@ -47,12 +47,13 @@ class Attention:
         heads: of queries.
         kv_heads: of keys and values.
         head_dim: of each.
-        window: tokens that a query sees; 0 for all before it.
+        window: tokens that a query sees, without `is_causal` those of its own part of so many; 0 for all.
         qkv_bias: whether queries, keys and values have biases.
         out_bias: whether the output has one.
         norm_parameters: of norms of queries and keys.
         has_sinks: whether each head has a sink.
         has_rotary: whether queries and keys are rotated, which makes copies of them.
+        is_causal: whether a query sees nothing behind it.
     """
 
     heads: int
@@ -64,6 +65,7 @@ class Attention:
     norm_parameters: int = 0
     has_sinks: bool = False
     has_rotary: bool = True
+    is_causal: bool = True
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
         """Return the products: queries, keys and values in one, and the output."""
@@ -307,6 +309,63 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tower:
+    """What sees the pictures of a sequence, and gives the language model tokens to read.
+
+    It stands in front of the language model as further layers of the chain: an embedding of patches, blocks
+    whose attention sees patches before and behind, and a projector that merges neighbouring patches. A
+    sequence holds the tokens that come of it beside those of its text.
+
+    Attributes:
+        hidden: elements of a patch between blocks.
+        heads: of each block's attention.
+        patch: the product that embeds a patch's pixels.
+        vectors: parameters beside that product: positions, or a norm.
+        blocks: in the order that they run.
+        projector: products, one after the other, from merged patches to the language model's tokens.
+        projector_vectors: parameters of norms beside them.
+        merged: patches that become one token.
+        tokens: that the language model reads of a picture; 0 where that depends on the picture.
+        pictures: of a sequence.
+        is_frozen: whether blocks and the embedding of patches are not trained; the projector always is.
+    """
+
+    hidden: int
+    heads: int
+    patch: Linear
+    blocks: tuple[Block, ...]
+    projector: tuple[Linear, ...]
+    merged: int
+    tokens: int
+    vectors: int = 0
+    projector_vectors: int = 0
+    pictures: int = 1
+    is_frozen: bool = False
+
+    @property
+    def patch_parameters(self) -> int:
+        """Parameters of what embeds patches."""
+        return self.patch.parameters + self.vectors
+
+    @property
+    def projector_parameters(self) -> int:
+        """Parameters of the projector."""
+        return sum(linear.parameters for linear in self.projector) + self.projector_vectors
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return (
+            self.patch_parameters + sum(block.parameters for block in self.blocks) + self.projector_parameters
+        )
+
+    @property
+    def patches(self) -> int:
+        """Patches of a picture."""
+        return self.tokens * self.merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """A model with an embedding, blocks and a head.
 
@@ -321,6 +380,7 @@ class Architecture:
         positions: learned positions; 0 for none.
         norm_parameters: of the norm before the head.
         max_tokens: of a sequence, as the config says; 0 where it does not.
+        tower: what sees pictures in front of it; None for text alone.
         notes: what the config says that is left out, a sentence each.
     """
 
@@ -334,6 +394,7 @@ class Architecture:
     predictors: tuple[Block, ...] = ()
     positions: int = 0
     max_tokens: int = 0
+    tower: Tower | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -349,11 +410,12 @@ class Architecture:
     @property
     def parameters(self) -> int:
         """All parameters, without those of layers that predict further tokens."""
-        return self._sum(lambda block: block.parameters)
+        tower = 0 if self.tower is None else self.tower.parameters
+        return tower + self._sum(lambda block: block.parameters)
 
     @property
     def used_parameters(self) -> float:
-        """Parameters that one token uses: `top_k` of the experts."""
+        """Parameters that one token of text uses: `top_k` of the experts."""
         return self._sum(lambda block: block.used_parameters)
 
     def _sum(self, of_block: Callable[[Block], float]) -> int:

@@ -91,6 +91,10 @@ class Config:
         value = self._values.get(name)
         return Config(value, self.path) if isinstance(value, dict) else None
 
+    def filled(self, **defaults: int) -> Config:
+        """Return the config with values for keys that it leaves out."""
+        return Config({**defaults, **self._values}, self.path)
+
     def refusal(self, problem: str, remedy: str) -> DocumentError:
         """Return the error of a value that cannot be used."""
         return refusal(self.path, "", problem, remedy)

@@ -1,8 +1,8 @@
 """Families of language models: which keys of a config say what, one function each.
 
-Parameters are those of the module that transformers makes of the same config. Of a model with a tower for
-pictures or sound, the language model in `text_config` is read, and a note says what is left out. Checked in
-tests/tessel/architectures/test_families.py.
+Parameters are those of the module that transformers makes of the same config. Of a model with a tower, the
+language model is read from `text_config`, or beside the tower; a tower of a kind that is not known is left
+out with a note. Checked in tests/tessel/architectures/test_families.py.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tessel.architectures.architecture import (
     StateSpace,
 )
 from tessel.architectures.config import Config, read_config
+from tessel.architectures.towers import tower_of
 from tessel.errors import shown
 from tessel.names import name_of_path
 
@@ -47,17 +48,20 @@ def architecture_of(config: Config) -> Architecture:
         DocumentError: its `model_type` is unknown, or a value is missing or impossible.
     """
     notes: tuple[str, ...] = ()
-    family = config.text("model_type")
+    family, whole = config.text("model_type"), config
+    tower = tower_of(config)
     inner = config.inner("text_config")
     if inner is not None:
-        notes = (f"{family}: the language model alone is planned, without its towers",)
+        if tower is None:
+            notes = (f"{family}: the language model alone is planned, as its towers are of no known kind",)
         config, family = inner, inner.text("model_type") or family
     if family not in FAMILIES:
         raise config.refusal(
             f"model_type {shown(family)!r} is not known", f"known are {', '.join(sorted(FAMILIES))}"
         )
     found = FAMILIES[family](config)
-    return replace(found, notes=(*notes, *found.notes))
+    is_tied = whole.flag("tie_word_embeddings", default=found.is_tied)
+    return replace(found, tower=tower, is_tied=is_tied, notes=(*notes, *found.notes))
 
 
 def _model(
@@ -191,6 +195,8 @@ def _gemma2(config: Config) -> Architecture:
 
 
 def _gemma3(config: Config) -> Architecture:
+    # Published configs leave out what transformers has as defaults.
+    config = config.filled(vocab_size=262_208, num_attention_heads=8, num_key_value_heads=4)
     blocks = [
         _block(
             config,
@@ -413,6 +419,8 @@ FAMILIES: dict[str, Callable[[Config], Architecture]] = {
     "llama": _llama,
     "mistral": _mistral,
     "qwen2": _qwen2,
+    "qwen2_5_vl": _qwen2,
+    "qwen2_5_vl_text": _qwen2,
     "qwen3": _qwen3,
     "gemma": _gemma,
     "gemma2": _gemma2,

@@ -46,7 +46,7 @@ class Product(NamedTuple):
 
 
 class AttentionCore(NamedTuple):
-    """Scores, softmax and weighted sum of a flash attention, causal.
+    """Scores, softmax and weighted sum of a flash attention.
 
     Attributes:
         batch: sequences.
@@ -58,6 +58,7 @@ class AttentionCore(NamedTuple):
         value_dim: elements of a value.
         window: tokens that a query sees; 0 for all before it.
         is_backward: whether it is the backward, with 2.5 times the operations.
+        is_causal: whether a query sees nothing behind it; if not, it sees all tokens.
     """
 
     batch: int
@@ -69,17 +70,20 @@ class AttentionCore(NamedTuple):
     value_dim: int
     window: int = 0
     is_backward: bool = False
+    is_causal: bool = True
 
     @property
     def seen(self) -> float:
         """Tokens that a query sees in the mean."""
+        if not self.is_causal:
+            return self.tokens
         if 0 < self.window < self.tokens:
             return self.window * (1 - self.window / (2 * self.tokens))
         return self.tokens / 2
 
     @property
     def flops(self) -> float:
-        """Operations, without those that the causal mask leaves out."""
+        """Operations, without those that a mask leaves out."""
         pairs = self.batch * self.heads * self.queries * self.seen
         return 2.0 * pairs * (self.key_dim + self.value_dim) * (2.5 if self.is_backward else 1.0)
 

@@ -1,6 +1,7 @@
 """A profile of predicted costs: a model's layers at every micro-batch size and degree that is asked for.
 
-The embedding, each block, the norm and the head are rows, layers that predict further tokens too. Equal
+The embedding, each block, the norm and the head are rows, layers that predict further tokens too; a tower's
+embedding, blocks and projector come before them (tessel/architectures/tower_costs.py). Equal
 blocks share one cost: a table takes as long as its kinds of blocks do, however deep the model. Weights are
 counted in 16 bits, as the optimizers' bytes are. Checked in
 tests/tessel/architectures/test_layer_costs.py.
@@ -8,15 +9,16 @@ tests/tessel/architectures/test_layer_costs.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessel.architectures.architecture import Architecture, Block, Experts, Linear
-from tessel.architectures.kernels import ELEMENT_BYTES, KernelPrice, Moved, Product
+from tessel.architectures.architecture import Architecture, Block, Linear
+from tessel.architectures.block_costs import block_bytes, boundary_of, costs_of_block, costs_of_work
+from tessel.architectures.kernels import ELEMENT_BYTES, KernelPrice, Moved
 from tessel.architectures.shape import Shape
-from tessel.architectures.work import Work, into_group, out_of_group, share_of, work_of_block
+from tessel.architectures.tower_costs import merged_rows, tower_costs, tower_rows
+from tessel.architectures.work import Work, into_group, out_of_group, work_of_block
 from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 
 EMBEDDING = "embed"
@@ -47,6 +49,7 @@ def profile_of_architecture(
     """
     tie = "embedding" if model.is_tied else ""
     names = (
+        *(Layer(name) for name in tower_rows(model.tower)),
         Layer(EMBEDDING, tie),
         *(Layer(f"layers.{index}") for index in range(len(model.blocks))),
         Layer(NORM),
@@ -73,18 +76,19 @@ def profile_of_architecture(
 
 
 def _costs(model: Architecture, shape: Shape, price: KernelPrice) -> tuple[StageCosts, ...]:
-    kinds = {block: _block_costs(block, shape, price) for block in (*model.blocks, *model.predictors)}
+    kinds = {block: costs_of_block(block, shape, price) for block in (*model.blocks, *model.predictors)}
     if model.predictors:
         head = _head_work(model, shape)
         kinds |= {
             block: _predictor_costs(block, head, model, shape, price) for block in set(model.predictors)
         }
     return (
+        *tower_costs(model.tower, shape, price),
         _embedding_costs(model, shape, price),
         *(kinds[block] for block in model.blocks),
         _norm_costs(model, shape, price),
         *(kinds[block] for block in model.predictors),
-        _costs_of(_head_work(model, shape), _head_bytes(model, shape), 0, 0, shape, price),
+        costs_of_work(_head_work(model, shape), _head_bytes(model, shape), 0, 0, shape, price),
     )
 
 
@@ -93,73 +97,6 @@ def _updated(cost: StageCosts, price: KernelPrice, ratio: float) -> StageCosts:
     if not ratio:
         return cost
     return msgspec.structs.replace(cost, update_us=price(Moved(ratio * cost.updated_bytes)))
-
-
-def _costs_of(
-    work: Work, weight_bytes: int, expert_bytes: int, boundary_bytes: int, shape: Shape, price: KernelPrice
-) -> StageCosts:
-    """Price a layer's work; what the recipe recomputes is dropped after the forward and run again."""
-    again = shape.recipe.recompute
-    saved = sum(size for module, size in work.saved if module not in again)
-    restored = sum(size for module, size in work.saved if module in again)
-    forward_us = sum(price(kernel) for _, kernel in work.forward)
-    input_us = sum(map(price, work.backward_input))
-    input_us += sum(price(kernel) for module, kernel in work.forward if module in again)
-    weight_us = sum(map(price, work.backward_weight))
-    return StageCosts(
-        forward_us=forward_us,
-        backward_us=input_us + weight_us,
-        backward_input_us=input_us,
-        backward_weight_us=weight_us,
-        weight_bytes=weight_bytes,
-        expert_bytes=expert_bytes,
-        saved_bytes=math.ceil(saved),
-        saved_for_weight_bytes=math.ceil(min(saved, work.for_weight + _output_gradients(work))),
-        peak_bytes=math.ceil(work.running + restored + _stand_ins(work, shape)),
-        boundary_bytes=boundary_bytes,
-    )
-
-
-def _stand_ins(work: Work, shape: Shape) -> float:
-    """Return the bytes of 16-bit gradients of weights: of each shape one, or the largest if released."""
-    sizes = work.stand_ins.values()
-    return sum(sizes) if shape.recipe.fuses_sums else max(sizes, default=0.0)
-
-
-def _output_gradients(work: Work) -> float:
-    """Return the bytes of gradients of outputs, which a split backward keeps for its second half."""
-    products = (kernel for kernel in work.backward_weight if isinstance(kernel, Product))
-    return sum(ELEMENT_BYTES * kernel.rows * kernel.outputs for kernel in products)
-
-
-def _boundary(hidden: int, shape: Shape) -> int:
-    return math.ceil(ELEMENT_BYTES * shape.own_rows * hidden)
-
-
-def _block_costs(block: Block, shape: Shape, price: KernelPrice) -> StageCosts:
-    dense, experts = block_bytes(block, shape)
-    return _costs_of(
-        work_of_block(block, shape), dense + experts, experts, _boundary(block.hidden, shape), shape, price
-    )
-
-
-def block_bytes(block: Block, shape: Shape) -> tuple[int, int]:
-    """Return the bytes of a device's weights of a layer: those of routed experts apart from the others.
-
-    What has no matrix is held whole by every device of a group, and so is a product that is not split.
-    """
-    dense = block.vector_parameters + sum(_parameters(each, shape) for each in block.linears)
-    experts = 0
-    for part in block.parts:
-        if isinstance(part, Experts):
-            local = -(-part.count // shape.expert_parallel)
-            experts += local * sum(_parameters(each, shape) for each in part.expert_linears(block.hidden))
-    return ELEMENT_BYTES * dense, ELEMENT_BYTES * experts
-
-
-def _parameters(linear: Linear, shape: Shape) -> int:
-    inputs, outputs = share_of(linear, shape.tensor_parallel)
-    return (inputs + linear.has_bias) * outputs
 
 
 def _embedding_costs(model: Architecture, shape: Shape, price: KernelPrice) -> StageCosts:
@@ -171,7 +108,9 @@ def _embedding_costs(model: Architecture, shape: Shape, price: KernelPrice) -> S
     vocabulary = -(-model.vocabulary // shape.tensor_parallel)
     weights = ELEMENT_BYTES * (vocabulary + model.positions) * model.hidden
     work.keep(8 * shape.rows, for_weight=True)
-    return _costs_of(work, weights, 0, _boundary(model.hidden, shape), shape, price)
+    if model.tower is not None:  # its tokens take their places, and their gradients are read from there
+        work.elementwise(2 * ELEMENT_BYTES * merged_rows(model.tower, shape) * model.hidden, backward=1)
+    return costs_of_work(work, weights, 0, boundary_of(model.hidden, shape), shape, price)
 
 
 def _norm_costs(model: Architecture, shape: Shape, price: KernelPrice) -> StageCosts:
@@ -179,8 +118,8 @@ def _norm_costs(model: Architecture, shape: Shape, price: KernelPrice) -> StageC
     elements = shape.own_rows * model.hidden
     work.elementwise(2 * ELEMENT_BYTES * elements)
     work.keep(ELEMENT_BYTES * elements, for_weight=True)
-    return _costs_of(
-        work, ELEMENT_BYTES * model.norm_parameters, 0, _boundary(model.hidden, shape), shape, price
+    return costs_of_work(
+        work, ELEMENT_BYTES * model.norm_parameters, 0, boundary_of(model.hidden, shape), shape, price
     )
 
 
@@ -222,4 +161,4 @@ def _predictor_costs(
     work.for_weight += head.for_weight
     work.running = max(work.running, head.running)
     dense, experts = block_bytes(block, shape)
-    return _costs_of(work, dense + experts, experts, _boundary(model.hidden, shape), shape, price)
+    return costs_of_work(work, dense + experts, experts, boundary_of(model.hidden, shape), shape, price)

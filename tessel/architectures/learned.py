@@ -56,7 +56,8 @@ class LearnedPrice:
         if isinstance(kernel, AttentionCore):
             queries = max(1, round(kernel.queries))
             # Parts of a sequence are balanced over devices: each sees as many keys as the middle of it.
-            past = max(0, round((kernel.tokens - queries) / 2))
+            keys = kernel.tokens / (2 if kernel.is_causal else 1)
+            past = max(0, round(keys - queries / 2))
             heads, kv_heads = max(1, round(kernel.heads)), max(1, round(kernel.kv_heads))
             size = (kernel.key_dim + kernel.value_dim) // 2
             return Attention(kernel.batch, queries, heads, kv_heads, size, past, kernel.window)

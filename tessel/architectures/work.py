@@ -218,15 +218,20 @@ def _attention(part: Attention, work: Work, hidden: int, shape: Shape) -> None:
     work.product(Linear(hidden, round(queries + 2 * kv)), rows, shape)
     if part.has_rotary:
         work.elementwise(4 * rows * (queries + kv))
+    batch, tokens = shape.micro_batch, recipe.tokens
+    if part.window and not part.is_causal:
+        tokens = min(tokens, part.window)
+        batch *= -(-recipe.tokens // tokens)
     core = AttentionCore(
-        shape.micro_batch,
+        batch,
         heads,
         kv_heads,
-        recipe.tokens / shape.context_parallel,
-        recipe.tokens,
+        tokens / shape.context_parallel,
+        tokens,
         part.head_dim,
         part.head_dim,
-        part.window,
+        part.window if part.is_causal else 0,
+        is_causal=part.is_causal,
     )
     _core(work, core, shape)
     # Rotated copies of queries and keys, and a copy of the values: the product's output is released.

@@ -8,7 +8,9 @@ tests/tessel/jobs/test_described_model.py.
 
 from __future__ import annotations
 
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +88,7 @@ def profile_of_config(source: str | os.PathLike[str], options: PlanOptions) -> P
         from tessel.architectures.learned import learned_price
 
         price = learned_price(roofline)
+    model = _with_pictures(model, recipe, options)
     return profile_of_architecture(
         model,
         shapes_of(model, recipe, sheet, options),
@@ -95,6 +98,42 @@ def profile_of_config(source: str | os.PathLike[str], options: PlanOptions) -> P
         interval=INTERVAL,
         update_ratio=_update_ratio(options),
     )
+
+
+def _with_pictures(model: Architecture, recipe: Recipe, options: PlanOptions) -> Architecture:
+    """Return the model with the tower that sees so many pictures; without it where there are none.
+
+    Raises:
+        UsageError: no tower is known, or pictures have more tokens than a sequence.
+    """
+    tower = model.tower
+    if not options.pictures:
+        note = f"{model.name}: text alone is planned; --pictures says how many its tower sees of a sequence"
+        return model if tower is None else replace(model, tower=None, notes=(*model.notes, note))
+    if tower is None:
+        from tessel.architectures.towers import TOWERS
+
+        raise UsageError(
+            f"--pictures {options.pictures}: {model.name} has no tower of a kind that is known "
+            f"({', '.join(TOWERS)}); leave it out"
+        )
+    tokens = options.picture_tokens or tower.tokens
+    if not tokens:
+        raise UsageError(
+            f"--pictures {options.pictures}: how many tokens a picture of {model.name} has depends on its "
+            "size; give --picture-tokens, as 1024"
+        )
+    if tower.tokens and tokens != tower.tokens:
+        raise UsageError(
+            f"--picture-tokens {tokens}: every picture of {model.name} has {tower.tokens}; leave it out"
+        )
+    if options.pictures * tokens > recipe.tokens:
+        raise UsageError(
+            f"--pictures {options.pictures} of {tokens} tokens each are more than the {recipe.tokens} of "
+            "--seq; give fewer, or a longer sequence"
+        )
+    seen = replace(tower, tokens=tokens, pictures=options.pictures, is_frozen=options.frozen_tower)
+    return replace(model, tower=seen)
 
 
 def _update_ratio(options: PlanOptions) -> float:
@@ -137,10 +176,14 @@ def shapes_of(
     from tessel.architectures.shape import Shape
 
     heads = _heads(model)
+    tower_heads = heads if model.tower is None else model.tower.heads
     tensor = _degrees(
-        options.tensor_parallel, min(MOST_TENSOR_PARALLEL, sheet.domain, options.devices), heads
+        options.tensor_parallel,
+        min(MOST_TENSOR_PARALLEL, sheet.domain, options.devices),
+        math.gcd(heads, tower_heads),
     )
     _check_divides("--tensor-parallel", tensor, heads, "attention heads")
+    _check_divides("--tensor-parallel", tensor, tower_heads, "attention heads of the tower")
     context = _degrees(
         options.context_parallel, min(recipe.tokens // LEAST_TOKENS, options.devices), recipe.tokens
     )

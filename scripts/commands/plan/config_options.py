@@ -69,3 +69,16 @@ class ConfigCommandOptions:
             autocompletion=completion.one_of(*DISPATCHES),
         ),
     ] = "deepep"
+    pictures: Annotated[
+        int, typer.Option(help="Pictures of a sequence, seen by the model's tower; 0 plans text alone.")
+    ] = 0
+    picture_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens that the language model reads of a picture.  [default: the config's, where it says]",
+            show_default=False,
+        ),
+    ] = None
+    frozen_tower: Annotated[
+        bool, typer.Option("--frozen-tower", help="The tower is not trained, but for its projector.")
+    ] = False

@@ -34,6 +34,9 @@ _MODEL_ALONE = Rule(needs=(_OF_MEASURED,), why="a profile is measured already", 
 _PROFILE_ALONE = Rule(
     excludes=(_OF_MEASURED,), why="a model's layers are measured as they are", remedy="give a profile"
 )
+_HAS_PICTURES = Rule(
+    needs=given("--pictures"), why="text alone is planned", remedy="say how many pictures a sequence has"
+)
 _HAS_HOPS = Rule(excludes=(valued("--devices", 1),), why="one device has no links")
 PLAN: Mapping[str, tuple[Rule, ...]] = {
     **dict.fromkeys(("--target", "--records", "--backends", "--jobs"), (_MODEL_ALONE,)),
@@ -84,6 +87,9 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     "--recompute": (_CONFIG_ALONE,),
     "--overlap-tensor": (_CONFIG_ALONE,),
     "--dispatch": (_CONFIG_ALONE,),
+    "--pictures": (_CONFIG_ALONE,),
+    "--picture-tokens": (_CONFIG_ALONE, _HAS_PICTURES),
+    "--frozen-tower": (_CONFIG_ALONE, _HAS_PICTURES),
     "--link": (_HAS_HOPS,),
     "--hop-us": (_HAS_HOPS,),
     "--collective-link": (_HAS_HOPS,),

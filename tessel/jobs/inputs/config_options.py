@@ -39,6 +39,9 @@ class ConfigOptions:
         recompute: parts of layers that run their forward again, by Megatron-Core's names.
         overlap_tensor: whether exchanges of tensor parallelism run beside products.
         dispatch: how tokens go to experts: `nccl`, or `deepep`, once to each node.
+        pictures: that a sequence holds, for a model with a tower; 0 plans the language model alone.
+        picture_tokens: that the language model reads of each; as many as the config says if None.
+        frozen_tower: whether the tower is not trained, but for its projector.
     """
 
     gpu: str | None = None
@@ -50,6 +53,9 @@ class ConfigOptions:
     recompute: str | Sequence[str] | None = None
     overlap_tensor: bool = False
     dispatch: str = "deepep"
+    pictures: int = 0
+    picture_tokens: int | None = None
+    frozen_tower: bool = False
 
     def check_config(self) -> None:
         """Refuse values that are wrong by themselves.
@@ -57,7 +63,11 @@ class ConfigOptions:
         Raises:
             UsageError: there is one.
         """
-        check_counts(self, ("seq",))
+        check_counts(self, ("seq", "picture_tokens"))
+        if self.pictures < 0:
+            raise UsageError(
+                f"--pictures is {self.pictures}; give the pictures of a sequence, 0 for text alone"
+            )
         check_choice("--dtype", self.dtype, DTYPES)
         check_choice("--dispatch", self.dispatch, DISPATCHES)
         for name in ("mfu", "efficiency"):

@@ -22,6 +22,8 @@ from tessel.profiles import load_profile
 CONFIGS = Path(__file__).parents[3] / "examples" / "configs"
 LLAMA = CONFIGS / "llama-3.1-8b.json"
 MOE = CONFIGS / "qwen3-30b-a3b.json"
+GEMMA = CONFIGS / "gemma-3-27b.json"
+QWEN_VL = CONFIGS / "qwen2.5-vl-7b.json"
 ASKED = {"gpu": "h100", "devices": 8, "global_batch": 16, "pipeline": 2, "work": 0.05, "progress": False}
 
 
@@ -127,6 +129,8 @@ def test_degrees_are_those_that_the_model_and_the_devices_allow() -> None:
         ({"expert_parallel": 2}, "--expert-parallel 2 has nothing to divide, as llama-3.1-8b has no"),
         ({"mfu": 1.5}, "--mfu is 1.5"),
         ({"efficiency": 0.0}, "--efficiency is 0"),
+        ({"pictures": -1}, "--pictures is -1; give the pictures of a sequence"),
+        ({"pictures": 2}, "--pictures 2: llama-3.1-8b has no tower of a kind that is known"),
         ({"dtype": "fp8", "gpu": "a100"}, "--dtype fp8: a100 has no products in fp8"),
         ({"dtype": "fp4"}, "--dtype"),
         ({"dispatch": "mpi"}, "--dispatch"),
@@ -177,3 +181,42 @@ def test_lists_of_names_are_the_real_ones() -> None:
     assert DTYPES == ("bf16", "fp8")
     assert DISPATCHES == ("nccl", "deepep")
     assert config_options.DEFAULT_SEQ == 4096
+
+
+@pytest.mark.parametrize(
+    "option", [{"pictures": 2}, {"frozen_tower": True}, {"picture_tokens": 512, "source": QWEN_VL}]
+)
+def test_every_option_of_pictures_changes_the_table(option: dict[str, Any]) -> None:
+    source = option.pop("source", GEMMA)
+    base = PlanOptions(devices=8, gpu="h100", pictures=1, picture_tokens=256)
+    assert profile_of_config(source, base).tables != profile_of_config(source, replace(base, **option)).tables
+
+
+def test_without_pictures_text_alone_is_planned_and_said() -> None:
+    text = profile_of_config(GEMMA, PlanOptions(devices=8, gpu="h100"))
+    assert text.layers[0].name == "embed"
+    assert any("--pictures says how many its tower sees" in note for note in text.notes)
+    seen = profile_of_config(GEMMA, PlanOptions(devices=8, gpu="h100", pictures=1))
+    assert seen.layers[0].name == "vision.patches"
+    assert not any("--pictures" in note for note in seen.notes)
+    assert {table.tensor_parallel for table in seen.tables} == {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "said"),
+    [
+        (GEMMA, {"picture_tokens": 300}, "--picture-tokens 300: every picture of gemma-3-27b has 256"),
+        (GEMMA, {"pictures": 17}, "--pictures 17 of 256 tokens each are more than the 4096 of --seq"),
+        (QWEN_VL, {}, "how many tokens a picture of qwen2.5-vl-7b has depends on its size; give --picture-"),
+        (
+            QWEN_VL,
+            {"tensor_parallel": 7, "devices": 7, "picture_tokens": 64},
+            "--tensor-parallel 7 does not divide the 16 attention heads of the tower",
+        ),
+    ],
+)
+def test_pictures_that_do_not_go_with_a_model_are_refused(
+    source: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        profile_of_config(source, PlanOptions(**{"devices": 8, "gpu": "h100", "pictures": 1} | options))
