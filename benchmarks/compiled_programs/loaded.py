@@ -50,7 +50,7 @@ def check(model: NamedModel, path: Path, onnx: Path) -> dict[str, Any]:
 
     program = tessel.load(path)
     load_s = time.process_time() - began_s
-    errors = []
+    errors: list[float] = []
     original = _of_file(model, onnx, program) if model.is_file else _of_module(model)
     for given in _drawn(model, program):
         found, expected = _leaves(program(*given)), original(given)

@@ -155,18 +155,16 @@ def _language_model(family: str) -> Built:
     import torch  # noqa: PLC0415 - as above
     import transformers  # noqa: PLC0415 - seconds
 
-    layers, heads, width = ("num_hidden_layers", "num_attention_heads", "hidden_size")
-    settings: dict[str, Any] = {"vocab_size": 1024, layers: 4, heads: 4, width: 256, "use_cache": False}
-    if family in ("DistilBert", "GPT2"):
-        names = {"GPT2": ("n_layer", "n_head", "n_embd"), "DistilBert": ("n_layers", "n_heads", "dim")}[
-            family
-        ]
-        settings = {"vocab_size": 1024, **dict(zip(names, (4, 4, 256), strict=True))}
-    settings |= {"GPT2": {"use_cache": False}, "DistilBert": {"hidden_dim": 1024}}.get(
-        family, {"intermediate_size": 1024 if family == "Bert" else 688}
-    )
+    usual: dict[str, Any] = {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 256}
+    own: dict[str, dict[str, Any]] = {
+        "Bert": {**usual, "intermediate_size": 1024},
+        "DistilBert": {"n_layers": 4, "n_heads": 4, "dim": 256, "hidden_dim": 1024},
+        "GPT2": {"n_layer": 4, "n_head": 4, "n_embd": 256, "use_cache": False},
+        "Llama": {**usual, "intermediate_size": 688, "use_cache": False},
+    }
+    config = getattr(transformers, f"{family}Config")(vocab_size=1024, **own[family])
     kind = "ForCausalLM" if family == "Llama" else "LMHeadModel" if family == "GPT2" else "ForMaskedLM"
-    model = getattr(transformers, f"{family}{kind}")(getattr(transformers, f"{family}Config")(**settings))
+    model = getattr(transformers, f"{family}{kind}")(config)
     return model, (torch.randint(0, 256, (1, 64)),)
 
 
