@@ -14,13 +14,18 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from benchmarks.compiled_programs.models import NamedModel
 from tessel.compiling.racing import exported
+from tuner.frontend.onnx.rewrite import opset_of
 
 QUANTISED = ("resnet18", "mobilenet_v3_small", "squeezenet1_1", "pp_ocr_direction", "nudenet")
+
+_SCALES_A_CHANNEL = 13
+"""The first opset that has them."""
 
 
 class _Drawn(CalibrationDataReader):
@@ -55,6 +60,8 @@ def write_quantised(name: str, folder: Path) -> Path:
         for value in graph.graph.input:
             for extent, size in zip(value.type.tensor_type.shape.dim, model.shapes[value.name], strict=True):
                 extent.dim_value = size
+        if opset_of(graph) < _SCALES_A_CHANNEL:
+            graph = onnx.version_converter.convert_version(graph, _SCALES_A_CHANNEL)
         onnx.save(graph, plain)
     else:
         module, inputs = model.built()
