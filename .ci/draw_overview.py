@@ -14,8 +14,9 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from tessel.picture import DescribedFigure, draw_schedule, save_figure
+from tessel.picture.captions import DescribedFigure, save_figure
 from tessel.picture.colors import COLOR_BY_KIND
+from tessel.picture.draw import draw_schedule
 from tessel.picture.legend import add_legend
 from tessel.placement import BlockKind
 from tessel.planning.saved_plan import SavedPlan, load_saved_plan

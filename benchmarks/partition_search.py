@@ -26,7 +26,8 @@ from tuner.graph import DataflowGraph, Node, PatternKind
 from tuner.partition.find_partition import DEFAULT_MAX_STATES, find_candidates, find_partition
 from tuner.partition.partition_spec import PartitionSpec
 from tuner.plan import Figure
-from tuner.rules import OperatorByKind, OperatorByPredicate, horizontal_rule, tvm_native_rule
+from tuner.rules.single import OperatorByKind, OperatorByPredicate
+from tuner.rules.styles import horizontal_rule, tvm_native_rule
 
 Layout = list[tuple[tuple[int, ...], PatternKind, str]]
 

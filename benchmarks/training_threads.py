@@ -18,7 +18,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cost_model import load_dataset, train_kernel_model
+from cost_model.dataset import load_dataset
+from cost_model.kernel_training import train_kernel_model
 from records import open_store
 from records.cores import num_usable_cores
 

@@ -66,8 +66,8 @@ class Dataset:
         return Dataset(tuple(self.samples[index] for index in indices))
 
 
-def load_dataset(found: Iterable[Record], *, roles: Sequence[str] = ("kernel",)) -> Dataset:
-    """Return one sample for each successful key of the wanted roles, ordered by its first record.
+def load_dataset(found: Iterable[Record]) -> Dataset:
+    """Return one sample for each successful key of a kernel, ordered by its first record.
 
     Records of devices without a probe are left out: their speed is unknown.
 
@@ -86,7 +86,6 @@ def load_dataset(found: Iterable[Record], *, roles: Sequence[str] = ("kernel",))
             continue
         if record.workload.role == "kernel":
             kernels.setdefault(environment, []).append(record)
-        if record.workload.role in roles:
             measurement = record.measurement
             key = (
                 measurement.workload_fingerprint,

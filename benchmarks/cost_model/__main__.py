@@ -31,8 +31,7 @@ from benchmarks.cost_model.tables import (
     split_table,
     verdicts,
 )
-from cost_model import Dataset
-from cost_model.dataset import network_groups
+from cost_model.dataset import Dataset, network_groups
 from cost_model.evaluation import figures_of, folds_by_split, predict_held_out
 
 

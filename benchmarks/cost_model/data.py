@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cost_model import Dataset, Query, load_dataset
-from cost_model.dataset import combination_groups, shape_groups
-from cost_model.features import anchor_of
+from cost_model.dataset import Dataset, combination_groups, load_dataset, shape_groups
+from cost_model.features import Query, anchor_of
 from records import Record, open_store
 from records.files.exchange import read_records
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from benchmarks.cost_model.data import COUNTED_US
 from benchmarks.cost_model.tables import percent
-from cost_model import Dataset, evaluate, train_kernel_model
-from cost_model.evaluation import ModelVariant
+from cost_model.dataset import Dataset
+from cost_model.evaluation import ModelVariant, evaluate
 from cost_model.features import FEATURE_GROUPS, FEATURE_NAMES, feature_matrix, roofline_vector
+from cost_model.kernel_training import train_kernel_model
 from cost_model.stage_model import MIN_STAGES, held_out_corrections, load_stages, train_stage_model
 from records import open_store
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.cost_model.nearest_kernel import nearest_labels
-from cost_model import Dataset, train_kernel_model
+from cost_model.dataset import Dataset
 from cost_model.evaluation import folds_by_split
 from cost_model.features import feature_matrix, roofline_vector
+from cost_model.kernel_training import train_kernel_model
 
 NUM_RECORDS = 500
 MIN_US = (0.0, 20.0, 100.0)

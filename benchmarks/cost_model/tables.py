@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from benchmarks.cost_model.data import SPLITS, anchor_name
-from cost_model import Dataset, SplitFigures
-from cost_model.evaluation import HeldOut, figures_of
+from cost_model.dataset import Dataset
+from cost_model.evaluation import HeldOut, SplitFigures, figures_of
 
 TARGETS = (
     ("shape", "median_ape", 0.08, "at most"),

@@ -22,7 +22,7 @@ def backends(
     ] = "cpu",
     own: Annotated[
         list[str] | None,
-        typer.Option("--own", metavar="MODULE:OBJECT", help="Also list your own backend; repeatable."),
+        typer.Option(metavar="MODULE:OBJECT", help="Also list your own backend; repeatable."),
     ] = None,
     json: JsonOption = False,
 ) -> None:

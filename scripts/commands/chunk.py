@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts.options.cluster_options import hop_us_option
+from scripts.options.cluster_options import HopUsOption
 from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.search_options import JsonOption
 from scripts.options.tuning_options import job_options
@@ -28,39 +28,16 @@ if TYPE_CHECKING:
 class ChunkCommandOptions:
     """A serving pipeline, and what a chunk takes on one of its stages."""
 
-    devices: Annotated[int | None, typer.Option(help="Stages of the pipeline.", show_default=False)] = None
-    law: Annotated[
-        str | None,
-        typer.Option(
-            help="`a,b,c`: n tokens after p take a + b n + c n (p + n/2) us on a stage.", show_default=False
-        ),
-    ] = None
-    times: Annotated[
-        Path | None,
-        typer.Option(
-            help="Measured chunks that give the law: a CSV, `tokens,prefix,time_us`.", show_default=False
-        ),
-    ] = None
-    stage_factors: Annotated[
-        str | None,
-        typer.Option(help="Time of each stage over the law's, `1,1,1,1.1`.", show_default=False),
-    ] = None
-    multiple: Annotated[
-        int, typer.Option(help="Every chunk but the last is a multiple of so many tokens.")
-    ] = 64
-    max_chunk: Annotated[int | None, typer.Option(help="Most tokens of a chunk.", show_default=False)] = None
-    max_wait_us: Annotated[
-        float | None,
-        typer.Option(help="Longest that a chunk may take on a stage, in us.", show_default=False),
-    ] = None
-    decode_us: Annotated[
-        float, typer.Option(help="A decode step that runs on each stage after every chunk, in us.")
-    ] = 0.0
-    hop_us: Annotated[float, hop_us_option()] = 0.0
-    save: Annotated[
-        Path | None,
-        typer.Option(help="Write the schedule, in steps of a us, to this file.", show_default=False),
-    ] = None
+    devices: Annotated[int | None, "Stages of the pipeline."] = None
+    law: Annotated[str | None, "`a,b,c`: n tokens after p take a + b n + c n (p + n/2) us on a stage."] = None
+    times: Annotated[Path | None, "Measured chunks that give the law: a CSV, `tokens,prefix,time_us`."] = None
+    stage_factors: Annotated[str | None, "Time of each stage over the law's, `1,1,1,1.1`."] = None
+    multiple: Annotated[int, "Every chunk but the last is a multiple of so many tokens."] = 64
+    max_chunk: Annotated[int | None, "Most tokens of a chunk."] = None
+    max_wait_us: Annotated[float | None, "Longest that a chunk may take on a stage, in us."] = None
+    decode_us: Annotated[float, "A decode step that runs on each stage after every chunk, in us."] = 0.0
+    hop_us: HopUsOption = 0.0
+    save: Annotated[Path | None, "Write the schedule, in steps of a us, to this file."] = None
     json: JsonOption = False
 
 

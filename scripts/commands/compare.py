@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 def compare(
     file: Annotated[Path, typer.Argument(metavar="PLAN|FILE", help="A plan or a schedule file.")],
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Also explain why a hand-written schedule does not apply.")
-    ] = False,
+    explain: Annotated[bool, "Also explain why a hand-written schedule does not apply."] = False,
     schedules: SchedulesOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from scripts.options import tuning_options
 from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import (
@@ -46,10 +44,7 @@ SUFFIXES = (".tessel",)
 
 PadOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--pad",
-        help="Fill up an input that is smaller than one of several shapes: input_ids=0; may be repeated.",
-    ),
+    "Fill up an input that is smaller than one of several shapes: input_ids=0; may be repeated.",
 ]
 
 _ROUNDS = 12
@@ -60,7 +55,7 @@ _ROUNDS = 12
 class CompileOptions(TuningOptions):
     """Where the program goes, and how far its partition is searched."""
 
-    out: Annotated[Path, typer.Option(help="The file to write, such as net.tessel.")]
+    out: Annotated[Path, "The file to write, such as net.tessel."]
     batch: BatchOption = Defaults.batch
     shape: ShapeOption = None
     pad: PadOption = None

@@ -10,7 +10,7 @@ import typer
 
 from scripts.options.dataclass_options import takes_options
 from scripts.reports.comparison import SchedulesOption
-from scripts.reports.picture_options import style_option, width_option
+from scripts.reports.picture_options import StyleOption, WidthOption
 from scripts.terminal import console
 from tessel.jobs.inputs.arguments import check_folder, parse_names
 from tessel.jobs.plan import load_planned
@@ -28,36 +28,22 @@ class DrawOptions:
 
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="What to write; the suffix chooses: .svg .png .pdf a picture, .html a page, .json a trace "
-            "for Perfetto, .txt text, .md a report. Left out: text on the terminal."
-        ),
+        "What to write; the suffix chooses: .svg .png .pdf a picture, .html a page, .json a trace "
+        "for Perfetto, .txt text, .md a report. Left out: text on the terminal.",
     ] = None
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Draw the hand-written schedules beside it, on one time axis.")
-    ] = False
-    gains: Annotated[
-        bool,
-        typer.Option("--gains", help="Draw a bar chart of the gains over 1F1B in place of the schedules."),
-    ] = False
-    critical_path: Annotated[
-        bool, typer.Option("--critical-path", help="Draw the critical path through the bars.")
-    ] = False
+    compare: Annotated[bool, "Draw the hand-written schedules beside it, on one time axis."] = False
+    gains: Annotated[bool, "Draw a bar chart of the gains over 1F1B in place of the schedules."] = False
+    critical_path: Annotated[bool, "Draw the critical path through the bars."] = False
     schedules: SchedulesOption = None
-    width: Annotated[str | None, width_option()] = None
-    style: Annotated[Path | None, style_option()] = None
+    width: WidthOption = None
+    style: StyleOption = None
     serve: Annotated[
         bool,
-        typer.Option(
-            "--serve",
-            help="Serve a page on this machine, until Ctrl-C, on which durations, memory and micro-batches "
-            "are changed and the search answers within a second.",
-        ),
+        "Serve a page on this machine, until Ctrl-C, on which durations, memory and micro-batches "
+        "are changed and the search answers within a second.",
     ] = False
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --serve; 0 for a free one.")] = 0
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout: what was drawn, and where.")
-    ] = False
+    json: Annotated[bool, "Print one JSON document on stdout: what was drawn, and where."] = False
 
 
 @takes_options
@@ -116,7 +102,7 @@ def draw(
             )
         )
     elif out is None:
-        from tessel.picture import text_grid
+        from tessel.picture.text import text_grid
 
         console.print_drawing(text_grid(schedule, width=console.stdout().width))
     else:

@@ -26,40 +26,27 @@ def export(
     ],
     to: Annotated[
         Framework,
-        typer.Option(
-            "--to",
-            help="torch: the CSV that torch.distributed.pipelining loads. torchtitan: its options, .py or "
-            ".toml as its --version has them, and the CSV next to them. megatron: arguments with the layout. "
-            "primus: the same as overrides in YAML, with the layers to recompute. deepspeed: a Python file "
-            "with parts and schedule. markdown: tables to paste.",
-        ),
+        "torch: the CSV that torch.distributed.pipelining loads. torchtitan: its options, .py or "
+        ".toml as its --version has them, and the CSV next to them. megatron: arguments with the layout. "
+        "primus: the same as overrides in YAML, with the layers to recompute. deepspeed: a Python file "
+        "with parts and schedule. markdown: tables to paste.",
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write to this file; on stdout if left out.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, "Write to this file; on stdout if left out."] = None,
     roles: Annotated[
         str | None,
-        typer.Option(
-            help="What each row of the profile is, a letter a row: E embedding, t transformer layer, m "
-            "multi-token prediction, n norm, L head, such as Et*12nL.  [default: by the names]",
-            show_default=False,
-        ),
+        "What each row of the profile is, a letter a row: E embedding, t transformer layer, m "
+        "multi-token prediction, n norm, L head, such as Et*12nL.  [default: by the names]",
     ] = None,
-    keep_names: Annotated[
-        bool,
-        typer.Option("--keep-names", help="Of torchtitan: rows are named as the modules of your own model."),
-    ] = False,
+    keep_names: Annotated[bool, "Of torchtitan: rows are named as the modules of your own model."] = False,
     version: Annotated[
         str | None,
         typer.Option(
             help="Of torchtitan: the release, 0.2.2 (.toml), 0.3.0 or main (.py).  [default: the one that is "
             "installed, else the newest]",
             autocompletion=completion.torchtitan_releases,
-            show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+    json: Annotated[bool, "Print one JSON document on stdout."] = False,
 ) -> None:
     """Write a plan as the file that another framework loads.
 

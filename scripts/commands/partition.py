@@ -21,8 +21,8 @@ from scripts.options.tuning_options import (
     TuningOptions,
     ValueOption,
 )
-from scripts.reports.parts import printed_parts, printed_tensors
-from scripts.reports.picture_options import style_option, width_option
+from scripts.reports.parts import printed_parts
+from scripts.reports.picture_options import StyleOption, WidthOption
 from scripts.reports.tables import print_end_to_end, print_partitions
 from scripts.terminal import console
 from tessel.jobs.inputs.arguments import check_folder, check_model
@@ -34,7 +34,7 @@ from tuner.tuning.search.options import PartitionOptions as Defaults
 
 if TYPE_CHECKING:
     from scripts.documents.tuning import Partitioned, PrintedExplanation, PrintedRace
-    from tessel.picture import GraphNode
+    from tessel.picture.partition_graph import GraphNode
     from tuner.partition.explanation import Explanation
     from tuner.tuning.partition_model import PartitionedModel
 
@@ -52,16 +52,11 @@ class PartitionOptions(TuningOptions):
     value: ValueOption = None
     graph_level_search: GraphLevelSearchOption = Defaults.graph_level_search
     coalesce: CoalesceOption = Defaults.coalesce
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the graph coloured by backend (.svg, .png, .pdf).")
-    ] = None
-    width: Annotated[str | None, width_option()] = None
-    style: Annotated[Path | None, style_option()] = None
+    picture: Annotated[Path | None, "Draw the graph coloured by backend (.svg, .png, .pdf)."] = None
+    width: WidthOption = None
+    style: StyleOption = None
     explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="For each sub-graph, show the other backends that could run it, and how fast."
-        ),
+        bool, "For each sub-graph, show the other backends that could run it, and how fast."
     ] = False
     json: JsonOption = False
 
@@ -95,7 +90,8 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
         report = shown_report(update)
         result = find_mix(load_source(model, None, settings, report), settings, report)
     if options.picture is not None:
-        from tessel.picture import partition_figure, save_figure
+        from tessel.picture.captions import save_figure
+        from tessel.picture.partition_graph import partition_figure
 
         figure = partition_figure(
             _nodes(result),
@@ -117,7 +113,7 @@ def partition(model: ModelArgument, options: PartitionOptions) -> None:
 
 def _nodes(result: PartitionedModel) -> list[GraphNode]:
     """Return the model's operators with the parts they belong to, as the picture wants them."""
-    from tessel.picture import GraphNode
+    from tessel.picture.partition_graph import GraphNode
 
     graph = result.function.priced.graph
     chosen = result.function.partition.chosen
@@ -270,6 +266,6 @@ def _explanation_document(explanation: Explanation) -> PrintedExplanation:
         cannot=dict(explanation.reasons),
         record_ids=explanation.figure.record_ids,
         layers=() if part is None else part.layers,
-        inputs=() if part is None else printed_tensors(part.inputs),
-        outputs=() if part is None else printed_tensors(part.outputs),
+        inputs=() if part is None else part.inputs,
+        outputs=() if part is None else part.outputs,
     )

@@ -36,19 +36,17 @@ class StagesOptions(TuningOptions):
     target: RemoteTargetOption = "cpu"
     cut: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Cut after this module, such as layer:3; may be repeated. If left out: where "
-            "the model's own code marks them."
-        ),
+        "Cut after this module, such as layer:3; may be repeated. If left out: where "
+        "the model's own code marks them.",
     ] = None
-    devices: Annotated[int | None, typer.Option(help="Number of stages; the cuts are then found.")] = None
+    devices: Annotated[int | None, "Number of stages; the cuts are then found."] = None
     train: Annotated[
         bool, typer.Option("--train/--infer", help="Forward and backward, or forward alone.")
     ] = True
     batch: BatchOption = 1
     shape: ShapeOption = None
     value: ValueOption = None
-    save: Annotated[Path | None, typer.Option(help="Write the document to this file.")] = None
+    save: Annotated[Path | None, "Write the document to this file."] = None
     json: JsonOption = False
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tessel.checking.assessment import PathShare
+
 
 class PrintedAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """A change and what it saves, found by running the whole step again with that change alone.
@@ -24,13 +26,6 @@ class PrintedAdvice(msgspec.Struct, frozen=True, kw_only=True):
     saves_steps: int | None
     saves_ratio: float
     fits: bool
-
-
-class PrintedShare(msgspec.Struct, frozen=True, kw_only=True):
-    """A device's part of the critical path; the device is null for hops between devices."""
-
-    device: int | None
-    share: float
 
 
 class PrintedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +100,6 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     best_found_by: str | None
     ratio_to_best: float | None
     critical_path: tuple[PrintedTask, ...]
-    shares: tuple[PrintedShare, ...]
+    shares: tuple[PathShare, ...]
     advice: tuple[PrintedAdvice, ...]
     overlap: PrintedOverlap | None = None

@@ -60,7 +60,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "records verify": (f"{_OWN}.stored:Verified",),
         "records page": (f"{_OWN}.stored:RecordsPage",),
         "records best": (f"{_OWN}.stored:BestFound",),
-        "records export": (f"{_OWN}.stored:Exported",),
+        "records export": ("records.files.exchange:ExportSummary",),
         "records import": (f"{_OWN}.stored:Imported",),
         "records merge": (f"{_OWN}.stored:Merged",),
         "records prune": ("records.database.pruning:PruneSummary",),

@@ -62,13 +62,6 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
 
 
-class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tessel records export` wrote, and the damaged records that it left out."""
-
-    written: int
-    damaged: tuple[str, ...]
-
-
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """What `tessel records import` read: new records, and those that were known already."""
 

@@ -4,52 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-
-class PrintedStraggler(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage, a replica or a worker, and what its own durations cost.
-
-    Attributes:
-        stage: of the model; null for a replica.
-        replica: its number; null for a stage.
-        slowdown: the mean step with only its durations as recorded, over the ideal one.
-        ratio: its mean time a micro-batch over that of its peers.
-    """
-
-    stage: int | None
-    replica: int | None
-    slowdown: float
-    ratio: float
-
-
-class PrintedSlowMicroBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A micro-batch that takes long, and its time over the mean."""
-
-    step: int
-    replica: int
-    micro_batch: int
-    ratio: float
-
-
-class PrintedChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change and what it would have given alone, predicted by a replay of the recorded durations.
-
-    Attributes:
-        change: what to do.
-        kind: `repair`, `balance`, `cut`, `order` or `assignment`.
-        is_ideal: whether it supposes that layers or samples can be cut anywhere.
-        predicted_pipeline_s: mean over steps.
-        saves_ratio: part of the mean pipeline.
-        least: the same in the step that gains least.
-        most: in the step that gains most.
-    """
-
-    change: str
-    kind: str
-    is_ideal: bool
-    predicted_pipeline_s: float
-    saves_ratio: float
-    least: float
-    most: float
+from tessel.checking.trace_assessment import SlowMicroBatch, Straggler, TraceChange
 
 
 class PrintedPathShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,14 +53,14 @@ class TraceChecked(msgspec.Struct, frozen=True, kw_only=True):
     slowdown: float
     error_mean: float
     error_worst: float
-    by_stage: tuple[PrintedStraggler, ...]
-    by_replica: tuple[PrintedStraggler, ...]
-    by_worker: tuple[PrintedStraggler, ...]
+    by_stage: tuple[Straggler, ...]
+    by_replica: tuple[Straggler, ...]
+    by_worker: tuple[Straggler, ...]
     length_correlation: float
     spread: float
-    slow_micro_batches: tuple[PrintedSlowMicroBatch, ...]
+    slow_micro_batches: tuple[SlowMicroBatch, ...]
     path_step: int
     path_replica: int
     path_blocks: int
     path_shares: tuple[PrintedPathShare, ...]
-    changes: tuple[PrintedChange, ...]
+    changes: tuple[TraceChange, ...]

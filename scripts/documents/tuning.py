@@ -9,7 +9,7 @@ import msgspec
 from tessel.comparison import ComparisonRow
 from tessel.placement_comparison import PlacementRow, PlannedRow
 from tessel.search.budget import StoppedBy
-from tuner.plan import TensorInfo, TiedParameter
+from tuner.plan import TensorInfo, TensorType, TiedParameter
 
 Source = Literal["measured", "predicted", "derived", "given"]
 
@@ -77,13 +77,6 @@ class NextBest(msgspec.Struct, frozen=True, kw_only=True):
     latency_us: float
 
 
-class PrintedTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """Shape and data type of a tensor."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
 class PrintedPart(msgspec.Struct, frozen=True, kw_only=True):
     """One distinct sub-graph and the backend that runs it.
 
@@ -111,8 +104,8 @@ class PrintedPart(msgspec.Struct, frozen=True, kw_only=True):
     runner_up: NextBest | None
     record_ids: tuple[int, ...]
     layers: tuple[str, ...]
-    inputs: tuple[PrintedTensor, ...]
-    outputs: tuple[PrintedTensor, ...]
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
 
 
 class PrintedAlternative(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,8 +143,8 @@ class PrintedExplanation(msgspec.Struct, frozen=True, kw_only=True):
     cannot: dict[str, str]
     record_ids: tuple[int, ...]
     layers: tuple[str, ...]
-    inputs: tuple[PrintedTensor, ...]
-    outputs: tuple[PrintedTensor, ...]
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
 
 
 class PrintedRatio(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from scripts.options import option_rules
+from scripts.options.dataclass_options import ADVANCED, takes_options
 from scripts.options.rules.rule import CommandLine
 from scripts.terminal import output_streams
 from tessel.progress import messages
@@ -26,9 +27,6 @@ _FROM_USER = "COMMANDLINE"
 RENAMED_OPTIONS = {"--go-on": "--resume", "--second-level": "--graph-level-search"}
 """Options by their names until version 0.1, which the next version no longer reads."""
 
-
-ADVANCED = "Advanced"
-"""Panel of a command's help for what few of its users need: `--help-all` shows it."""
 
 HELP_ALL = "--help-all"
 
@@ -81,8 +79,9 @@ class CommandApp(typer.Typer):
     def command(
         self, name: str | None = None, *, cls: type[TyperCommand] | None = CheckedCommand, **settings: Any
     ) -> Callable[[Any], Any]:
-        """Register a command as Typer does."""
-        return super().command(name, cls=cls, **settings)
+        """Register a command as Typer does, of options that may be declared by their help alone."""
+        register = super().command(name, cls=cls, **settings)
+        return lambda function: register(takes_options(function))
 
 
 def _with_new_names(arguments: list[str], known: set[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
 Typer reads a command's options from its signature. `takes_options` gives it a signature in which every
 parameter that is a dataclass has been replaced by its fields, so that a command and what it calls take one
-value. Checked in tests/scripts/options/test_dataclass_options.py.
+value, and in which an option that is declared by its help alone, `Annotated[int, "Devices in all."]`, is one
+of Typer. Checked in tests/scripts/options/test_dataclass_options.py.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
+import typer
 from typer.models import OptionInfo
 
-from scripts.options.command_app import ADVANCED
+ADVANCED = "Advanced"
+"""Panel of a command's help for what few of its users need: `--help-all` shows it."""
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -23,7 +26,8 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 
     Args:
         command: its options are parameters, or fields of parameters that are dataclasses; fields stand on the
-            command line in the order in which they are declared, those of a base class first.
+            command line in the order in which they are declared, those of a base class first. A flag that is
+            declared by its help alone has one name, by which it is turned on.
     """
     hints = get_type_hints(command, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
@@ -94,5 +98,10 @@ def _flattened(
             yield _keyword(field.name, default, types[field.name])
 
 
-def _keyword(name: str, default: object, annotation: object) -> inspect.Parameter:
+def _keyword(name: str, default: object, annotation: Any) -> inspect.Parameter:
+    told = getattr(annotation, "__metadata__", (None,))[0]
+    if isinstance(told, str):
+        kind = annotation.__origin__
+        names = (f"--{name.replace('_', '-')}",) if kind is bool else ()
+        annotation = Annotated[kind, typer.Option(*names, help=told)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,14 +1,8 @@
-"""The options that limit a search, `--work` and `--time-limit`, and panels of the help."""
+"""The options that limit a search, `--work` and `--time-limit`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
-
-SEARCH_PANEL = "Search options"
-OUTPUT_PANEL = "Output options"
-"""Panels of a command's help."""
+from typing import Annotated
 
 TIME_HELP = (
     "Time limit of the search, such as 10s. Without --work it is the only limit, and the result then "
@@ -17,29 +11,18 @@ TIME_HELP = (
 
 EQUAL_WORK = "; equal budgets give equal results on every machine"
 
-TimeLimitOption = Annotated[
-    str | None, typer.Option(help=TIME_HELP, rich_help_panel=SEARCH_PANEL, show_default=False)
-]
+TimeLimitOption = Annotated[str | None, TIME_HELP]
 
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=OUTPUT_PANEL)
-]
+JsonOption = Annotated[bool, "Print one JSON document on stdout."]
 
 
-def work_option(
-    default: str, *, search: str = "the search", promise: str = EQUAL_WORK, panel: str = SEARCH_PANEL
-) -> Any:
-    """Return the declaration of `--work`, checked by `tessel.jobs.inputs.limits.make_budget`.
+def work_help(default: str, *, search: str = "the search", promise: str = EQUAL_WORK) -> str:
+    """Return the help of `--work`, which is checked by `tessel.jobs.inputs.limits.make_budget`.
 
     Args:
         default: the units that are given where the option is left out, as the help says it.
         search: what the work is for.
         promise: what is said of equal work.
-        panel: of the command's help.
     """
-    return typer.Option(
-        help=f"Work budget of {search}, in units of about a second of an idle core{promise}.  "
-        f"[default: {default}]",
-        rich_help_panel=panel,
-        show_default=False,
-    )
+    units = "in units of about a second of an idle core"
+    return f"Work budget of {search}, {units}{promise}.  [default: {default}]"

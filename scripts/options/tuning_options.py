@@ -56,7 +56,7 @@ RemoteTargetOption = Annotated[
         callback=check_remote_target,
     ),
 ]
-RecordsOption = Annotated[str, typer.Option(help="Where records are kept; an SQLAlchemy URL or a path.")]
+RecordsOption = Annotated[str, "Where records are kept; an SQLAlchemy URL or a path."]
 BackendsOption = Annotated[
     str | None,
     typer.Option(
@@ -66,29 +66,16 @@ BackendsOption = Annotated[
 ]
 AssignOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--assign",
-        help="Let only these backends run some operators, by name or path of their layer: "
-        "nn.softmax=tvm,torch or '*.attn.*=torch'; may be repeated.",
-    ),
+    "Let only these backends run some operators, by name or path of their layer: "
+    "nn.softmax=tvm,torch or '*.attn.*=torch'; may be repeated.",
 ]
-TrialsOption = Annotated[
-    int,
-    typer.Option(help="MetaSchedule trials of each kernel; 0 tunes none."),
-]
+TrialsOption = Annotated[int, "MetaSchedule trials of each kernel; 0 tunes none."]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option(
-        help="Threads of each measurement and of cost-model training; if left out, measurements use "
-        "every core available to a device, and training every idle one.",
-    ),
+    "Threads of each measurement and of cost-model training; if left out, measurements use "
+    "every core available to a device, and training every idle one.",
 ]
-JobsOption = Annotated[
-    int,
-    typer.Option(
-        help="Programs built, and placements searched, at once; one is measured at a time.",
-    ),
-]
+JobsOption = Annotated[int, "Programs built, and placements searched, at once; one is measured at a time."]
 PriceOption = Annotated[
     str,
     typer.Option(
@@ -97,44 +84,21 @@ PriceOption = Annotated[
         callback=lambda text: check_choice("--price", text, PRICES),
     ),
 ]
-BudgetOption = Annotated[
-    int | None,
-    typer.Option(help="Maximum number of candidates to measure."),
-]
-RegretOption = Annotated[
-    float,
-    typer.Option(help="Optimality gap that `--price active` accepts."),
-]
+BudgetOption = Annotated[int | None, "Maximum number of candidates to measure."]
+RegretOption = Annotated[float, "Optimality gap that `--price active` accepts."]
 CostModelOption = Annotated[
-    Path | None,
-    typer.Option(help="Folder of a trained cost model; trained from the records if left out."),
+    Path | None, "Folder of a trained cost model; trained from the records if left out."
 ]
-PruneOption = Annotated[
-    bool,
-    typer.Option(
-        "--prune",
-        help="Price only the largest sub-graphs of each backend, and the remainders.",
-    ),
-]
+PruneOption = Annotated[bool, "Price only the largest sub-graphs of each backend, and the remainders."]
 MatchOption = Annotated[
     MatchName,
-    typer.Option(
-        help="Which records to reuse: of the same versions and threads, of the same threads, or of the "
-        "same device.",
-    ),
+    "Which records to reuse: of the same versions and threads, of the same threads, or of the same device.",
 ]
 GraphLevelSearchOption = Annotated[
-    int,
-    typer.Option(
-        help="Whole programs that an evolutionary search may measure after the first answer.",
-    ),
+    int, "Whole programs that an evolutionary search may measure after the first answer."
 ]
 CoalesceOption = Annotated[
-    bool,
-    typer.Option(
-        "--coalesce",
-        help="Try larger sub-graphs, and fewer backends; used if the model is measured faster end to end.",
-    ),
+    bool, "Try larger sub-graphs, and fewer backends; used if the model is measured faster end to end."
 ]
 DatabaseOption = Annotated[
     Path | None,
@@ -144,10 +108,7 @@ DatabaseOption = Annotated[
     ),
 ]
 FleetOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Address of a fleet's scheduler, whose machines measure instead of this one.",
-    ),
+    str | None, "Address of a fleet's scheduler, whose machines measure instead of this one."
 ]
 ProposerOption = Annotated[
     str | None,
@@ -161,25 +122,15 @@ ProposerOption = Annotated[
     ),
 ]
 LanguageModelOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--language-model",
-        help="Folder of the language model that proposes; default: out/language.",
-    ),
+    Path | None, "Folder of the language model that proposes; default: out/language."
 ]
-ShapeOption = Annotated[
-    list[str] | None, typer.Option("--shape", help="Bind a symbolic shape: input_ids=1,128; may be repeated.")
-]
+ShapeOption = Annotated[list[str] | None, "Bind a symbolic shape: input_ids=1,128; may be repeated."]
 ValueOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--value",
-        help="Fix an input of an ONNX file to a constant: use_cache_branch=false; may be repeated.",
-    ),
+    list[str] | None, "Fix an input of an ONNX file to a constant: use_cache_branch=false; may be repeated."
 ]
-BatchOption = Annotated[int, typer.Option(help="Batch size of one micro-batch, for zoo models.")]
-SeedOption = Annotated[int, typer.Option(help="Seed of inputs and searches.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+BatchOption = Annotated[int, "Batch size of one micro-batch, for zoo models."]
+SeedOption = Annotated[int, "Seed of inputs and searches."]
+JsonOption = Annotated[bool, "Print one JSON document on stdout."]
 
 
 def load_model(

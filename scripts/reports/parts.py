@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scripts.documents.tuning import PrintedPart, PrintedTensor
-    from tuner.plan import PartitionPlan, TensorType
+    from scripts.documents.tuning import PrintedPart
+    from tuner.plan import PartitionPlan
 
 
 def printed_parts(parts: Sequence[PartitionPlan]) -> tuple[PrintedPart, ...]:
@@ -30,15 +30,8 @@ def printed_parts(parts: Sequence[PartitionPlan]) -> tuple[PrintedPart, ...]:
             else NextBest(backend=part.runner_up[0], latency_us=part.runner_up[1]),
             record_ids=part.figure.record_ids,
             layers=part.layers,
-            inputs=printed_tensors(part.inputs),
-            outputs=printed_tensors(part.outputs),
+            inputs=part.inputs,
+            outputs=part.outputs,
         )
         for part in parts
     )
-
-
-def printed_tensors(types: Sequence[TensorType]) -> tuple[PrintedTensor, ...]:
-    """Return shapes and data types."""
-    from scripts.documents.tuning import PrintedTensor
-
-    return tuple(PrintedTensor(shape=each.shape, dtype=each.dtype) for each in types)

@@ -158,8 +158,8 @@ def case_of_layout(
     )
 
 
-def with_layout(case: Case, layout: Layout, orders: NamedOrders | None = None) -> Case:
-    """Return the case of another layout of the same profile, in the same orders unless others are given.
+def with_layout(case: Case, layout: Layout) -> Case:
+    """Return the case of another layout of the same profile, in the same orders.
 
     Raises:
         ScheduleError: see `case_of_layout`; or the case has no profile.
@@ -170,7 +170,7 @@ def with_layout(case: Case, layout: Layout, orders: NamedOrders | None = None) -
     return case_of_layout(
         case.name,
         priced,
-        case.orders if orders is None else orders,
+        case.orders,
         micro_batches=layout.micro_batches,
         make_orders=case.make_orders,
         is_order_free=case.is_order_free,

@@ -89,7 +89,7 @@ class TraceChange:
         change: what to do, in words.
         kind: what it changes.
         is_ideal: whether it supposes that layers or samples can be cut anywhere.
-        step_s: mean step of the pipeline after it.
+        predicted_pipeline_s: mean over steps after it, by a replay of the recorded durations.
         saves_ratio: what it saves of the mean step.
         least, most: the same in the step that gains least, and most.
     """
@@ -97,7 +97,7 @@ class TraceChange:
     change: str
     kind: ChangeKind
     is_ideal: bool
-    step_s: float
+    predicted_pipeline_s: float
     saves_ratio: float
     least: float
     most: float
@@ -353,7 +353,7 @@ def _change(
         change=change,
         kind=kind,
         is_ideal=is_ideal,
-        step_s=float(after.mean()),
+        predicted_pipeline_s=float(after.mean()),
         saves_ratio=float(1 - after.mean() / max(before.mean(), 1e-12)),
         least=float(saves.min()),
         most=float(saves.max()),

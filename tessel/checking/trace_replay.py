@@ -77,7 +77,6 @@ class PathPiece(NamedTuple):
 
     stage: int
     micro_batch: int
-    is_forward: bool
     duration_s: float
     transfer_s: float
 
@@ -111,7 +110,6 @@ def critical_path(replayed: TraceReplay, step: int, replica: int) -> tuple[PathP
             PathPiece(
                 stage=int(trace.stage_of_block[block]),
                 micro_batch=position,
-                is_forward=block < trace.stages,
                 duration_s=float(spans[position, block]),
                 transfer_s=transfer,
             )

@@ -222,9 +222,7 @@ class Recipe:
             )
 
 
-def recipe_of_schedule(
-    schedule: Schedule, *, model: str = "schedule", step_us: float | None = None
-) -> Recipe:
+def recipe_of_schedule(schedule: Schedule, *, model: str = "schedule") -> Recipe:
     """Return the recipe of a schedule alone, whose stages have no layers.
 
     Raises:
@@ -239,7 +237,6 @@ def recipe_of_schedule(
         actions=actions_of(schedule),
         schedule=schedule,
         micro_batches=schedule.micro_batches,
-        step_us=step_us,
         copies=copies,
     )
 

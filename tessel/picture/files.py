@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tessel import picture  # its names are imported when asked for: text, traces and pages need no matplotlib
 from tessel.comparison import Comparison, compare_schedules
 from tessel.documents import save_document
+from tessel.picture.page.document import page_document
+from tessel.picture.text import text_grid
+from tessel.picture.trace import trace_document
 from tessel.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -64,38 +66,43 @@ def draw(
     if path.suffix == ".html":
         comparison = compare_schedules(subject, step_us=step_us) if isinstance(subject, Schedule) else subject
         save_document(
-            path, picture.page_document(comparison, title=title, step_ms=step_ms, device_names=device_names)
+            path, page_document(comparison, title=title, step_ms=step_ms, device_names=device_names)
         )
-    elif path.suffix in PICTURES and isinstance(subject, Comparison) and gains:
-        style = style or picture.PictureStyle()
-        figure = picture.gains_figure(
-            subject,
-            title=title,
-            annotation_args=style.annotation_args,
-            rectangle_args=style.rectangle_args,
-            width=picture.SCREEN_INCHES if width is None else width,
-        )
-        picture.save_figure(figure, path)
     elif path.suffix in PICTURES:
-        style = style or picture.PictureStyle()
-        make = (
-            partial(picture.comparison_figure, subject)
-            if isinstance(subject, Comparison)
-            else partial(picture.schedule_figure, subject)
-        )
-        figure = make(
-            step_ms=step_ms,
-            title=title,
-            critical_path=critical_path,
-            annotation_args=style.annotation_args,
-            rectangle_args=style.rectangle_args,
-            line_args=style.line_args,
-            width=picture.SCREEN_INCHES if width is None else width,
-            device_names=device_names,
-        )
-        picture.save_figure(figure, path)
+        from tessel.picture.captions import save_figure
+        from tessel.picture.figures import comparison_figure, gains_figure, schedule_figure
+        from tessel.picture.sizes import SCREEN_INCHES
+        from tessel.picture.style import PictureStyle
+
+        style = style or PictureStyle()
+        width = SCREEN_INCHES if width is None else width
+        if isinstance(subject, Comparison) and gains:
+            figure = gains_figure(
+                subject,
+                title=title,
+                annotation_args=style.annotation_args,
+                rectangle_args=style.rectangle_args,
+                width=width,
+            )
+        else:
+            make = (
+                partial(comparison_figure, subject)
+                if isinstance(subject, Comparison)
+                else partial(schedule_figure, subject)
+            )
+            figure = make(
+                step_ms=step_ms,
+                title=title,
+                critical_path=critical_path,
+                annotation_args=style.annotation_args,
+                rectangle_args=style.rectangle_args,
+                line_args=style.line_args,
+                width=width,
+                device_names=device_names,
+            )
+        save_figure(figure, path)
     elif path.suffix == ".json":
-        trace = picture.trace_document(
+        trace = trace_document(
             _fastest(subject),
             step_us=1.0 if step_us is None else step_us,
             name=title,
@@ -103,7 +110,7 @@ def draw(
         )
         save_document(path, trace)
     else:
-        save_document(path, picture.text_grid(_fastest(subject), device_names=device_names).plain.encode())
+        save_document(path, text_grid(_fastest(subject), device_names=device_names).plain.encode())
 
 
 def _fastest(subject: Schedule | Comparison) -> Schedule:

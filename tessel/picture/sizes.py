@@ -24,6 +24,8 @@ COLUMN_INCHES = 3.33
 
 _GLYPH_EM = 0.56  # mean advance width of text in DejaVu Sans, in ems
 
+_TITLE_RATIO = 1.2  # of a title to the rest of the text
+
 _INDENT_INCHES = 0.4  # before a title that stands above the bars, where row labels are short
 
 
@@ -46,9 +48,9 @@ class Size:
             return Size(width, points=7.5, row=0.28, memory=0.9, rest=1.25)
         return Size(width, points=10.0, row=0.42, memory=1.4, rest=1.5)
 
-    def wrapped(self, title: str, *, larger: float = 1.2) -> str:
-        """Return a title in as many lines as it needs, set `larger` than the rest of the text."""
-        columns = int((self.width - _INDENT_INCHES) * 72 / (self.points * larger * _GLYPH_EM))
+    def wrapped(self, title: str) -> str:
+        """Return a title in as many lines as it needs, set larger than the rest of the text."""
+        columns = int((self.width - _INDENT_INCHES) * 72 / (self.points * _TITLE_RATIO * _GLYPH_EM))
         return "\n".join(textwrap.wrap(title, columns)) if len(title) > columns else title
 
 

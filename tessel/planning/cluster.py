@@ -86,11 +86,6 @@ class Optimizer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     source: str = ""
 
     @property
-    def parameter_bytes(self) -> float:
-        """Bytes of a parameter in all, of a table whose weights have 16 bits."""
-        return TABLE_BYTES * (self.weight_ratio + self.gradient_ratio + self.state_ratio)
-
-    @property
     def exchanged_ratio(self) -> float:
         """Bytes of updated weights that replicas gather: as they are kept, of 16 bits at most."""
         return min(1.0, self.weight_ratio)

@@ -6,8 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_physics import many_records, measured, probes, product
 
-from cost_model import CostModelError, load_dataset
-from cost_model.dataset import extent_groups, network_groups, shape_groups, split_folds, workload_groups
+from cost_model.dataset import (
+    extent_groups,
+    load_dataset,
+    network_groups,
+    shape_groups,
+    split_folds,
+    workload_groups,
+)
+from cost_model.errors import CostModelError
 from cost_model.features import anchor_key, roofline_vector
 from records import Record
 from records.files.exchange import read_records

@@ -1,7 +1,8 @@
 import pytest
 from kernel_physics import many_records
 
-from cost_model import evaluate, load_dataset
+from cost_model.dataset import load_dataset
+from cost_model.evaluation import evaluate
 
 
 def figures_of(splits=None):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kernel_physics import many_records
 
-from cost_model import load_dataset, load_kernel_model, train_kernel_model
+from cost_model.dataset import load_dataset
 from cost_model.features import FEATURE_NAMES
 from cost_model.gaussian_process import (
     MAX_PROCESS_SAMPLES,
@@ -21,6 +21,8 @@ from cost_model.gaussian_process import (
     solved,
     table_of,
 )
+from cost_model.kernel_model import load_kernel_model
+from cost_model.kernel_training import train_kernel_model
 
 FLOPS, ROWS, PRODUCTS = (FEATURE_NAMES.index(name) for name in ("log_flops", "log_m", "operator_matmul"))
 

@@ -3,10 +3,14 @@ import numpy as np
 import pytest
 from kernel_physics import many_records, product, true_latency_us
 
-from cost_model import CostModelError, Query, load_dataset, load_kernel_model, train_kernel_model
 from cost_model.calibration import Training
+from cost_model.dataset import load_dataset
+from cost_model.errors import CostModelError
+from cost_model.features import Query
 from cost_model.gaussian_process import MAX_PROCESS_SAMPLES
 from cost_model.intervals import group_quantile
+from cost_model.kernel_model import load_kernel_model
+from cost_model.kernel_training import train_kernel_model
 from records import Operator, Tensor
 from records.workload import describe
 

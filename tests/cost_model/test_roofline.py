@@ -12,17 +12,11 @@ from kernel_physics import (
     true_latency_us,
 )
 
-from cost_model import (
-    CostModelError,
-    Query,
-    contradictions,
-    device_speed,
-    load_dataset,
-    reached_speed,
-    roofline_us,
-    supported_speed,
-    train_kernel_model,
-)
+from cost_model.dataset import load_dataset
+from cost_model.errors import CostModelError
+from cost_model.features import Query
+from cost_model.kernel_training import train_kernel_model
+from cost_model.roofline import contradictions, device_speed, reached_speed, roofline_us, supported_speed
 from records import Operator, Tensor
 from records.workload import describe
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from kernel_physics import product, stage_records
 
-from cost_model import CostModelError
+from cost_model.errors import CostModelError
 from cost_model.forests.boosting import xgboost
 from cost_model.stage_model import (
     FEATURE_NAMES,

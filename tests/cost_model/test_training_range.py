@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from kernel_physics import many_records, product, true_latency_us
 
-from cost_model import KernelModel, Query, evaluate, load_dataset, train_kernel_model
-from cost_model.features import feature_matrix
+from cost_model.dataset import load_dataset
+from cost_model.evaluation import evaluate
+from cost_model.features import Query, feature_matrix
+from cost_model.kernel_model import KernelModel
+from cost_model.kernel_training import train_kernel_model
 from cost_model.training_range import QUANTITIES, extreme_parts, range_of
 
 DATASET = load_dataset(many_records(60))

@@ -19,9 +19,11 @@ import msgspec
 import numpy as np
 from kernel_physics import many_records
 
-from cost_model import CostModelError, load_dataset, load_kernel_model, train_kernel_model
+from cost_model.dataset import load_dataset
+from cost_model.errors import CostModelError
 from cost_model.forests.boosting import train_forest
-from cost_model.kernel_model import KernelModel
+from cost_model.kernel_model import KernelModel, load_kernel_model
+from cost_model.kernel_training import train_kernel_model
 
 ODD_NUMBERS: tuple[Any, ...] = (
     -1, 0, 1, 2, 7, 144, 145, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63, 10**30, 0.5, -0.0, 1e38, 3.5e38,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tessel.comparison import Comparison, ComparisonRow, compare_schedules
 from tessel.handwritten import HANDWRITTEN
-from tessel.picture import GraphPart, PageModel, PagePart, PageVariant, page_document
+from tessel.picture.page.document import GraphPart, PageModel, PagePart, PageVariant, page_document
 from tessel.placement import Block, Placement
 from tessel.schedule import Schedule
 from tessel.shapes import vshape

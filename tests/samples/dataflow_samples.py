@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
@@ -161,3 +162,15 @@ def branchy_network(channels: int = 4, extent: int = 8) -> Any:
         three=(channels, channels, 3, 3),
         five=(channels, channels, 5, 5),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSubGraphs:
+    """A rule that proposes exactly the given sets of nodes."""
+
+    name: str
+    insides: tuple[NodeSet, ...]
+
+    def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
+        """Yield one sub-graph a set, in the order given."""
+        return (SubGraph.of(graph, inside) for inside in self.insides)

@@ -18,7 +18,9 @@ from tuner.lowering.outline import extract_function
 from tuner.lowering.workload_of import workload_of
 from tuner.partition.find_partition import find_candidates
 from tuner.plan import Figure, ModelPlan, PartitionPlan, ShardsPlan, StagePlan
-from tuner.shards import ShardedStage, Split, shard_ends, shard_stages
+from tuner.shards.interface import ShardedStage
+from tuner.shards.layouts import Split
+from tuner.shards.stage import shard_ends, shard_stages
 from tuner.stages import (
     Stage,
     StageFunction,

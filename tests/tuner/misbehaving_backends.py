@@ -20,8 +20,8 @@ from tvm import relax
 
 from tuner.backends.tvm.native import replace_function
 from tuner.graph.relax_types import IRModule, RelaxFunction
-from tuner.rules import OperatorByPredicate
 from tuner.rules.protocol import Rule
+from tuner.rules.single import OperatorByPredicate
 from tuner.rules.styles import tvm_native_rule
 from tuner.targets.target import Target
 

@@ -209,17 +209,12 @@ class DataflowGraph:
                     ordered.setdefault(waiting.pop())
         return tuple(ordered)
 
-    def dominators(self) -> tuple[int | None, ...]:
-        """Return for each node the nearest node through which every path to it from the graph's entries goes.
-
-        None where there is none, as for what reads only parameters. O(nodes × depth), after Cooper, Harvey
-        and Kennedy, "A Simple, Fast Dominance Algorithm" (2001); one pass settles an acyclic graph.
-        """
-        reads = [node.inputs for node in self.nodes]
-        return _immediate_dominators(reads, range(len(self.nodes)), roots=[not inputs for inputs in reads])
-
     def post_dominators(self) -> tuple[int | None, ...]:
-        """Return for each node the nearest node that every path from it to a result goes through, or None."""
+        """Return for each node the nearest node that every path from it to a result goes through, or None.
+
+        O(nodes × depth), after Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001); one
+        pass settles an acyclic graph.
+        """
         roots = [node.is_external or not self.users[node.index] for node in self.nodes]
         return _immediate_dominators(self.users, range(len(self.nodes) - 1, -1, -1), roots=roots)
 

@@ -18,7 +18,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from types import TracebackType
 
 import numpy as np
 
@@ -106,12 +105,7 @@ class WorkerProcess:
     def __enter__(self) -> WorkerProcess:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

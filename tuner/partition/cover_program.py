@@ -45,7 +45,6 @@ def solve_cover_program(
     *,
     num_nodes: int,
     forbidden: Sequence[Sequence[int]] = (),
-    max_nodes: int = MAX_NODES,
 ) -> ProgramCover | None:
     """Return the cover with the least sum of slacks that was found, or None where none was.
 
@@ -54,7 +53,6 @@ def solve_cover_program(
         slacks: for each option a whole number >= 0.
         num_nodes: each of them is in at least one option.
         forbidden: sets of options of which not all may be chosen.
-        max_nodes: nodes of branch and bound.
     """
     scale = max(max(slacks, default=0), 1)
     rows = [LinearConstraint(_membership(insides, num_nodes).T, 1, 1)]
@@ -67,7 +65,7 @@ def solve_cover_program(
         integrality=np.ones(len(insides)),
         bounds=Bounds(0, 1),
         constraints=rows,
-        options={"node_limit": max_nodes, "mip_rel_gap": 0.0},
+        options={"node_limit": MAX_NODES, "mip_rel_gap": 0.0},
     )
     if found.x is None:
         return None

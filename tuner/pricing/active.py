@@ -25,14 +25,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from cost_model import (
-    CostModelError,
-    DeviceSpeed,
-    KernelModel,
-    Query,
-    roofline_us,
-)
-from cost_model.roofline import bound_us
+from cost_model.errors import CostModelError
+from cost_model.features import Query
+from cost_model.kernel_model import KernelModel
+from cost_model.roofline import DeviceSpeed, bound_us, roofline_us
 from records import Workload
 from tuner.backends.protocol import settings_for
 from tuner.errors import UnpriceableError

@@ -13,7 +13,11 @@ import logging
 from dataclasses import dataclass, field
 from typing import Literal, TypeGuard
 
-from cost_model import CostModelError, DeviceSpeed, KernelModel, load_dataset, train_kernel_model
+from cost_model.dataset import load_dataset
+from cost_model.errors import CostModelError
+from cost_model.kernel_model import KernelModel
+from cost_model.kernel_training import train_kernel_model
+from cost_model.roofline import DeviceSpeed
 from cost_model.stage_model import MIN_STAGES, StageModel, load_stages, train_stage_model
 from tuner.measuring.measurer import Measurer
 from tuner.partition.price import Price

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cost_model import DeviceSpeed, roofline_us
+from cost_model.roofline import DeviceSpeed, roofline_us
 from records import Workload
 from tuner.backends.protocol import refusal_of, settings_for
 from tuner.graph import DataflowGraph

@@ -45,7 +45,9 @@ from tuner.programs.shard_groups import ShardGroups
 from tuner.programs.sharded_program import OwnShard, ShardedProgram
 from tuner.programs.step_results import PipelineCopy, Tensors
 from tuner.programs.torch_machine import TorchMachine
-from tuner.shards import ShardedStage, Split, shard_stages
+from tuner.shards.interface import ShardedStage
+from tuner.shards.layouts import Split
+from tuner.shards.stage import shard_stages
 from tuner.stages import Stage, StageFunction, build_stages, cut_after, draw_tensors
 from tuner.stages.build import returned_gradients
 from tuner.stages.interface import gradient_name

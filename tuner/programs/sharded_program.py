@@ -17,8 +17,8 @@ import torch.distributed as dist
 from tuner.plan import Routes, TensorInfo
 from tuner.programs.compiled_stage import CompiledStage, StageMachine
 from tuner.programs.step_results import ONLY_COPY, PipelineCopy, Tensors
-from tuner.shards import Replicated, ShardedFunction, ShardedStage, Split, take_shard
-from tuner.shards.interface import CollectiveKind
+from tuner.shards.interface import CollectiveKind, ShardedFunction, ShardedStage
+from tuner.shards.layouts import Replicated, Split, take_shard
 from tuner.stages import Stage, StageFunction
 
 _OPERATIONS: dict[CollectiveKind, dist.ReduceOp.RedOpType] = {

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tuner.graph.dataflow import DataflowGraph
-from tuner.graph.node_set import NodeSet
 from tuner.graph.subgraph import SubGraph, SubGraphLimits
 from tuner.rules.protocol import Rule
 
@@ -66,15 +65,3 @@ class OnlyValid:
     def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
         """Yield the rule's valid sub-graphs."""
         return (each for each in self.rule.find_candidates(graph) if each.is_valid(graph, self.limits))
-
-
-@dataclass(frozen=True, slots=True)
-class GivenSubGraphs:
-    """Proposes exactly the given sets of nodes; for tests and for a partition written by hand."""
-
-    name: str
-    insides: tuple[NodeSet, ...]
-
-    def find_candidates(self, graph: DataflowGraph) -> Iterable[SubGraph]:
-        """Yield one sub-graph a set, in the order given."""
-        return (SubGraph.of(graph, inside) for inside in self.insides)

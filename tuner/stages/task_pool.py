@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import TypeVar
 
 import numpy as np
@@ -42,12 +41,7 @@ class TaskPool:
     def __enter__(self) -> TaskPool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             self._is_stopped.set()
             if not isinstance(error, Exception):

@@ -1,7 +1,7 @@
 """Tuning up to the schedule: partition the model, cut it into stages, measure them, return a plan.
 
-`tune_model` is the list of steps; each step is a function of its own module. Everything measured is in the
-records when it returns, so a second run measures nothing. Checked in tests/tuner/tuning/test_tune.py.
+`tune_placements` is the list of steps; each step is a function of its own module. All that is measured is in
+the records when it returns, so a second run measures nothing. Checked in tests/tuner/tuning/test_tune.py.
 """
 
 from __future__ import annotations
@@ -91,34 +91,6 @@ class TuningSettings:
         return self.divides_ends if self.placed is None else bool(self.placed.divided)
 
 
-def tune_model(
-    model: Model,
-    session: Session,
-    settings: TuningSettings,
-    *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    values: Mapping[str, bool | int | float] | None = None,
-    batch: int = 1,
-) -> ModelPlan:
-    """Find who runs what, where to cut, and what each stage costs.
-
-    Args:
-        model: what is tuned.
-        session: target, backends, records and the measuring process.
-        settings: how it is cut, and how far its partition is searched.
-        shapes: what the model was loaded with, for those who load it again from the plan.
-        values: the same.
-        batch: the same.
-
-    Raises:
-        TunerError: the model cannot be cut, lowered or measured, or gives wrong numbers; says which part.
-    """
-    plan = tune_placements(model, session, {"": settings}, shapes=shapes, values=values, batch=batch)[""]
-    if isinstance(plan, TunerError):
-        raise plan
-    return plan
-
-
 def tune_placements(
     model: Model,
     session: Session,
@@ -135,9 +107,9 @@ def tune_placements(
         session: target, backends, records and the measuring process.
         placements: how the model is cut for each, by name; at least one, and the `graph_level_search` of the
             first is that of the whole model.
-        shapes: see `tune_model`.
-        values: see `tune_model`.
-        batch: see `tune_model`.
+        shapes: what the model was loaded with, for those who load it again from the plan.
+        values: the same.
+        batch: the same.
 
     Returns:
         A plan for each placement, or why the model cannot be cut or measured so.

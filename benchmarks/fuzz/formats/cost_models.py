@@ -17,8 +17,10 @@ from benchmarks.fuzz.formats.records import RECORDS
 
 
 def kernel_model_format() -> Format:
-    from cost_model import load_dataset, load_kernel_model, train_kernel_model
+    from cost_model.dataset import load_dataset
     from cost_model.errors import CostModelError
+    from cost_model.kernel_model import load_kernel_model
+    from cost_model.kernel_training import train_kernel_model
     from records import Record
     from records.files.exchange import read_records
 

@@ -50,7 +50,7 @@ def print_assessment(assessment: Assessment) -> None:
 
 def assessment_document(assessment: Assessment) -> Checked:
     """Return what is printed with --json."""
-    from scripts.documents.checks import Checked, PrintedShare, PrintedTask
+    from scripts.documents.checks import Checked, PrintedTask
 
     case, found, best = assessment.case, assessment.found, assessment.best
     makespan = None if found is None else found.schedule.makespan
@@ -82,7 +82,7 @@ def assessment_document(assessment: Assessment) -> Checked:
             PrintedTask(block=names[task.block_index], micro_batch=task.micro_batch)
             for task in assessment.critical_path
         ),
-        shares=tuple(PrintedShare(device=each.device, share=each.share) for each in assessment.shares),
+        shares=assessment.shares,
         advice=tuple(_advice_document(case, each) for each in assessment.advice),
         overlap=None if assessment.overlapped is None else _overlap_document(case, assessment.overlapped),
     )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from scripts.documents.traces import PrintedPathShare, TraceChecked
 from scripts.terminal import console
-
-if TYPE_CHECKING:
-    from scripts.documents.traces import PrintedStraggler, TraceChecked
-    from tessel.checking.trace_assessment import Straggler, TraceAssessment, TraceChange
+from tessel.checking.trace_assessment import Straggler, TraceAssessment, TraceChange
 
 NUM_SHOWN = 3
 """Stragglers of a kind that are named."""
@@ -66,13 +62,6 @@ def print_trace_assessment(assessment: TraceAssessment) -> None:
 
 def trace_document(assessment: TraceAssessment) -> TraceChecked:
     """Return what is printed with --json."""
-    from scripts.documents.traces import (
-        PrintedChange,
-        PrintedPathShare,
-        PrintedSlowMicroBatch,
-        TraceChecked,
-    )
-
     trace = assessment.trace
     return TraceChecked(
         trace=trace.name,
@@ -86,17 +75,12 @@ def trace_document(assessment: TraceAssessment) -> TraceChecked:
         slowdown=assessment.slowdown,
         error_mean=assessment.error_mean,
         error_worst=assessment.error_worst,
-        by_stage=tuple(map(_printed, assessment.stages)),
-        by_replica=tuple(map(_printed, assessment.replicas)),
-        by_worker=tuple(map(_printed, assessment.workers)),
+        by_stage=assessment.stages,
+        by_replica=assessment.replicas,
+        by_worker=assessment.workers,
         length_correlation=assessment.length_correlation,
         spread=assessment.spread,
-        slow_micro_batches=tuple(
-            PrintedSlowMicroBatch(
-                step=each.step, replica=each.replica, micro_batch=each.micro_batch, ratio=each.ratio
-            )
-            for each in assessment.slow_micro_batches
-        ),
+        slow_micro_batches=assessment.slow_micro_batches,
         path_step=assessment.path_step,
         path_replica=assessment.path_replica,
         path_blocks=len(assessment.path),
@@ -104,18 +88,7 @@ def trace_document(assessment: TraceAssessment) -> TraceChecked:
             PrintedPathShare(stage=None if stage < 0 else stage, share=share)
             for stage, share in assessment.path_shares
         ),
-        changes=tuple(
-            PrintedChange(
-                change=each.change,
-                kind=each.kind,
-                is_ideal=each.is_ideal,
-                predicted_pipeline_s=each.step_s,
-                saves_ratio=each.saves_ratio,
-                least=each.least,
-                most=each.most,
-            )
-            for each in assessment.changes
-        ),
+        changes=assessment.changes,
     )
 
 
@@ -127,16 +100,10 @@ def _straggler(each: Straggler) -> str:
     return f"{' '.join(names)} {each.slowdown:.2f} x"
 
 
-def _printed(each: Straggler) -> PrintedStraggler:
-    from scripts.documents.traces import PrintedStraggler
-
-    return PrintedStraggler(stage=each.stage, replica=each.replica, slowdown=each.slowdown, ratio=each.ratio)
-
-
 def _row(each: TraceChange) -> list[str]:
     return [
         each.change + (" (ideal)" if each.is_ideal else ""),
-        f"{each.step_s:.3f} s",
+        f"{each.predicted_pipeline_s:.3f} s",
         f"{each.saves_ratio:.1%}",
         f"{each.least:.1%} to {each.most:.1%}",
     ]

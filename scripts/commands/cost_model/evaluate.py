@@ -19,7 +19,8 @@ from tessel.progress import messages
 from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
-    from cost_model import SplitFigures, StageFigures
+    from cost_model.evaluation import SplitFigures
+    from cost_model.stage_model import StageFigures
 
 _FIGURES = (
     ("num_samples", "keys"),
@@ -39,10 +40,9 @@ _FIGURES = (
 def evaluate(
     records: RecordsOption = DEFAULT_RECORDS,
     networks: Annotated[
-        Path | None,
-        typer.Option(help="JSON of network -> fingerprints, as `tessel records collect` writes it."),
+        Path | None, "JSON of network -> fingerprints, as `tessel records collect` writes it."
     ] = None,
-    min_latency_us: Annotated[float, typer.Option(help="Kernels below this are not counted.")] = 100.0,
+    min_latency_us: Annotated[float, "Kernels below this are not counted."] = 100.0,
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
     json: JsonOption = False,
@@ -53,7 +53,7 @@ def evaluate(
 
     Example: `tessel cost-model evaluate --records sqlite:///out/records.db`
     """
-    from cost_model import evaluate as evaluate_model
+    from cost_model.evaluation import evaluate as evaluate_model
 
     dataset = load_kernel_samples(records)
     description = f"evaluating on {len(dataset.samples)} samples"
@@ -91,7 +91,8 @@ def evaluate(
 
 def _evaluate_stages(url: str, min_latency_us: float, seed: int) -> tuple[StageFigures | None, str]:
     """Return figures of the records' stages, or None and the reason why they do not suffice."""
-    from cost_model import CostModelError, evaluate_stages
+    from cost_model.errors import CostModelError
+    from cost_model.stage_model import evaluate_stages
 
     try:
         return evaluate_stages(load_stage_samples(url), min_latency_us=min_latency_us, seed=seed), ""

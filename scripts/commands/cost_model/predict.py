@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def predict(
     fingerprint: Annotated[str, typer.Argument(help="Fingerprint of a workload in the records.")],
-    model: Annotated[Path, typer.Option(help="Folder of the model.")] = DEFAULT_MODEL,
+    model: Annotated[Path, "Folder of the model."] = DEFAULT_MODEL,
     records: RecordsOption = DEFAULT_RECORDS,
     gpu: Annotated[
         str | None,
@@ -38,7 +38,8 @@ def predict(
 
     Example: `tessel cost-model predict 4be2… --records sqlite:///out/records.db`
     """
-    from cost_model import Query, load_kernel_model
+    from cost_model.features import Query
+    from cost_model.kernel_model import load_kernel_model
 
     if gpu is not None:
         predict_gpu(fingerprint, gpu, model, records, json=json)
@@ -101,7 +102,7 @@ def predict(
 
 def _predict_stages(found: Sequence[StageSample], folder: Path, *, json: bool) -> None:
     """Print what a stage's measured parts add up to, corrected, beside what it took."""
-    from cost_model import load_stage_model
+    from cost_model.stage_model import load_stage_model
 
     predictions = load_stage_model(folder).predict([sample.query for sample in found])
     if json:

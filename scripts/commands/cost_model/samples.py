@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cost_model import Dataset
+    from cost_model.dataset import Dataset
     from cost_model.stage_model import StageSample
 
 DEFAULT_MODEL = Path("out/cost_model")
 
-SeedOption = Annotated[int, typer.Option(help="Seed of folds and trees.")]
+SeedOption = Annotated[int, "Seed of folds and trees."]
 ThreadsOption = Annotated[
     int | None,
     typer.Option(
@@ -24,7 +24,7 @@ ThreadsOption = Annotated[
 
 def load_stage_samples(url: str) -> tuple[StageSample, ...]:
     """Return the measured stages of the records."""
-    from cost_model import load_stages
+    from cost_model.stage_model import load_stages
     from records import open_store
 
     with open_store(url) as store:
@@ -33,7 +33,7 @@ def load_stage_samples(url: str) -> tuple[StageSample, ...]:
 
 def load_kernel_samples(url: str) -> Dataset:
     """Return the measured kernels of the records."""
-    from cost_model import load_dataset
+    from cost_model.dataset import load_dataset
     from records import open_store
 
     with open_store(url) as store:

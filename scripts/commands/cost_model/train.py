@@ -21,17 +21,15 @@ from tessel.progress import messages
 from tuner.tuning.search.options import DEFAULT_RECORDS
 
 if TYPE_CHECKING:
-    from cost_model import StageModel
+    from cost_model.stage_model import StageModel
 
 
 def train(
     records: RecordsOption = DEFAULT_RECORDS,
-    out: Annotated[Path, typer.Option(help="Folder for the model.")] = DEFAULT_MODEL,
+    out: Annotated[Path, "Folder for the model."] = DEFAULT_MODEL,
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
-    gpu: Annotated[
-        bool, typer.Option("--gpu", help="Train on kernels measured on GPUs, to predict those of any GPU.")
-    ] = False,
+    gpu: Annotated[bool, "Train on kernels measured on GPUs, to predict those of any GPU."] = False,
     aiconfigurator: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Train on aiconfigurator's tables of kernels by data type."),
@@ -42,7 +40,7 @@ def train(
 
     Example: `tessel cost-model train --records sqlite:///out/records.db`
     """
-    from cost_model import train_kernel_model
+    from cost_model.kernel_training import train_kernel_model
     from cost_model.stage_model import MANIFEST
 
     check_writable_folder(out)
@@ -78,7 +76,8 @@ def train(
 
 def _train_stages(url: str, seed: int, threads: int | None) -> tuple[StageModel | None, str]:
     """Return a model of the records' stages, or None and the reason why they do not suffice."""
-    from cost_model import CostModelError, train_stage_model
+    from cost_model.errors import CostModelError
+    from cost_model.stage_model import train_stage_model
 
     try:
         return train_stage_model(load_stage_samples(url), seed=seed, num_threads=threads or 1), ""

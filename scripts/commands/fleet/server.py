@@ -16,10 +16,10 @@ def server(
     tracker: Annotated[
         str, typer.Argument(metavar="TRACKER", help="HOST:PORT at which TVM's RPC tracker listens.")
     ],
-    key: Annotated[str, typer.Option(help="Name by which tuners ask for such devices.")] = "device",
+    key: Annotated[str, "Name by which tuners ask for such devices."] = "device",
     target: TargetOption = "cpu",
     threads: ThreadsOption = None,
-    host: Annotated[str, typer.Option(help="Address of this machine, at which tuners reach it.")] = LOOPBACK,
+    host: Annotated[str, "Address of this machine, at which tuners reach it."] = LOOPBACK,
 ) -> None:
     """Run programs for tuners that use TVM's RPC tracker, one at a time, until Ctrl-C.
 

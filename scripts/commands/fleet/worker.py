@@ -24,7 +24,7 @@ def worker(
     threads: ThreadsOption = None,
     backends: BackendsOption = None,
     host: Annotated[
-        str, typer.Option(help="Address of this machine, at which the scheduler and its workers reach it.")
+        str, "Address of this machine, at which the scheduler and its workers reach it."
     ] = LOOPBACK,
 ) -> None:
     """Measure on this machine for a fleet, one program at a time, until Ctrl-C.

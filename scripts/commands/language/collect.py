@@ -32,18 +32,12 @@ class CollectOptions:
     target: TargetOption = "cpu"
     threads: ThreadsOption = 1
     kernels: Annotated[
-        str | None,
-        typer.Option(
-            help="Kernels, or models for all of theirs, separated by spaces; random ones if left out."
-        ),
+        str | None, "Kernels, or models for all of theirs, separated by spaces; random ones if left out."
     ] = None
-    count: Annotated[int, typer.Option(help="Random kernels, of all families in turn.")] = 48
-    random: Annotated[
-        int,
-        typer.Option(help="Trials at random of each kernel."),
-    ] = 16
-    rounds: Annotated[int, typer.Option(help="Rounds guided by the draft model after that.")] = 4
-    batch: Annotated[int, typer.Option(help="Trials of each kernel in a guided round.")] = 9
+    count: Annotated[int, "Random kernels, of all families in turn."] = 48
+    random: Annotated[int, "Trials at random of each kernel."] = 16
+    rounds: Annotated[int, "Rounds guided by the draft model after that."] = 4
+    batch: Annotated[int, "Trials of each kernel in a guided round."] = 9
     seed: SeedOption = 0
     json: JsonOption = False
 

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 class EvaluateOptions:
     """Which kernels are tuned, with how many trials, by whom."""
 
-    kernels: Annotated[
-        str, typer.Option(help="Kernels to tune, separated by spaces; none that the model was trained on.")
-    ] = "dense:196x192x192,gelu convolution:32x28x64x3x2"
-    proposers: Annotated[str, typer.Option(help="Who proposes, separated by commas.")] = (
+    kernels: Annotated[str, "Kernels to tune, separated by spaces; none that the model was trained on."] = (
+        "dense:196x192x192,gelu convolution:32x28x64x3x2"
+    )
+    proposers: Annotated[str, "Who proposes, separated by commas."] = (
         "language,draft,neighbour,evolutionary,random"
     )
     model: ModelOption = DEFAULT_MODEL
-    trials: Annotated[int, typer.Option(help="Trials of each kernel by each proposer.")] = 16
-    seeds: Annotated[int, typer.Option(help="Repetitions, each with a seed of its own.")] = 1
+    trials: Annotated[int, "Trials of each kernel by each proposer."] = 16
+    seeds: Annotated[int, "Repetitions, each with a seed of its own."] = 1
     target: TargetOption = "cpu"
     threads: ThreadsOption = 1
     records: RecordsOption = DEFAULT_RECORDS

@@ -40,15 +40,13 @@ class GenerateOptions:
     """Which schedules are written, and whether they are measured."""
 
     model: ModelOption = DEFAULT_MODEL
-    count: Annotated[int, typer.Option(help="Distinct schedules to show, at most.")] = 8
+    count: Annotated[int, "Distinct schedules to show, at most."] = 8
     temperature: Annotated[
-        float, typer.Option(help="Sampling temperature, above 0; lower values favour likelier decisions.")
+        float, "Sampling temperature, above 0; lower values favour likelier decisions."
     ] = 1.0
     target: TargetOption = "cpu"
     threads: ThreadsOption = 1
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure them, and keep the trials in --records.")
-    ] = False
+    measure: Annotated[bool, "Measure them, and keep the trials in --records."] = False
     records: RecordsOption = DEFAULT_RECORDS
     seed: SeedOption = 0
     json: JsonOption = False

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = Path("out/language")
 
-ModelOption = Annotated[Path, typer.Option(help="Folder of the model.")]
-ThreadsOption = Annotated[int, typer.Option(help="Threads that a measured kernel may use.")]
+ModelOption = Annotated[Path, "Folder of the model."]
+ThreadsOption = Annotated[int, "Threads that a measured kernel may use."]
 
 
 def find_machine(text: str, threads: int) -> Machine:

@@ -44,28 +44,22 @@ class TrainOptions:
     """What the model learns from, its network, and how long it learns."""
 
     records: RecordsOption = DEFAULT_RECORDS
-    out: Annotated[Path, typer.Option(help="Folder for the model.")] = DEFAULT_MODEL
+    out: Annotated[Path, "Folder for the model."] = DEFAULT_MODEL
     target: TargetOption = "cpu"
     threads: ThreadsOption = 1
-    distilled: Annotated[
-        int, typer.Option(help="Random kernels, not measured, whose schedules the draft model chooses.")
-    ] = 300
-    epochs: Annotated[int, typer.Option(help="Epochs, each with other prompts.")] = 30
-    rounds: Annotated[
-        int, typer.Option(help="Rounds after that: write schedules, measure them, and train again.")
-    ] = 0
-    batch: Annotated[int, typer.Option(help="Trials of each kernel in a round.")] = 4
+    distilled: Annotated[int, "Random kernels, not measured, whose schedules the draft model chooses."] = 300
+    epochs: Annotated[int, "Epochs, each with other prompts."] = 30
+    rounds: Annotated[int, "Rounds after that: write schedules, measure them, and train again."] = 0
+    batch: Annotated[int, "Trials of each kernel in a round."] = 4
     hold_out: Annotated[
         str | None,
-        typer.Option(
-            help="Kernels, models or whole families that are not learnt, separated by spaces, such as "
-            "`dense:64x256x256,relu gpt2:tiny depthwise`."
-        ),
+        "Kernels, models or whole families that are not learnt, separated by spaces, such as "
+        "`dense:64x256x256,relu gpt2:tiny depthwise`.",
     ] = None
-    layers: Annotated[int, typer.Option(help="Layers of the network.")] = 3
-    width: Annotated[int, typer.Option(help="Width of the network.")] = 96
-    learning_rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 2e-3
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the model in --out.")] = False
+    layers: Annotated[int, "Layers of the network."] = 3
+    width: Annotated[int, "Width of the network."] = 96
+    learning_rate: Annotated[float, "Largest learning rate."] = 2e-3
+    resume: Annotated[bool, "Go on from the model in --out."] = False
     seed: SeedOption = 0
     json: JsonOption = False
 

@@ -24,43 +24,24 @@ class ConfigCommandOptions:
         ),
     ] = None
     seq: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Tokens of a sequence.  [default: {DEFAULT_SEQ}, or the most that the model takes]",
-            show_default=False,
-        ),
+        int | None, f"Tokens of a sequence.  [default: {DEFAULT_SEQ}, or the most that the model takes]"
     ] = None
     dtype: Annotated[
         str,
-        typer.Option(
-            help="Data type of products: bf16 or fp8.",
-            autocompletion=completion.one_of(*DTYPES),
-        ),
+        typer.Option(help="Data type of products: bf16 or fp8.", autocompletion=completion.one_of(*DTYPES)),
     ] = "bf16"
-    mfu: Annotated[
-        float | None,
-        typer.Option(help="Share of the peak at which layers run, in place of a roofline: 0.4."),
-    ] = None
+    mfu: Annotated[float | None, "Share of the peak at which layers run, in place of a roofline: 0.4."] = None
     efficiency: Annotated[
-        float | None,
-        typer.Option(help="Share of the peak that products reach, in place of the data sheet's."),
+        float | None, "Share of the peak that products reach, in place of the data sheet's."
     ] = None
-    imbalance: Annotated[
-        float, typer.Option(help="Rows of the fullest device's experts over the mean; 1 is balanced.")
-    ] = 1.0
+    imbalance: Annotated[float, "Rows of the fullest device's experts over the mean; 1 is balanced."] = 1.0
     recompute: Annotated[
         str | None,
-        typer.Option(
-            help="Parts of layers that run their forward again, by Megatron's names: core_attn, layernorm, "
-            "mla_up_proj, mlp, moe, moe_act, shared_experts.  [default: none]",
-            show_default=False,
-        ),
+        "Parts of layers that run their forward again, by Megatron's names: core_attn, layernorm, "
+        "mla_up_proj, mlp, moe, moe_act, shared_experts.  [default: none]",
     ] = None
     overlap_tensor: Annotated[
-        bool,
-        typer.Option(
-            "--overlap-tensor", help="Exchanges of tensor parallelism run beside the products next to them."
-        ),
+        bool, "Exchanges of tensor parallelism run beside the products next to them."
     ] = False
     dispatch: Annotated[
         str,
@@ -69,16 +50,9 @@ class ConfigCommandOptions:
             autocompletion=completion.one_of(*DISPATCHES),
         ),
     ] = "deepep"
-    pictures: Annotated[
-        int, typer.Option(help="Pictures of a sequence, seen by the model's tower; 0 plans text alone.")
-    ] = 0
+    pictures: Annotated[int, "Pictures of a sequence, seen by the model's tower; 0 plans text alone."] = 0
     picture_tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Tokens that the language model reads of a picture.  [default: the config's, where it says]",
-            show_default=False,
-        ),
+        "Tokens that the language model reads of a picture.  [default: the config's, where it says]",
     ] = None
-    frozen_tower: Annotated[
-        bool, typer.Option("--frozen-tower", help="The tower is not trained, but for its projector.")
-    ] = False
+    frozen_tower: Annotated[bool, "The tower is not trained, but for its projector."] = False

@@ -10,8 +10,8 @@ import typer
 
 from scripts.commands.plan.config_options import ConfigCommandOptions
 from scripts.options import completion
-from scripts.options.cluster_options import hop_us_option, link_option, optimizer_option
-from scripts.options.search_options import JsonOption, work_option
+from scripts.options.cluster_options import HopUsOption, link_option, optimizer_option
+from scripts.options.search_options import JsonOption, work_help
 from scripts.options.tuning_options import (
     CostModelOption,
     MeasuringOptions,
@@ -62,36 +62,23 @@ def _read_batch(text: str) -> str | int:
 class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     """What a plan is made for and from, and where it goes."""
 
-    devices: Annotated[int, typer.Option(help="Devices in all.", show_default=False)]
+    devices: Annotated[int, "Devices in all."]
     memory: Annotated[
-        str | None,
-        typer.Option(help="Memory of one device, such as 80GiB; the GPU's, or unlimited, if left out."),
+        str | None, "Memory of one device, such as 80GiB; the GPU's, or unlimited, if left out."
     ] = None
     device_memory: Annotated[
-        str | None,
-        typer.Option(help="Memory of each device where they differ: 80GiB,80GiB,40GiB,40GiB."),
+        str | None, "Memory of each device where they differ: 80GiB,80GiB,40GiB,40GiB."
     ] = None
     device_speed: Annotated[
-        str | None,
-        typer.Option(help="Speed of each device, relative to the profiled one: 1,1,0.5,0.5."),
+        str | None, "Speed of each device, relative to the profiled one: 1,1,0.5,0.5."
     ] = None
     link: Annotated[str | None, link_option(default=f"{DEFAULT_LINK}, or the network of --gpu")] = None
-    hop_us: Annotated[float, hop_us_option()] = DEFAULT_HOP_US
+    hop_us: HopUsOption = DEFAULT_HOP_US
     collective_link: Annotated[
-        str | None,
-        typer.Option(
-            help="Bandwidth of a device in an all-reduce of gradients.  [default: as --link]",
-            show_default=False,
-        ),
+        str | None, "Bandwidth of a device in an all-reduce of gradients.  [default: as --link]"
     ] = None
-    node_devices: Annotated[
-        int | None,
-        typer.Option(help="Devices per node, connected by --node-link."),
-    ] = None
-    node_link: Annotated[
-        str | None,
-        typer.Option(help="Bandwidth between devices of one node, such as 450GB/s."),
-    ] = None
+    node_devices: Annotated[int | None, "Devices per node, connected by --node-link."] = None
+    node_link: Annotated[str | None, "Bandwidth between devices of one node, such as 450GB/s."] = None
     optimizer: Annotated[
         str | None, optimizer_option(default=f"{DEFAULT_OPTIMIZER}, or adam-mixed with --gpu")
     ] = None
@@ -108,7 +95,6 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             help="What replicas divide among them: `none`; `optimizer`, its state (ZeRO-1); `gradients`, "
             "these too (ZeRO-2); `parameters`, these too (ZeRO-3, FSDP); `auto`, whichever is fastest.  "
             "[default: none, or optimizer with --gpu]",
-            show_default=False,
             autocompletion=completion.one_of(*SHARDINGS),
         ),
     ] = None
@@ -122,23 +108,18 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     ] = "none"
     host_link: Annotated[
         str | None,
-        typer.Option(help="Bandwidth between a device and its host one way, such as 50GB/s."),
+        "Bandwidth between a device and its host one way, such as 50GB/s.",
     ] = None
     overlap_factor: Annotated[
         float | None,
-        typer.Option(
-            help="Share of their sum that a forward and a backward take that run together on a device: "
-            "0.6; each runs by itself if left out."
-        ),
+        "Share of their sum that a forward and a backward take that run together on a device: "
+        "0.6; each runs by itself if left out.",
     ] = None
-    global_batch: Annotated[int | None, typer.Option(help="Samples of a training step.")] = None
+    global_batch: Annotated[int | None, "Samples of a training step."] = None
     micro_batches: Annotated[
         int | None,
-        typer.Option(
-            help="In place of --global-batch: micro-batches of a step over all replicas, of the profile's "
-            f"smallest size.  [default: {DEFAULT_MICRO_BATCHES_A_DEVICE} a device]",
-            show_default=False,
-        ),
+        "In place of --global-batch: micro-batches of a step over all replicas, of the profile's "
+        f"smallest size.  [default: {DEFAULT_MICRO_BATCHES_A_DEVICE} a device]",
     ] = None
     placement: Annotated[
         str,
@@ -147,43 +128,30 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
             autocompletion=completion.one_of(*PLACEMENTS),
         ),
     ] = "auto"
-    data_parallel: Annotated[int | None, typer.Option(help="Replicas; found if left out.")] = None
-    pipeline: Annotated[int | None, typer.Option(help="Devices of a pipeline; found if left out.")] = None
+    data_parallel: Annotated[int | None, "Replicas; found if left out."] = None
+    pipeline: Annotated[int | None, "Devices of a pipeline; found if left out."] = None
     tensor_parallel: Annotated[
-        int | None,
-        typer.Option(help="Tensor-parallel degree, of those in the profile; found if left out."),
+        int | None, "Tensor-parallel degree, of those in the profile; found if left out."
     ] = None
     context_parallel: Annotated[
-        int | None,
-        typer.Option(help="Context-parallel degree, of those in the profile; found if left out."),
+        int | None, "Context-parallel degree, of those in the profile; found if left out."
     ] = None
     expert_parallel: Annotated[
-        int | None,
-        typer.Option(help="Expert-parallel degree, of those in the profile; found if left out."),
+        int | None, "Expert-parallel degree, of those in the profile; found if left out."
     ] = None
     micro_batch: Annotated[
         int | None,
-        typer.Option(
-            help="Samples of a micro-batch: one of the profile's sizes, or what it was measured at where the "
-            "file does not say.",
-        ),
+        "Samples of a micro-batch: one of the profile's sizes, or what it was measured at where the "
+        "file does not say.",
     ] = None
-    chunks: Annotated[int | None, typer.Option(help="Stages per device; found if left out.")] = None
+    chunks: Annotated[int | None, "Stages per device; found if left out."] = None
     by_hand: Annotated[
         str | None,
-        typer.Option(
-            help="Compare with a layout of yours: layers of each stage (0-5,6-11), a layout of Megatron "
-            "(Et*5|t*6L), or a saved plan (.json).",
-        ),
+        "Compare with a layout of yours: layers of each stage (0-5,6-11), a layout of Megatron "
+        "(Et*5|t*6L), or a saved plan (.json).",
     ] = None
-    no_recompute: Annotated[
-        bool,
-        typer.Option("--no-recompute", help="Keep all activations; no recomputation."),
-    ] = False
-    joint_backward: Annotated[
-        bool,
-        typer.Option("--joint-backward", help="Do not split backwards into halves."),
-    ] = False
+    no_recompute: Annotated[bool, "Keep all activations; no recomputation."] = False
+    joint_backward: Annotated[bool, "Do not split backwards into halves."] = False
     format_name: Annotated[
         str | None,
         typer.Option(
@@ -194,10 +162,7 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
         ),
     ] = None
     num_layers: Annotated[
-        int | None,
-        typer.Option(
-            help="Layers of the model, first and last included, where the profile repeats one block.",
-        ),
+        int | None, "Layers of the model, first and last included, where the profile repeats one block."
     ] = None
     batch: Annotated[
         str,
@@ -214,35 +179,23 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     cost_model: CostModelOption = None
     spread: Annotated[
         str | None,
-        typer.Option(
-            help="How the duration of each block varies: lognormal:0.1 or uniform:0.2; steps get quantiles."
-        ),
+        "How the duration of each block varies: lognormal:0.1 or uniform:0.2; steps get quantiles.",
     ] = None
-    robust: Annotated[
-        str | None, typer.Option(help="Choose among the best plans by a percentile of the step: p95.")
-    ] = None
-    work: Annotated[float | None, work_option(f"{DEFAULT_WORK:g}")] = None
+    robust: Annotated[str | None, "Choose among the best plans by a percentile of the step: p95."] = None
+    work: Annotated[float | None, work_help(f"{DEFAULT_WORK:g}")] = None
     time_limit: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Time limit of the search, such as 10s.  [default: {DEFAULT_TIME_LIMIT_S:g}s]",
-            show_default=False,
-        ),
+        str | None, f"Time limit of the search, such as 10s.  [default: {DEFAULT_TIME_LIMIT_S:g}s]"
     ] = None
-    save: Annotated[Path | None, typer.Option(help="Write the plan to this file (.json).")] = None
+    save: Annotated[Path | None, "Write the plan to this file (.json)."] = None
     save_table: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the layers' costs to this file (.csv or .json), to edit, to fill in what a trace "
-            "does not show, and to plan from."
-        ),
+        "Write the layers' costs to this file (.csv or .json), to edit, to fill in what a trace "
+        "does not show, and to plan from.",
     ] = None
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Draw the plan: .svg .png .pdf a picture, .html a page, .json a trace for Perfetto, .txt "
-            "text, .md a report.",
-        ),
+        "Draw the plan: .svg .png .pdf a picture, .html a page, .json a trace for Perfetto, .txt "
+        "text, .md a report.",
     ] = None
     json: JsonOption = False
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from scripts.documents.plans import Planned, PrintedSpread, PrintedStep
-    from tessel.jobs.plan import Plan
-    from tessel.planning.job import Job
-    from tessel.planning.plan_result import PlannedStep, StepSpread
-    from tessel.schedule import Schedule
+from scripts.documents.plans import Planned, PrintedBaseline, PrintedChange, PrintedSpread, PrintedStep
+from tessel.jobs.plan import Plan
+from tessel.planning.job import Job
+from tessel.planning.plan_result import QUANTILES, PlannedStep, StepSpread
+from tessel.schedule import Schedule
 
 
 def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
     """Return what `--json` prints of a plan that was just made."""
-    from scripts.documents.plans import Planned, PrintedBaseline, PrintedChange
-
     assert plan.found is not None, "the plan was just made"
     assert plan.planned is not None, "the plan is of a table"
     result, profile = plan.found, plan.planned.profile
@@ -70,9 +65,6 @@ def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
 
 
 def _spread_document(spread: StepSpread) -> PrintedSpread:
-    from scripts.documents.plans import PrintedSpread
-    from tessel.planning.plan_result import QUANTILES
-
     return PrintedSpread(
         plan=spread.name,
         step_ms=spread.step_us / 1e3,
@@ -86,10 +78,6 @@ def _spread_document(spread: StepSpread) -> PrintedSpread:
 
 
 def _step_document(planned: PlannedStep, job: Job, lower_bound_us: float) -> PrintedStep:
-    from msgspec import UNSET
-
-    from scripts.documents.plans import PrintedStep
-
     layout = planned.layout
     return PrintedStep(
         data_parallel=layout.data_parallel,
@@ -114,7 +102,7 @@ def _step_document(planned: PlannedStep, job: Job, lower_bound_us: float) -> Pri
         trained_bytes=_of_every_device(planned, planned.step.figures.trained_bytes),
         not_trained_bytes=_of_every_device(planned, planned.step.figures.frozen_bytes),
         fits=planned.estimate.fits,
-        overlap_factor=UNSET if job.overlap_factor is None else job.overlap_factor,
+        overlap_factor=msgspec.UNSET if job.overlap_factor is None else job.overlap_factor,
         replicas=msgspec.UNSET
         if planned.shared is None
         else tuple(map(_classes_begun, planned.shared.schedules)),

@@ -28,10 +28,7 @@ class BestOptions:
 
     target: Annotated[str, typer.Option(help="`cpu`, `cuda` or a TVM tag.", callback=check_target)] = "cpu"
     match: Annotated[
-        MatchName,
-        typer.Option(
-            help="Records of the same versions and threads, of the same threads, or of the same device."
-        ),
+        MatchName, "Records of the same versions and threads, of the same threads, or of the same device."
     ] = "exact"
     train: Annotated[
         bool, typer.Option("--train/--infer", help="The forward that computes the loss, or the outputs.")

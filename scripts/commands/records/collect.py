@@ -20,29 +20,21 @@ class CollectOptions(MeasuringOptions):
     """Which programs are measured, how many and for how long."""
 
     networks: Annotated[
-        str | None,
-        typer.Option(
-            help="Models to take kernels from, separated by commas; default: small ones of the zoo."
-        ),
+        str | None, "Models to take kernels from, separated by commas; default: small ones of the zoo."
     ] = None
-    batches: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1,2,4"
+    batches: Annotated[str, "Batch sizes, separated by commas."] = "1,2,4"
     lengths: Annotated[
-        str | None, typer.Option(help="Sequence lengths, separated by commas; each model's own if left out.")
+        str | None,
+        "Sequence lengths, separated by commas; each model's own if left out.",
     ] = None
-    chains: Annotated[
-        int, typer.Option(help="Random chains of convolutions, and as many of products, to add.")
-    ] = 0
-    stages: Annotated[
-        bool, typer.Option("--stages", help="After the kernels, also measure layers as stages.")
-    ] = False
-    max_gflops: Annotated[
-        float | None, typer.Option(help="Leave out programs of more than this many GFLOP.")
-    ] = None
-    max_samples: Annotated[int | None, typer.Option(help="Maximum number of programs to measure now.")] = None
-    time_limit: Annotated[str | None, typer.Option(help="Time limit, such as 10m.")] = None
-    save_networks: Annotated[
-        Path, typer.Option(help="Where to write which workloads belong to which network.")
-    ] = Path("out/networks.json")
+    chains: Annotated[int, "Random chains of convolutions, and as many of products, to add."] = 0
+    stages: Annotated[bool, "After the kernels, also measure layers as stages."] = False
+    max_gflops: Annotated[float | None, "Leave out programs of more than this many GFLOP."] = None
+    max_samples: Annotated[int | None, "Maximum number of programs to measure now."] = None
+    time_limit: Annotated[str | None, "Time limit, such as 10m."] = None
+    save_networks: Annotated[Path, "Where to write which workloads belong to which network."] = Path(
+        "out/networks.json"
+    )
     json: JsonOption = False
 
 

@@ -26,10 +26,10 @@ RoleName = Literal["kernel", "stage", "model", "transfer", "device", "task"]
 
 def list_records(
     records: UrlOption = DEFAULT_RECORDS,
-    status: Annotated[StatusName | None, typer.Option(help="Only records with this status.")] = None,
-    backend: Annotated[str | None, typer.Option(help="Only records of this backend.")] = None,
-    role: Annotated[RoleName | None, typer.Option(help="Only records with this role.")] = None,
-    after: Annotated[int, typer.Option(help="Only records with a greater id.")] = 0,
+    status: Annotated[StatusName | None, "Only records with this status."] = None,
+    backend: Annotated[str | None, "Only records of this backend."] = None,
+    role: Annotated[RoleName | None, "Only records with this role."] = None,
+    after: Annotated[int, "Only records with a greater id."] = 0,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 50,
     json: JsonOption = False,
 ) -> None:

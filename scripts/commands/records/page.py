@@ -16,7 +16,7 @@ from tuner.tuning.search.options import DEFAULT_RECORDS
 
 
 def page(
-    out: Annotated[Path, typer.Option(help="What to write, such as out/records.html.")],
+    out: Annotated[Path, "What to write, such as out/records.html."],
     records: UrlOption = DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:
@@ -31,7 +31,7 @@ def page(
     check_folder("--out", out)
     from tessel.documents import save_document
     from tessel.jobs.shown.recorded import recorded_page
-    from tessel.picture.page import records_document
+    from tessel.picture.page.records_page import records_document
 
     with open_existing(records) as store, messages.bar("reading every record"):
         shown = recorded_page(store.iterate(), title=f"Records of {store.location}")

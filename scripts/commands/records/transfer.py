@@ -25,39 +25,31 @@ def export(
         Path, typer.Argument(metavar="FILE", help="JSON Lines file to write; a folder with --metaschedule.")
     ],
     records: UrlOption = DEFAULT_RECORDS,
-    metaschedule: Annotated[
-        bool, typer.Option("--metaschedule", help="Write the records that came from MetaSchedule, for TVM.")
-    ] = False,
-    skip_damaged: Annotated[
-        bool, typer.Option("--skip-damaged", help="Leave out damaged records instead of refusing; exit 1.")
-    ] = False,
+    metaschedule: Annotated[bool, "Write the records that came from MetaSchedule, for TVM."] = False,
+    skip_damaged: Annotated[bool, "Leave out damaged records instead of refusing; exit 1."] = False,
     json: JsonOption = False,
 ) -> None:
     """Write all records, one per line, in an order that depends on the records alone.
 
     Example: `tessel records export records.jsonl`.
     """
-    from records.files.exchange import save_records
+    from records.files.exchange import ExportSummary, save_records
     from records.files.metaschedule import write_database
 
-    damaged: tuple[str, ...] = ()
     if not metaschedule:
         check_folder("FILE", path)
     with open_existing(records) as store, messages.bar("writing records"):
         if metaschedule:
-            written = write_database(store.iterate(), path)
+            summary = ExportSummary(written=write_database(store.iterate(), path))
         else:
             summary = save_records(store, path, skip_damaged=skip_damaged)
-            written, damaged = summary.written, summary.damaged
     if json:
-        from scripts.documents.stored import Exported
-
-        console.print_json(Exported(written=written, damaged=damaged))
+        console.print_json(summary)
     else:
-        console.print_line(f"{written} records written to {path}")
-    for problem in damaged:
+        console.print_line(f"{summary.written} records written to {path}")
+    for problem in summary.damaged:
         messages.note(f"left out: {problem}")
-    if damaged:
+    if summary.damaged:
         raise typer.Exit(1)
 
 
@@ -69,13 +61,8 @@ def import_(
         ),
     ],
     records: UrlOption = DEFAULT_RECORDS,
-    neusight: Annotated[
-        bool, typer.Option("--neusight", help="The folder is NeuSight's repository of GPU measurements.")
-    ] = False,
-    aiconfigurator: Annotated[
-        bool,
-        typer.Option("--aiconfigurator", help="The folder holds aiconfigurator's tables of GPU kernels."),
-    ] = False,
+    neusight: Annotated[bool, "The folder is NeuSight's repository of GPU measurements."] = False,
+    aiconfigurator: Annotated[bool, "The folder holds aiconfigurator's tables of GPU kernels."] = False,
     json: JsonOption = False,
 ) -> None:
     """Add the records of a file; it is validated completely first, and existing records are unchanged.
@@ -116,9 +103,7 @@ def merge(
         typer.Argument(metavar="SOURCE…", help="Records to add: URLs, paths, .jsonl or .jsonl.gz files."),
     ],
     records: UrlOption = DEFAULT_RECORDS,
-    tolerance: Annotated[
-        float, typer.Option(help="Smallest ratio of two latencies that is reported as a conflict.")
-    ] = 1.5,
+    tolerance: Annotated[float, "Smallest ratio of two latencies that is reported as a conflict."] = 1.5,
     json: JsonOption = False,
 ) -> None:
     """Add other records to `--records`, and report where they contradict existing ones; both are kept.
@@ -146,8 +131,8 @@ def merge(
 
 
 def prune(
-    keep: Annotated[int, typer.Option(help="Newest records of each key to keep, besides the fastest.")] = 3,
-    apply: Annotated[bool, typer.Option("--apply", help="Remove them; left out, only count.")] = False,
+    keep: Annotated[int, "Newest records of each key to keep, besides the fastest."] = 3,
+    apply: Annotated[bool, "Remove them; left out, only count."] = False,
     records: UrlOption = DEFAULT_RECORDS,
     json: JsonOption = False,
 ) -> None:

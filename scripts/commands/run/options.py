@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from scripts.options.tuning_options import JsonOption, RecordsOption
 from tessel.errors import UsageError
 from tessel.jobs.running.options import Device, Overheads
@@ -22,64 +20,47 @@ class RunCommandOptions:
 
     stages: Annotated[
         str | None,
-        typer.Option(
-            help="compiled: the plan's functions, as TVM compiles them (the default for a plan). torch: the "
-            "model's own modules; for plans of a module:function. sleep: stages that take as long as their "
-            "blocks (the default for a schedule). module:function or file.py:function: your own stages."
-        ),
+        "compiled: the plan's functions, as TVM compiles them (the default for a plan). torch: the "
+        "model's own modules; for plans of a module:function. sleep: stages that take as long as their "
+        "blocks (the default for a schedule). module:function or file.py:function: your own stages.",
     ] = None
     step: Annotated[
-        str | None,
-        typer.Option(help="How long a step of a schedule takes, such as 5ms; 10ms where stages sleep."),
+        str | None, "How long a step of a schedule takes, such as 5ms; 10ms where stages sleep."
     ] = None
     device: Annotated[
         Device | None,
-        typer.Option(
-            help="Device of the ranks; if left out, the plan's target, or cpu for a schedule. Ranks that "
-            "have a GPU each communicate over NCCL, others through the host."
-        ),
+        "Device of the ranks; if left out, the plan's target, or cpu for a schedule. Ranks that "
+        "have a GPU each communicate over NCCL, others through the host.",
     ] = None
-    repeats: Annotated[int, typer.Option(help="Timed steps of each schedule.")] = 3
-    timeout: Annotated[str, typer.Option(help="Time limit for the ranks, such as 5m.")] = "5m"
+    repeats: Annotated[int, "Timed steps of each schedule."] = 3
+    timeout: Annotated[str, "Time limit for the ranks, such as 5m."] = "5m"
     trace: Annotated[
-        Path | None,
-        typer.Option(help="Write the measured timeline of every rank as a Perfetto trace (.json)."),
+        Path | None, "Write the measured timeline of every rank as a Perfetto trace (.json)."
     ] = None
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the measured timeline of every rank (.svg, .pdf or .png).")
-    ] = None
+    picture: Annotated[Path | None, "Draw the measured timeline of every rank (.svg, .pdf or .png)."] = None
     csv: Annotated[
-        Path | None,
-        typer.Option(help="Only write the orders as the CSV that torch.distributed.pipelining loads."),
+        Path | None, "Only write the orders as the CSV that torch.distributed.pipelining loads."
     ] = None
     orders: Annotated[
-        Path | None,
-        typer.Option(help="Run this CSV's orders, as --csv writes them, in place of the document's own."),
+        Path | None, "Run this CSV's orders, as --csv writes them, in place of the document's own."
     ] = None
     overheads: Annotated[
         Overheads,
-        typer.Option(
-            help="Overheads that ranks add to their blocks: known, from the records, or measured once if "
-            "missing; anew, measured again; none, left out."
-        ),
+        "Overheads that ranks add to their blocks: known, from the records, or measured once if "
+        "missing; anew, measured again; none, left out.",
     ] = Overheads.KNOWN
     shape: Annotated[
-        list[str] | None,
-        typer.Option(help="Which of the shapes that the plan has: input_ids=1,64; the largest if left out."),
+        list[str] | None, "Which of the shapes that the plan has: input_ids=1,64; the largest if left out."
     ] = None
     model: Annotated[
         str | None,
-        typer.Option(
-            help="The module:function or file.py:function that the plan was tuned for: running it runs that "
-            "code, so name it here too, or give --trust-model. Or the .onnx or .pt2 file, where it was moved "
-            "since it was tuned."
-        ),
+        "The module:function or file.py:function that the plan was tuned for: running it runs that "
+        "code, so name it here too, or give --trust-model. Or the .onnx or .pt2 file, where it was moved "
+        "since it was tuned.",
     ] = None
-    trust_model: Annotated[
-        bool, typer.Option("--trust-model", help="Run whatever code the plan names as its model.")
-    ] = False
+    trust_model: Annotated[bool, "Run whatever code the plan names as its model."] = False
     records: RecordsOption = DEFAULT_RECORDS
-    seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0
+    seed: Annotated[int, "Seed of weights and inputs."] = 0
     json: JsonOption = False
 
     def check(self) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def trace_of(subject: Subject, report: RunReport) -> bytes:
     """Return the schedule and its last step as it ran, side by side."""
     from tessel.engine.measured_timeline import begin_of, with_measured_spans
-    from tessel.picture import MeasuredSlice, trace_document
+    from tessel.picture.trace import MeasuredSlice, trace_document
 
     step = report.events["searched"][-1]
     begin_s = begin_of(step)
@@ -39,7 +39,8 @@ def trace_of(subject: Subject, report: RunReport) -> bytes:
 def draw_run(subject: Subject, report: RunReport, path: Path) -> None:
     """Draw the last step of the schedule."""
     from tessel.engine.measured_timeline import measured_schedule
-    from tessel.picture import save_figure, schedule_figure
+    from tessel.picture.captions import save_figure
+    from tessel.picture.figures import schedule_figure
 
     ran = measured_schedule(report.events["searched"][-1])
     save_figure(schedule_figure(ran, step_ms=1e-3, title=f"{subject.name}, as it ran"), path)

@@ -33,9 +33,7 @@ def schedule(
     shape: Annotated[
         str,
         typer.Argument(
-            metavar="SHAPE|FILE",
-            help="A shape's name or a placement file.",
-            autocompletion=completion.shapes,
+            metavar="SHAPE|FILE", help="A shape's name or a placement file.", autocompletion=completion.shapes
         ),
     ],
     blocks: ShapeOptions,

@@ -205,7 +205,7 @@ def _write_page(frontiers: Sequence[Frontier[MakespanPoint]], page: Path) -> Non
     """Write a page on which limit and number of micro-batches choose among the schedules found."""
     from tessel.comparison import compare_schedules
     from tessel.documents import save_document
-    from tessel.picture import PageVariant, page_document
+    from tessel.picture.page.document import PageVariant, page_document
 
     if not frontiers[-1]:
         messages.note(f"no schedule was found, so {page} is not written")
@@ -230,7 +230,8 @@ def _draw_frontier(
     points: AnyFrontier, picture: Path | None, *, width: float | None, style: PictureStyle
 ) -> None:
     if picture is not None:
-        from tessel.picture import frontier_figure, save_figure
+        from tessel.picture.captions import save_figure
+        from tessel.picture.charts.frontier import frontier_figure
 
         figure = frontier_figure(
             points, annotation_args=style.annotation_args, line_args=style.line_args, width=width

@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from scripts.options.search_options import (
-    OUTPUT_PANEL,
-    SEARCH_PANEL,
     JsonOption,
     TimeLimitOption,
-    work_option,
+    work_help,
 )
-from scripts.reports.picture_options import style_option, width_option
+from scripts.reports.picture_options import StyleOption, WidthOption
 from tessel.jobs.inputs.arguments import check_counts
 from tessel.jobs.inputs.limits import check_overlap_factor, make_budget
 from tessel.jobs.shown.pictures import load_look, parse_width
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
     from tessel.picture.style import PictureStyle
     from tessel.search.budget import SearchBudget
 
-_SHAPE = "Shape options"
 
 DEFAULT_MICRO_BATCHES = 8
 """Micro-batches of a schedule unless told otherwise."""
@@ -34,130 +29,51 @@ DEFAULT_MICRO_BATCHES = 8
 class ShapeOptions:
     """What a shape is made of; a placement file says all of it itself."""
 
-    devices: Annotated[
-        int | None, typer.Option(help="Number of devices.", rich_help_panel=_SHAPE, show_default=False)
-    ] = None
-    infer: Annotated[
-        bool, typer.Option("--infer", help="Leave out the backward and all memory.", rich_help_panel=_SHAPE)
-    ] = False
-    split_backward: Annotated[
-        bool,
-        typer.Option(
-            "--split-backward",
-            help="Split each backward into its input and weight halves.",
-            rich_help_panel=_SHAPE,
-        ),
-    ] = False
-    choose_backward: Annotated[
-        bool,
-        typer.Option(
-            "--choose-backward",
-            help="Let the search choose joint or split, block by block.",
-            rich_help_panel=_SHAPE,
-        ),
-    ] = False
-    recompute: Annotated[
-        bool,
-        typer.Option("--recompute", help="Recompute before each backward.", rich_help_panel=_SHAPE),
-    ] = False
-    forward_span: Annotated[
-        str | None,
-        typer.Option(help="Steps of a forward block; one, or one per stage.", rich_help_panel=_SHAPE),
-    ] = None
-    backward_span: Annotated[
-        str | None,
-        typer.Option(help="Steps of a joint backward; one, or one per stage.", rich_help_panel=_SHAPE),
-    ] = None
-    backward_input_span: Annotated[
-        str | None,
-        typer.Option(help="Steps of the input half; one, or one per stage.", rich_help_panel=_SHAPE),
-    ] = None
-    backward_weight_span: Annotated[
-        str | None,
-        typer.Option(help="Steps of the weight half; one, or one per stage.", rich_help_panel=_SHAPE),
-    ] = None
+    devices: Annotated[int | None, "Number of devices."] = None
+    infer: Annotated[bool, "Leave out the backward and all memory."] = False
+    split_backward: Annotated[bool, "Split each backward into its input and weight halves."] = False
+    choose_backward: Annotated[bool, "Let the search choose joint or split, block by block."] = False
+    recompute: Annotated[bool, "Recompute before each backward."] = False
+    forward_span: Annotated[str | None, "Steps of a forward block; one, or one per stage."] = None
+    backward_span: Annotated[str | None, "Steps of a joint backward; one, or one per stage."] = None
+    backward_input_span: Annotated[str | None, "Steps of the input half; one, or one per stage."] = None
+    backward_weight_span: Annotated[str | None, "Steps of the weight half; one, or one per stage."] = None
     forward_memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Units that a forward block adds and its backward frees; one, or one per stage.",
-            rich_help_panel=_SHAPE,
-        ),
+        str | None, "Units that a forward block adds and its backward frees; one, or one per stage."
     ] = None
     recompute_memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Units that a recomputation adds and its backward frees; one, or one per stage.",
-            rich_help_panel=_SHAPE,
-        ),
+        str | None, "Units that a recomputation adds and its backward frees; one, or one per stage."
     ] = None
-    tensor_parallel_span: Annotated[
-        int | None, typer.Option(help="Steps of a tensor-parallel block.", rich_help_panel=_SHAPE)
-    ] = None
-    chunks: Annotated[
-        int | None,
-        typer.Option(help="Stages per device, for `interleaved` and `zbv`.", rich_help_panel=_SHAPE),
-    ] = None
-    lag: Annotated[
-        str | None, typer.Option(help="Steps between devices; one, or one per hop.", rich_help_panel=_SHAPE)
-    ] = None
+    tensor_parallel_span: Annotated[int | None, "Steps of a tensor-parallel block."] = None
+    chunks: Annotated[int | None, "Stages per device, for `interleaved` and `zbv`."] = None
+    lag: Annotated[str | None, "Steps between devices; one, or one per hop."] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOptions:
     """What is searched for on a placement, for how long, and where the answer goes."""
 
-    micro_batches: Annotated[
-        int | None, typer.Option(help="Micro-batches of one step.  [default: 8]", show_default=False)
-    ] = None
+    micro_batches: Annotated[int | None, "Micro-batches of one step.  [default: 8]"] = None
     batch: Annotated[
-        str | None,
-        typer.Option(
-            help="Micro-batches that differ: factors of spans and how many, `1x6,2.5x2`, or a .json file.",
-            show_default=False,
-        ),
+        str | None, "Micro-batches that differ: factors of spans and how many, `1x6,2.5x2`, or a .json file."
     ] = None
-    replicas: Annotated[
-        int | None,
-        typer.Option(help="Share out the batch to so many replicas of the pipeline.", show_default=False),
-    ] = None
-    keep_order: Annotated[
-        bool,
-        typer.Option("--keep-order", help="Give each replica consecutive micro-batches of the batch."),
-    ] = False
-    memory: Annotated[
-        str | None, typer.Option(help="Limit in units: one number, or one per device (`6,6,4,4`).")
-    ] = None
+    replicas: Annotated[int | None, "Share out the batch to so many replicas of the pipeline."] = None
+    keep_order: Annotated[bool, "Give each replica consecutive micro-batches of the batch."] = False
+    memory: Annotated[str | None, "Limit in units: one number, or one per device (`6,6,4,4`)."] = None
     overlap_factor: Annotated[
         float | None,
-        typer.Option(
-            help="Share of their sum that a forward and a backward take that run together on a device: 0.6.",
-            show_default=False,
-        ),
+        "Share of their sum that a forward and a backward take that run together on a device: 0.6.",
     ] = None
-    period_only: Annotated[
-        bool,
-        typer.Option(
-            "--period-only",
-            help="Find only the repetend, without warm-up and cool-down.",
-            rich_help_panel=SEARCH_PANEL,
-        ),
-    ] = False
+    period_only: Annotated[bool, "Find only the repetend, without warm-up and cool-down."] = False
     frontier: Annotated[
-        bool,
-        typer.Option(
-            "--frontier",
-            help="Show the optimal period for each memory limit; with --micro-batches, the optimal makespan.",
-            rich_help_panel=SEARCH_PANEL,
-        ),
+        bool, "Show the optimal period for each memory limit; with --micro-batches, the optimal makespan."
     ] = False
-    work: Annotated[float | None, work_option("10, unless --time-limit is given")] = None
+    work: Annotated[float | None, work_help("10, unless --time-limit is given")] = None
     time_limit: TimeLimitOption = None
-    seed: Annotated[int, typer.Option(help="Seed of the search.", rich_help_panel=SEARCH_PANEL)] = 0
-    save: Annotated[
-        Path | None, typer.Option(help="Write the schedule to this file.", rich_help_panel=OUTPUT_PANEL)
-    ] = None
-    width: Annotated[str | None, width_option(OUTPUT_PANEL)] = None
-    style: Annotated[Path | None, style_option(OUTPUT_PANEL)] = None
+    seed: Annotated[int, "Seed of the search."] = 0
+    save: Annotated[Path | None, "Write the schedule to this file."] = None
+    width: WidthOption = None
+    style: StyleOption = None
     json: JsonOption = False
 
     def check(self) -> None:

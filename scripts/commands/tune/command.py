@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from scripts.commands.tune.options import TuneCommandOptions
-from scripts.commands.tune.report import plan_document
 from scripts.options.dataclass_options import common_options, takes_options
 from scripts.options.tuning_options import ModelArgument, check_writable_folder, job_options
 from scripts.terminal import console
@@ -39,6 +38,8 @@ def tune(model: ModelArgument, options: TuneCommandOptions) -> None:
     path = plan.save(options.out / "plan.json")
     picture = plan.draw(options.out / "schedule.svg")
     if options.json:
+        from scripts.commands.tune.report import plan_document
+
         console.print_json(plan_document(plan, path))
         return
     console.print_sections(plan.explain())

@@ -41,31 +41,23 @@ class TuneCommandOptions(TuningOptions):
     """How a model is priced, cut into stages and scheduled, and where the plan goes."""
 
     target: RemoteTargetOption = TuneOptions.target
-    devices: Annotated[int, typer.Option(help="Devices of the pipeline, one stage each.")] = (
-        TuneOptions.devices
-    )
-    micro_batches: Annotated[int, typer.Option(help="Micro-batches of one step.")] = TuneOptions.micro_batches
-    memory: Annotated[
-        str | None, typer.Option(help="Memory of one device, such as 16GiB; unlimited if left out.")
-    ] = None
+    devices: Annotated[int, "Devices of the pipeline, one stage each."] = TuneOptions.devices
+    micro_batches: Annotated[int, "Micro-batches of one step."] = TuneOptions.micro_batches
+    memory: Annotated[str | None, "Memory of one device, such as 16GiB; unlimited if left out."] = None
     train: Annotated[
         bool, typer.Option("--train/--infer", help="Tune forward and backward, or forward alone.")
     ] = TuneOptions.train
-    out: Annotated[Path, typer.Option(help="Folder for the plan and the picture.")] = Path("out")
+    out: Annotated[Path, "Folder for the plan and the picture."] = Path("out")
     batch: BatchOption = TuneOptions.batch
     shape: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Shape of an input: input_ids=1,128; may be repeated. Several of one input are planned in "
-            "the same stages, cut for the largest.",
-        ),
+        "Shape of an input: input_ids=1,128; may be repeated. Several of one input are planned in "
+        "the same stages, cut for the largest.",
     ] = None
     value: ValueOption = None
     cut: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Cut after this module; may be repeated. If left out: as the model marks them, else found.",
-        ),
+        "Cut after this module; may be repeated. If left out: as the model marks them, else found.",
     ] = None
     optimizer: Annotated[
         str,
@@ -81,10 +73,7 @@ class TuneCommandOptions(TuningOptions):
             autocompletion=completion.one_of(*SHARDINGS),
         ),
     ] = TuneOptions.sharding
-    hop_us: Annotated[
-        float | None,
-        typer.Option(help="Latency of one hop in us; measured if left out."),
-    ] = None
+    hop_us: Annotated[float | None, "Latency of one hop in us; measured if left out."] = None
     placement: Annotated[
         str,
         typer.Option(
@@ -98,29 +87,14 @@ class TuneCommandOptions(TuningOptions):
     ] = "vshape"
     link: Annotated[
         str | None,
-        typer.Option(
-            help="Bandwidth between devices, in one direction, such as 10GB/s; hops and collectives are "
-            "measured between processes of this machine if left out.",
-        ),
+        "Bandwidth between devices, in one direction, such as 10GB/s; hops and collectives are "
+        "measured between processes of this machine if left out.",
     ] = None
     no_recompute: Annotated[
         bool,
-        typer.Option(
-            "--no-recompute",
-            help="Keep all activations; under --memory, stages may else run their forward again in their "
-            "backward.",
-        ),
+        "Keep all activations; under --memory, stages may else run their forward again in their backward.",
     ] = False
-    work: Annotated[
-        float | None,
-        search_options.work_option("10, unless --time-limit is given"),
-    ] = None
-    time_limit: Annotated[
-        str | None,
-        typer.Option(
-            help=f"For the schedule search. {search_options.TIME_HELP}",
-            show_default=False,
-        ),
-    ] = None
+    work: Annotated[float | None, search_options.work_help("10, unless --time-limit is given")] = None
+    time_limit: Annotated[str | None, f"For the schedule search. {search_options.TIME_HELP}"] = None
     graph_level_search: GraphLevelSearchOption = TuneOptions.graph_level_search
     json: JsonOption = False

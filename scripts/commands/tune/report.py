@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from msgspec import UNSET
 
-    from scripts.documents.tuning import Tuned
-    from tessel.jobs.plan import Plan
+from scripts.documents.tuning import OtherShapes, Tuned
+from tessel.jobs.plan import Plan
 
 
 def plan_document(found: Plan, path: Path) -> Tuned:
@@ -18,10 +17,6 @@ def plan_document(found: Plan, path: Path) -> Tuned:
         found: the plan, which was just made.
         path: where it was saved.
     """
-    from msgspec import UNSET
-
-    from scripts.documents.tuning import OtherShapes, Tuned
-
     plan = found.tuned
     assert plan is not None, "it is of a model"
     assert found.stopped_by is not None, "it was just made"

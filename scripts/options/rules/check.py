@@ -55,10 +55,9 @@ CHECK: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "--memory": (_NO_TRACE,),
-    "--micro-batch": (_NO_TRACE, _PRICES),
-    "--data-parallel": (_NO_TRACE, _PRICES),
-    "--tensor-parallel": (_NO_TRACE, _PRICES),
-    "--context-parallel": (_NO_TRACE, _PRICES),
+    **dict.fromkeys(
+        ("--micro-batch", "--data-parallel", "--tensor-parallel", "--context-parallel"), (_NO_TRACE, _PRICES)
+    ),
     "--expert-parallel": (
         _NO_TRACE,
         _PRICES,
@@ -74,8 +73,6 @@ CHECK: Mapping[str, tuple[Rule, ...]] = {
             needs=(Condition("a CSV of orders", _checks("orders")),), why="no other file says what overlaps"
         ),
     ),
-    "--link": (_NO_TRACE, _PRICES),
-    "--hop-us": (_NO_TRACE, _PRICES),
-    "--optimizer": (_NO_TRACE, _PRICES),
+    **dict.fromkeys(("--link", "--hop-us", "--optimizer"), (_NO_TRACE, _PRICES)),
     "--save": (_NO_TRACE,),
 }

@@ -16,9 +16,7 @@ _NOT_GAINS = Rule(excludes=given("--gains"), why="a chart of gains has a bar a s
 DRAW: Mapping[str, tuple[Rule, ...]] = {
     "--compare": (_OF_PICTURES, _NOT_GAINS),
     "--critical-path": (_OF_PICTURES, _NOT_GAINS),
-    "--gains": (_OF_PICTURES,),
-    "--style": (_OF_PICTURES,),
-    "--width": (_OF_PICTURES,),
+    **dict.fromkeys(("--gains", "--style", "--width"), (_OF_PICTURES,)),
     "--serve": (
         Rule(
             excludes=given("--out", "--json"),

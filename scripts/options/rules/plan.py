@@ -75,24 +75,17 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
             remedy="leave --device-memory out",
         ),
     ),
-    "--gpu": (_CONFIG_ALONE,),
-    "--seq": (_CONFIG_ALONE,),
-    "--dtype": (_CONFIG_ALONE,),
-    "--mfu": (_CONFIG_ALONE,),
+    **dict.fromkeys(("--gpu", "--seq", "--dtype", "--mfu"), (_CONFIG_ALONE,)),
     "--efficiency": (
         _CONFIG_ALONE,
         Rule(excludes=given("--mfu"), why="that stands for all shares", remedy="leave --mfu out"),
     ),
-    "--imbalance": (_CONFIG_ALONE,),
-    "--recompute": (_CONFIG_ALONE,),
-    "--overlap-tensor": (_CONFIG_ALONE,),
-    "--dispatch": (_CONFIG_ALONE,),
-    "--pictures": (_CONFIG_ALONE,),
+    **dict.fromkeys(
+        ("--imbalance", "--recompute", "--overlap-tensor", "--dispatch", "--pictures"), (_CONFIG_ALONE,)
+    ),
     "--picture-tokens": (_CONFIG_ALONE, _HAS_PICTURES),
     "--frozen-tower": (_CONFIG_ALONE, _HAS_PICTURES),
-    "--link": (_HAS_HOPS,),
-    "--hop-us": (_HAS_HOPS,),
-    "--collective-link": (_HAS_HOPS,),
+    **dict.fromkeys(("--link", "--hop-us", "--collective-link"), (_HAS_HOPS,)),
     "--node-devices": (
         _HAS_HOPS,
         Rule(needs=given("--node-link", "--gpu"), why="all links are alike", remedy="add --node-link"),
@@ -116,9 +109,7 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
             remedy="leave --global-batch out",
         ),
     ),
-    "--tensor-parallel": (_PROFILE_ALONE,),
-    "--context-parallel": (_PROFILE_ALONE,),
-    "--expert-parallel": (_PROFILE_ALONE,),
+    **dict.fromkeys(("--tensor-parallel", "--context-parallel", "--expert-parallel"), (_PROFILE_ALONE,)),
     "--micro-batch": (
         Rule(
             excludes=(_OF_MEASURED,),

@@ -69,14 +69,10 @@ class Pipeline:
     Attributes:
         placement: where they come from.
         stages: in topological order.
-        forward_level: stages that run before each one's forward, on the longest path.
-        backward_level: the same for its backward; the forwards are counted too.
     """
 
     placement: Placement
     stages: tuple[Stage, ...]
-    forward_level: tuple[int, ...]
-    backward_level: tuple[int, ...]
 
     @property
     def has_backward(self) -> bool:
@@ -158,7 +154,7 @@ def read_pipeline(placement: Placement) -> Pipeline:
     )
     _check_choices(placement, stages)
     _check_edges(placement, stages)
-    return Pipeline(placement, stages, *_levels(stages))
+    return Pipeline(placement, stages)
 
 
 _PARENTS = {
@@ -319,14 +315,3 @@ def _comes_later(placement: Placement, source: int, target: int) -> bool:
     """Whether rules run one block of a stage after another one."""
     kinds = (placement.blocks[source].kind, placement.blocks[target].kind)
     return _PLACE_IN_STAGE[kinds[0]] > _PLACE_IN_STAGE[kinds[1]]
-
-
-def _levels(stages: tuple[Stage, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    forward: list[int] = []
-    for stage in stages:
-        forward.append(max((forward[before] + 1 for before in stage.before), default=0))
-    backward = [0] * len(stages)
-    for index in reversed(range(len(stages))):
-        followers = (backward[after] + 1 for after in stages[index].after if stages[after].has_backward)
-        backward[index] = max(followers, default=forward[index] + 1)
-    return tuple(forward), tuple(backward)

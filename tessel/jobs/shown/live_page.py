@@ -29,7 +29,7 @@ from tessel.jobs.shown.pictures import build_comparison, compared_page
 
 if TYPE_CHECKING:
     from tessel.jobs.inputs.plan_view import PlanView
-    from tessel.picture.page import PageVariant
+    from tessel.picture.page.document import PageVariant
     from tessel.placement import BlockKind, Placement
     from tessel.schedule import Schedule
 
@@ -130,7 +130,7 @@ class LivePage:
         A frontier would begin with its ends and halve what is between (`tessel.search.frontier`); in so short
         a time, limits in equal steps show more.
         """
-        from tessel.picture.page import PageVariant
+        from tessel.picture.page.document import PageVariant
         from tessel.search.budget import SearchBudget
         from tessel.search.makespan.find_schedule import find_schedule
 
@@ -200,7 +200,7 @@ class LivePage:
         return "" if self.plan is None else f", of {format_us(self.plan.step_us)} each"
 
     def _page(self, schedule: Schedule, values: Mapping[str, tuple[str, str]], said: str) -> bytes:
-        from tessel.picture.page import PageField, PageForm, with_form
+        from tessel.picture.page.document import PageField, PageForm, with_form
 
         fields = tuple(
             PageField(name=name, label=label, value=value) for name, (label, value) in values.items()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tessel.comparison import Comparison
     from tessel.jobs.inputs.plan_view import PlanView
-    from tessel.picture.page import PageModel, PagePart, PageTable, PageVariant
+    from tessel.picture.page.document import PageModel, PagePart, PageTable, PageVariant
     from tessel.picture.style import PictureStyle
     from tessel.schedule import Schedule
     from tessel.tuned_plan import TunedPlan
@@ -151,7 +151,7 @@ def compared_page(
     comparison: Comparison, plan: PlanView | None, *, title: str, variants: Sequence[PageVariant] = ()
 ) -> bytes:
     """Return the page of a comparison; in milliseconds and bytes for a plan."""
-    from tessel.picture import page_document
+    from tessel.picture.page.document import page_document
 
     return page_document(
         comparison,
@@ -206,7 +206,7 @@ def build_comparison(
 
 
 def _plan_model(plan: TunedPlan) -> PageModel:
-    from tessel.picture.page import GraphPart, PageModel
+    from tessel.picture.page.document import GraphPart, PageModel
     from tessel.pipeline import blocks_of_function
 
     functions = dict.fromkeys(node.function for node in plan.graph)
@@ -233,7 +233,7 @@ def _layers_of(block: str, plan: TunedPlan) -> tuple[str, ...]:
 
 
 def _plan_parts(plan: TunedPlan) -> tuple[PagePart, ...]:
-    from tessel.picture.page import PagePart
+    from tessel.picture.page.document import PagePart
     from tessel.pipeline import blocks_of_function
 
     return tuple(
@@ -255,7 +255,7 @@ def _plan_parts(plan: TunedPlan) -> tuple[PagePart, ...]:
 
 
 def _plan_tables(plan: TunedPlan) -> tuple[PageTable, ...]:
-    from tessel.picture.page import PageTable
+    from tessel.picture.page.document import PageTable
 
     stages = tuple(
         (

@@ -8,7 +8,7 @@ from tessel.jobs.shown.formatting import format_bytes
 
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
-    from tessel.picture.page import PageTable
+    from tessel.picture.page.document import PageTable
     from tessel.planning.layout import Layout
     from tessel.planning.saved_plan import SavedPlan
     from tessel.profiles.profile import Profile
@@ -38,7 +38,7 @@ def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
 
 def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
     """Return what a page shows of a plan of layers beside its schedule."""
-    from tessel.picture.page import PageTable
+    from tessel.picture.page.document import PageTable
 
     return (
         PageTable(

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tessel.picture.page import (
-    PageTable,
+from tessel.picture.page.document import PageTable
+from tessel.picture.page.records_page import (
     RecordedDay,
     RecordedEnvironment,
     RecordedPage,

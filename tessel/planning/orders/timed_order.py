@@ -104,12 +104,6 @@ def _best_pairing(
     return min(found, key=lambda each: (not each[0].fits, each[0].step_us))
 
 
-def time_order(order: RuleOrder, figures: StageFigures, step_us: float) -> tuple[IntArray, IntArray]:
-    """Return the end of each stage's last block in steps, and the most bytes that each device holds."""
-    ends, peaks, _, _ = _timed(order, figures, step_us)
-    return ends, peaks
-
-
 def in_flight_by_stage(rule: str, layout: Layout, figures: StageFigures) -> tuple[float, ...]:
     """Return micro-batches that each stage of the chain holds at once in the order of a rule.
 

@@ -57,11 +57,6 @@ class Trace:
     device: str = ""
     notes: tuple[str, ...] = ()
 
-    @property
-    def num_steps(self) -> int:
-        """Training steps, of which the first and the last may be cut off."""
-        return 1 + max(each.step for each in self.ranges)
-
     def of_step(self, step: int) -> tuple[TraceRange, ...]:
         """Return the ranges of one step, by rank, then by start."""
         return tuple(each for each in self.ranges if each.step == step)

@@ -15,8 +15,9 @@ import pytest
 from changed_forests import small_model
 from shared_modules import PYTHONPATH, ROOT
 
-from cost_model import CostModelFileError, load_kernel_model
+from cost_model.errors import CostModelFileError
 from cost_model.forests.forest_files import checked_forest
+from cost_model.kernel_model import load_kernel_model
 
 SCRIPT = ROOT / "tests" / "harness" / "changed_forests.py"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cost_model import CostModelError
+from cost_model.errors import CostModelError
 from cost_model.gpu.training import load_gpu_samples, train_gpu_model
 from records import open_store
 from records.database.merging import import_items

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cost_model import CostModelError, load_dataset
+from cost_model.dataset import load_dataset
+from cost_model.errors import CostModelError
 from records import open_store
 from records.database.merging import import_items
 from records.errors import RecordFileError

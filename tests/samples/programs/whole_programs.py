@@ -17,7 +17,8 @@ from tuner.lowering.workload_of import describe_graph
 from tuner.partition.find_partition import find_candidates
 from tuner.partition.partition_spec import PartitionSpec
 from tuner.plan import Figure
-from tuner.rules import OperatorByKind, OperatorByPredicate, tvm_native_rule
+from tuner.rules.single import OperatorByKind, OperatorByPredicate
+from tuner.rules.styles import tvm_native_rule
 from tuner.tuning.partitioned_function import PartitionedFunction, PricedFunction
 
 

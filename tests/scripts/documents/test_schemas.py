@@ -18,7 +18,8 @@ from document_schemas import FOLDER, check_document, check_printed, validator
 from jsonschema import ValidationError
 from tuned_model import tuned_model
 
-from cost_model import load_dataset, train_kernel_model
+from cost_model.dataset import load_dataset
+from cost_model.kernel_training import train_kernel_model
 from records.files.exchange import encode_line
 from scripts.app import app
 from scripts.documents.schemas import FILES, PRINTED

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from kernel_physics import many_records, stage_records
 
-from cost_model import load_dataset, train_kernel_model
+from cost_model.dataset import load_dataset
+from cost_model.kernel_training import train_kernel_model
 from cost_model.stage_model import load_stages, train_stage_model
 from scripts.options.tuning_options import TuningOptions, open_session
 from tests.samples.known_speed import keep_made_up_speed

@@ -67,7 +67,7 @@ def test_a_slow_worker_is_found_and_its_repair_is_what_saves_most(tmp_path: Path
     assert found.changes[0].kind == "repair"
     healthy = run(job, np.full((8, 2), 0.1))
     repaired = max(end for _, end in healthy.values())
-    assert found.changes[0].step_s == pytest.approx(repaired, rel=1e-3)
+    assert found.changes[0].predicted_pipeline_s == pytest.approx(repaired, rel=1e-3)
     assert found.changes[0].saves_ratio == pytest.approx(1 - repaired / found.pipeline_s, rel=1e-2)
 
 
@@ -79,7 +79,7 @@ def test_lengths_that_differ_are_told_from_slow_workers_and_sharing_out_helps(tm
     assert "repair" not in by_kind
     assert by_kind["assignment"].saves_ratio > by_kind["order"].saves_ratio > 0
     assert by_kind["assignment"].least >= 0
-    assert by_kind["assignment"].step_s < found.pipeline_s
+    assert by_kind["assignment"].predicted_pipeline_s < found.pipeline_s
 
 
 def test_a_slow_stage_is_told_from_a_slow_worker(tmp_path: Path) -> None:

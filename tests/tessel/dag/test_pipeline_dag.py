@@ -19,7 +19,8 @@ from tessel.instruction import (
     PipelineSchedule,
     Recompute,
 )
-from tessel.picture import bars_of, text_grid
+from tessel.picture.bars import bars_of
+from tessel.picture.text import text_grid
 from tessel.schedule import Schedule
 from tessel.shapes import vshape
 from tessel.validation import find_violations

@@ -12,7 +12,7 @@ from tessel.engine import actions_from_csv, schedule_of_actions
 from tessel.engine.job import Event
 from tessel.engine.measured_timeline import RealStep, measured_schedule, with_measured_spans
 from tessel.engine.run import one_f_one_b_of
-from tessel.picture import bars_of
+from tessel.picture.bars import bars_of
 from tessel.placement import BlockKind
 from tessel.shapes import make_shape
 

@@ -1,4 +1,4 @@
-from tessel.picture import Phase, bars_of, idle_steps, memory_curves
+from tessel.picture.bars import Phase, bars_of, idle_steps, memory_curves
 from tessel.placement import Block, BlockKind, Edge, Placement
 from tessel.schedule import Repetend, Schedule
 

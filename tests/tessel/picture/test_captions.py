@@ -11,9 +11,9 @@ from PIL import Image
 
 from tessel.comparison import compare_schedules
 from tessel.handwritten import HANDWRITTEN
-from tessel.picture import comparison_figure, gains_figure, save_figure, schedule_figure
-from tessel.picture.captions import svg_document
+from tessel.picture.captions import save_figure, svg_document
 from tessel.picture.description import describe_schedule, schedule_title
+from tessel.picture.figures import comparison_figure, gains_figure, schedule_figure
 from tessel.schedule import Schedule
 from tessel.shapes import mshape, vshape
 

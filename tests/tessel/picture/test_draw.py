@@ -20,18 +20,12 @@ from random_schedules import draw_schedule as random_schedule
 from tessel.comparison import compare_schedules
 from tessel.dag import Dag
 from tessel.handwritten import HANDWRITTEN
-from tessel.picture import (
-    bars_of,
-    comparison_figure,
-    critical_bars,
-    draw_memory,
-    draw_schedule,
-    gains_figure,
-    save_figure,
-    schedule_figure,
-)
+from tessel.picture.bars import bars_of, critical_bars
+from tessel.picture.captions import save_figure
+from tessel.picture.charts.memory import draw_memory
 from tessel.picture.colors import block_styles
-from tessel.picture.draw import MAX_VECTOR_BARS
+from tessel.picture.draw import MAX_VECTOR_BARS, draw_schedule
+from tessel.picture.figures import comparison_figure, gains_figure, schedule_figure
 from tessel.placement import Block, BlockKind, Placement
 from tessel.schedule import Repetend, Schedule
 from tessel.shapes import make_shape, vshape

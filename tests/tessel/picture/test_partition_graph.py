@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from tessel.picture import GraphNode, partition_figure, save_figure
-from tessel.picture.partition_graph import _columns, _places
+from tessel.picture.captions import save_figure
+from tessel.picture.partition_graph import GraphNode, _columns, _places, partition_figure
 
 
 def diamond() -> list[GraphNode]:

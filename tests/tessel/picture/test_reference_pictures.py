@@ -15,14 +15,9 @@ from reference_pictures import TOLERANCE, assert_like_stored, largest_difference
 
 from tessel.comparison import compare_schedules
 from tessel.handwritten import HANDWRITTEN
-from tessel.picture import (
-    GraphNode,
-    comparison_figure,
-    frontier_figure,
-    gains_figure,
-    partition_figure,
-    schedule_figure,
-)
+from tessel.picture.charts.frontier import frontier_figure
+from tessel.picture.figures import comparison_figure, gains_figure, schedule_figure
+from tessel.picture.partition_graph import GraphNode, partition_figure
 from tessel.picture.sizes import COLUMN_INCHES, PAGE_INCHES
 from tessel.placement import BlockKind, Placement
 from tessel.schedule import Schedule

@@ -6,7 +6,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import FancyBboxPatch
 
-from tessel.picture import GraphNode, frontier_figure, partition_figure
+from tessel.picture.charts.frontier import frontier_figure
+from tessel.picture.partition_graph import GraphNode, partition_figure
 from tessel.picture.sizes import COLUMN_INCHES, PAGE_INCHES
 from tessel.search.frontier.period import FrontierPoint
 

@@ -10,7 +10,8 @@ from matplotlib.colors import to_rgb
 
 from tessel.errors import DocumentError
 from tessel.handwritten import HANDWRITTEN
-from tessel.picture import PictureStyle, load_style, schedule_figure
+from tessel.picture.figures import schedule_figure
+from tessel.picture.style import PictureStyle, load_style
 from tessel.shapes import vshape
 
 

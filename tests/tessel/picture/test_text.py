@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tessel.dag import Dag
 from tessel.handwritten import HANDWRITTEN
-from tessel.picture import text_grid
+from tessel.picture.text import text_grid
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape, vshape
 

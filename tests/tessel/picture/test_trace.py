@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_schedules import draw_schedule as random_schedule
 
-from tessel.picture import MeasuredSlice, bars_of, memory_curves, trace_document
+from tessel.picture.bars import bars_of, memory_curves
+from tessel.picture.trace import MeasuredSlice, trace_document
 from tessel.placement import Placement
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape

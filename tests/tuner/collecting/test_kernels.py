@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from kernel_physics import many_records
 
-from cost_model import load_dataset, train_kernel_model
-from cost_model.dataset import network_groups
+from cost_model.dataset import load_dataset, network_groups
+from cost_model.kernel_training import train_kernel_model
 from cost_model.stage_model import load_stages
 from records import open_store
 from tests.samples.known_speed import keep_made_up_speed

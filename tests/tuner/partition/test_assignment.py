@@ -12,7 +12,8 @@ from tuner.partition.assignment import Assignment, constrained
 from tuner.partition.candidate import FREE
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.partition.partition_spec import PartitionSpec
-from tuner.rules import OperatorByKind, tvm_native_rule
+from tuner.rules.single import OperatorByKind
+from tuner.rules.styles import tvm_native_rule
 
 pytestmark = pytest.mark.tvm
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import pytest
-from dataflow_samples import graph_of, graphs, sub_graph, transformer_block
+from dataflow_samples import GivenSubGraphs, graph_of, graphs, sub_graph, transformer_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,16 +23,11 @@ from tuner.partition.find_partition import (
 from tuner.partition.partition_spec import PartitionSpec
 from tuner.partition.price import Invalid, Price, Unknown
 from tuner.plan import Figure
-from tuner.rules import (
-    ByKind,
-    Combine,
-    GivenSubGraphs,
-    OnlyValid,
-    OperatorByKind,
-    OperatorByPredicate,
-    Rule,
-    tvm_native_rule,
-)
+from tuner.rules.combinators import OnlyValid
+from tuner.rules.combine import ByKind, Combine
+from tuner.rules.protocol import Rule
+from tuner.rules.single import OperatorByKind, OperatorByPredicate
+from tuner.rules.styles import tvm_native_rule
 
 pytestmark = pytest.mark.tvm
 

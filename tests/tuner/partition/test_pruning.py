@@ -9,7 +9,8 @@ from tuner.graph import DataflowGraph, PatternKind
 from tuner.partition.find_partition import find_candidates, find_partition
 from tuner.partition.partition_spec import PartitionSpec
 from tuner.partition.pruning import prune_candidates
-from tuner.rules import OperatorByPredicate, tvm_native_rule
+from tuner.rules.single import OperatorByPredicate
+from tuner.rules.styles import tvm_native_rule
 
 pytestmark = pytest.mark.tvm
 

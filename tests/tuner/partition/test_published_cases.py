@@ -44,22 +44,12 @@ from tuner.partition.price import Invalid
 from tuner.partition.pruning import prune_candidates
 from tuner.plan import Figure
 from tuner.pricing.measured import workload_of_candidate
-from tuner.rules import (
-    ByKind,
-    Combine,
-    Composite,
-    FusionStyle,
-    HostRule,
-    LabelledPattern,
-    OnlyValid,
-    OperatorByKind,
-    PatternRule,
-    Rule,
-    TupleArgument,
-    Union,
-    library_rule,
-    tvm_native_rule,
-)
+from tuner.rules.combinators import Composite, OnlyValid, Union
+from tuner.rules.combine import ByKind, Combine, TupleArgument
+from tuner.rules.pattern import LabelledPattern, PatternRule
+from tuner.rules.protocol import Rule
+from tuner.rules.single import HostRule, OperatorByKind
+from tuner.rules.styles import FusionStyle, library_rule, tvm_native_rule
 from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm

@@ -17,7 +17,8 @@ from tuner.partition.find_partition import Partition, find_candidates, find_part
 from tuner.partition.partition_spec import PartitionSpec
 from tuner.partition.several_targets import numbered_by_target, specs_of_targets, target_of
 from tuner.plan import Figure
-from tuner.rules import OperatorByKind, tvm_native_rule
+from tuner.rules.single import OperatorByKind
+from tuner.rules.styles import tvm_native_rule
 
 pytestmark = pytest.mark.tvm
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kernel_physics import many_records, measured
 from tvm import relax
 
-from cost_model import load_dataset, train_kernel_model
+from cost_model.dataset import load_dataset
+from cost_model.kernel_training import train_kernel_model
 from tests.samples.dataflow_samples import graph_of
 from tests.samples.known_speed import keep_made_up_speed
 from tests.samples.partition_samples import function_module

@@ -13,6 +13,7 @@ import torch
 from pipeline_programs import Step
 from planned_models import LANGUAGE_MODEL, THUMBNAILS, plan_on_tvm, thumbnails
 
+from tests.samples.programs.one_placement import tune_model
 from tuner.frontend import load_model
 from tuner.graph.relax_types import num_inputs_of
 from tuner.partition.assignment import Assignment
@@ -20,10 +21,10 @@ from tuner.plan import ModelPlan
 from tuner.programs.compiled_stage import CompiledStage
 from tuner.programs.compiled_stages import ProgramSpec, load_planned_model, load_programs, reference_outputs
 from tuner.programs.inputs import draw_inputs
-from tuner.shards import shard_ends
+from tuner.shards.stage import shard_ends
 from tuner.stages import build_stages, cut_between, layers_of
 from tuner.tuning.session import SessionSettings, start_session
-from tuner.tuning.tune import TuningSettings, tune_model
+from tuner.tuning.tune import TuningSettings
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 

@@ -19,7 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.graph import DataflowGraph, NodeSet, PatternKind, SubGraph, SubGraphLimits
-from tuner.rules import ByAnchor, ByKind, Combine, OnlyValid, OperatorByKind, Siblings, TupleArgument
+from tuner.rules.combinators import OnlyValid
+from tuner.rules.combine import ByAnchor, ByKind, Combine, Siblings, TupleArgument
+from tuner.rules.single import OperatorByKind
 
 PUBLISHED = """
     6,8 9,11 9,15 9,11,15 9,15,17 9,11,15,17 11,24 15,17 17,18 18,20 20,21 21,23 23,24

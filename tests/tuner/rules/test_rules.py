@@ -3,29 +3,31 @@
 from typing import Any
 
 import pytest
-from dataflow_samples import branchy_network, graph_of, graphs, relax_module, transformer_block
+from dataflow_samples import (
+    GivenSubGraphs,
+    branchy_network,
+    graph_of,
+    graphs,
+    relax_module,
+    transformer_block,
+)
 from hypothesis import given, settings
 from tvm import relax
 from tvm.relax.dpl import is_op, is_tuple_get_item, wildcard
 
 from tuner.graph import DataflowGraph, NodeSet, PatternKind, SubGraph, SubGraphLimits
-from tuner.rules import (
-    Composite,
+from tuner.rules.combinators import Composite, OnlyValid, Union
+from tuner.rules.pattern import LabelledPattern, PatternRule
+from tuner.rules.protocol import Rule
+from tuner.rules.single import HostRule, OperatorByKind
+from tuner.rules.styles import (
     FusionStyle,
-    GivenSubGraphs,
-    HostRule,
-    LabelledPattern,
-    OnlyValid,
-    OperatorByKind,
-    PatternRule,
-    Rule,
-    Union,
+    TvmGroups,
     horizontal_rule,
     library_rule,
     tvm_native_rule,
     vertical_rule,
 )
-from tuner.rules.styles import TvmGroups
 
 pytestmark = pytest.mark.tvm
 

@@ -6,7 +6,8 @@ from run_module import plain_machine
 from tvm import relax
 
 from tuner.frontend.model import InputSpec, Model
-from tuner.shards import Replicated, join_shards, run_shards, take_shard
+from tuner.shards.layouts import Replicated, join_shards, take_shard
+from tuner.shards.run import run_shards
 
 LOSS = "loss"
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import TunerError
-from tuner.shards import Partial, Replicated, Split, join_shards, split_axis, take_shard
+from tuner.shards.layouts import Partial, Replicated, Split, join_shards, split_axis, take_shard
 
 
 @given(

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tuner.errors import UnsupportedOperatorError
-from tuner.shards import split_axis
-from tuner.shards.layouts import Split, take_shard
+from tuner.shards.layouts import Split, split_axis, take_shard
 from tuner.shards.rules.reshaping import reshaped_split
 
 pytestmark = pytest.mark.tvm

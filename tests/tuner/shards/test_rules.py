@@ -16,12 +16,12 @@ from tvm import relax
 from tvm.relax import op
 
 from tuner.errors import UnsupportedOperatorError
-from tuner.shards import shard_stage, split_axis
-from tuner.shards.layouts import local_shape
+from tuner.shards.layouts import local_shape, split_axis
 from tuner.shards.rules.addition import ADDITION
 from tuner.shards.rules.joining import _merged
 from tuner.shards.rules.operator_rules import RULES
 from tuner.shards.rules.rule import shape_of
+from tuner.shards.stage import shard_stage
 from tuner.shards.writer import ShardWriter
 from tuner.stages import build_stages
 

@@ -14,7 +14,8 @@ from tvm.relax import op
 
 from tuner.frontend.model import InputSpec
 from tuner.graph.structure import Structure
-from tuner.shards import Replicated, shard_stage, split_axis
+from tuner.shards.layouts import Replicated, split_axis
+from tuner.shards.stage import shard_stage
 from tuner.stages import build_stages
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]

@@ -7,7 +7,8 @@ from tvm.relax import op
 
 from tuner.errors import TunerError
 from tuner.frontend import load_model
-from tuner.shards import Split, shard_stages, split_axis
+from tuner.shards.layouts import Split, split_axis
+from tuner.shards.stage import shard_stages
 from tuner.shards.tensor_parallel import tensor_parallel_layouts
 from tuner.stages import build_stages, cut_between, layers_of
 

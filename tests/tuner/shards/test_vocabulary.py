@@ -2,7 +2,9 @@ import pytest
 
 from tuner.errors import TunerError
 from tuner.frontend import load_model
-from tuner.shards import Replicated, shard_stage, split_axis, vocabulary_layouts
+from tuner.shards.layouts import Replicated, split_axis
+from tuner.shards.stage import shard_stage
+from tuner.shards.vocabulary import vocabulary_layouts
 from tuner.stages import build_stages, cut_between, layers_of
 
 pytestmark = pytest.mark.tvm

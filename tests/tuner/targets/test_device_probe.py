@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from kernel_physics import measured, probes, product
 
-from cost_model import device_speed
+from cost_model.roofline import device_speed
 from records import Environment, Measurement, Workload, open_store
 from tuner.targets.device_probe import (
     SETTINGS_BY_KIND,

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from records import Measurement, Workload
+from tests.samples.programs.one_placement import tune_model
 from tuner.errors import TunerError, UnknownNameError
 from tuner.frontend import load_model
 from tuner.graph import DataflowGraph
@@ -27,7 +28,7 @@ from tuner.tuning.partition_model import PartitionedModel, partition_model, prep
 from tuner.tuning.partitioned_function import choose_partition, price_function, with_runner_ups
 from tuner.tuning.session import Session, SessionSettings, start_session
 from tuner.tuning.stage_costs.measure_stages import measure_stages
-from tuner.tuning.tune import TuningSettings, tune_model
+from tuner.tuning.tune import TuningSettings
 
 pytestmark = pytest.mark.tvm
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from records import Environment, Measurement, Status, Tensor, Workload
 from records.workload import describe
@@ -33,11 +33,7 @@ def transfer_workload(num_bytes: int) -> Workload:
 
 
 def measure_transfers(
-    sizes_bytes: Sequence[int],
-    *,
-    target: Target,
-    environment: Environment,
-    clock: Callable[[], float] = time.perf_counter,
+    sizes_bytes: Sequence[int], *, target: Target, environment: Environment
 ) -> tuple[Measurement, ...]:
     """Measure one hop of each size, in order.
 
@@ -45,7 +41,6 @@ def measure_transfers(
         sizes_bytes: bytes handed over, each at least 1.
         target: the target the records are kept under.
         environment: where it is measured.
-        clock: seconds, monotonic.
 
     Raises:
         TunerError: the peer process did not start or went away.
@@ -59,7 +54,7 @@ def measure_transfers(
                     pass_fds=[peers.fileno()],
                 )
             try:
-                samples = [_round_trips_us(own, size, clock) for size in sizes_bytes]
+                samples = [_round_trips_us(own, size) for size in sizes_bytes]
             finally:
                 peer.kill()
                 peer.wait()
@@ -102,15 +97,15 @@ def _connected_pair() -> tuple[socket.socket, socket.socket]:
     return own, peers
 
 
-def _round_trips_us(connection: socket.socket, size: int, clock: Callable[[], float]) -> list[float]:
+def _round_trips_us(connection: socket.socket, size: int) -> list[float]:
     payload = bytes(size)
     samples = []
     for repeat in range(_NUM_WARM_UP + _NUM_SAMPLES):
-        start = clock()
+        start = time.perf_counter()
         connection.sendall(size.to_bytes(8, "big") + payload)
         _receive(connection, size)
         if repeat >= _NUM_WARM_UP:
-            samples.append((clock() - start) * 1e6)
+            samples.append((time.perf_counter() - start) * 1e6)
     return samples
 
 

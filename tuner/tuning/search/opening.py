@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cost_model import StageModel, load_kernel_model, load_stage_model
-from cost_model.stage_model import MANIFEST
+from cost_model.kernel_model import load_kernel_model
+from cost_model.stage_model import MANIFEST, StageModel, load_stage_model
 from records import Match
 from records.backend_names import CURRENT_NAMES
 from tuner.partition.assignment import Assignment

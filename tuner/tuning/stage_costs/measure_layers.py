@@ -22,7 +22,8 @@ from tuner.graph.relax_types import IRModule
 from tuner.graph.structure import Structure
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.plan import Figure, LayersPlan, StagePlan
-from tuner.shards import shard_stages, vocabulary_layouts
+from tuner.shards.stage import shard_stages
+from tuner.shards.vocabulary import vocabulary_layouts
 from tuner.stages import Stage, build_stages, cut_between, layers_of, tied_groups, with_all_gradients
 from tuner.tuning.import_check import verify_import
 from tuner.tuning.partitioned_function import choose_partition, price_function

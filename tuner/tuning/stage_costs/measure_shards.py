@@ -26,7 +26,9 @@ from tuner.measuring.communication.all_reduce import BACKEND, all_reduce_workloa
 from tuner.partition.price import Invalid
 from tuner.plan import Figure, ShardsPlan, StagePlan
 from tuner.pricing.measured import price_of
-from tuner.shards import Collective, ShardedFunction, ShardedStage, Split, run_as_whole
+from tuner.shards.interface import Collective, ShardedFunction, ShardedStage
+from tuner.shards.layouts import Split
+from tuner.shards.run import run_as_whole
 from tuner.targets.remote import is_remote
 from tuner.tuning.partitioned_function import PartitionedFunction, choose_partition, price_function
 from tuner.tuning.session import Session, TuningProgress

@@ -25,7 +25,9 @@ from tuner.lowering.workload_of import workload_of
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.numerical_error import COMPARISON, NEGLIGIBLE, Deviation, tolerance_of
 from tuner.plan import Figure, StagePlan, TiedParameter
-from tuner.shards import ShardedFunction, ShardedStage, has_words, shard_ends, shard_stages
+from tuner.shards.interface import ShardedFunction, ShardedStage
+from tuner.shards.stage import shard_ends, shard_stages
+from tuner.shards.vocabulary import has_words
 from tuner.stages import (
     Stage,
     StageFunction,

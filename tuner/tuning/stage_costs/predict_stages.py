@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cost_model import CostModelError
+from cost_model.errors import CostModelError
 from cost_model.gpu.devices import GpuDevice
 from cost_model.gpu.kernel_model import GpuKernelModel
 from cost_model.gpu.programs import ProgramPrediction, predict_programs

@@ -7,7 +7,7 @@ from matplotlib.colors import to_rgb
 
 from tessel.comparison import Comparison, ComparisonRow
 from tessel.errors import ScheduleError
-from tessel.picture import gains_figure
+from tessel.picture.figures import gains_figure
 
 
 def row(name: str, makespan: int, *, fits: bool = True) -> ComparisonRow:

@@ -9,7 +9,7 @@ import pytest
 from example_pages import PARTS, comparison, large_comparison
 from headless_chromium import Browser
 
-from tessel.picture import PageModel, page_document
+from tessel.picture.page.document import PageModel, page_document
 
 
 @pytest.fixture

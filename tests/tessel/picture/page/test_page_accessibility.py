@@ -10,8 +10,8 @@ from axe_core import VARIABLE, find_axe, violations
 from example_pages import MODEL, comparison, variants
 from headless_chromium import Browser
 
-from tessel.picture import page_document
 from tessel.picture.colors import COLOR_BY_KIND, OWN_COLORS
+from tessel.picture.page.document import page_document
 
 WIDTHS = (390, 768, 1280, 2560)
 

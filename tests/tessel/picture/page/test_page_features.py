@@ -12,8 +12,8 @@ from headless_chromium import Browser
 from matplotlib.colors import to_rgb
 
 from tessel.comparison import Comparison, compare_schedules
-from tessel.picture import page_document
 from tessel.picture.colors import COLOR_BY_KIND
+from tessel.picture.page.document import page_document
 from tessel.placement import BlockKind
 from tessel.schedule import Schedule
 from tessel.shapes import vshape

@@ -10,7 +10,9 @@ from example_pages import MODEL, comparison, shared_blocks, variants
 from headless_chromium import Browser
 from reference_pictures import TOLERANCE, assert_like_stored, largest_difference, shrunk
 
-from tessel.picture import page_document, save_figure, schedule_figure
+from tessel.picture.captions import save_figure
+from tessel.picture.figures import schedule_figure
+from tessel.picture.page.document import page_document
 
 
 @pytest.fixture

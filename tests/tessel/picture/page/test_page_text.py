@@ -10,8 +10,9 @@ import pytest
 
 from tessel.comparison import compare_schedules
 from tessel.errors import ScheduleError
-from tessel.picture import comparison_figure, page_document, save_figure, schedule_figure
-from tessel.picture.page import PageTable
+from tessel.picture.captions import save_figure
+from tessel.picture.figures import comparison_figure, schedule_figure
+from tessel.picture.page.document import PageTable, page_document
 from tessel.placement import Block, Placement
 from tessel.schedule import Schedule
 

@@ -10,7 +10,7 @@ from headless_chromium import Browser
 
 from records import Record, Status
 from tessel.jobs.shown.recorded import MAX_WAYS, day_of, recorded_page
-from tessel.picture.page import records_document
+from tessel.picture.page.records_page import records_document
 from tests.records.strategies import make_measurement, make_workload
 
 

@@ -162,7 +162,6 @@ def test_experts_go_to_devices_of_data_and_context_parallelism() -> None:
     ],
 )
 def test_recipes_have_their_published_bytes(name: str, whole: float, divided: float) -> None:
-    assert OPTIMIZERS[name].parameter_bytes == whole
     cluster = Cluster(devices=16, hop=LINK, collective=LINK)
     parameters = (DENSE[0] / 2, (DENSE[1] + EXPERTS[1]) / 2)  # of 16 bits in the table
     for sharding, left in (("none", whole), ("optimizer", whole - divided + divided / 4)):

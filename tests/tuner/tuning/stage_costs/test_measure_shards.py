@@ -15,7 +15,8 @@ from tuner.frontend import load_model
 from tuner.frontend.model import InputSpec, Model
 from tuner.measuring.launch_penalty import measure_launch_penalty
 from tuner.plan import Figure, Link, ModelPlan
-from tuner.shards import shard_stage, shard_stages, vocabulary_layouts
+from tuner.shards.stage import shard_stage, shard_stages
+from tuner.shards.vocabulary import vocabulary_layouts
 from tuner.stages import build_stages, cut_between, draw_tensors, layers_of
 from tuner.stages.placed_stages import PlacedStages
 from tuner.tuning.session import SessionSettings, start_session

@@ -15,7 +15,8 @@ from tuner.partition.find_partition import Partition, find_candidates, find_part
 from tuner.partition.partition_spec import PartitionSpec
 from tuner.partition.price import Price
 from tuner.plan import Figure
-from tuner.rules import OperatorByKind, OperatorByPredicate, tvm_native_rule
+from tuner.rules.single import OperatorByKind, OperatorByPredicate
+from tuner.rules.styles import tvm_native_rule
 from tuner.tuning.strategies.graph_level_search import Group, chosen_parts, evolve_partition, find_groups
 
 pytestmark = pytest.mark.tvm
