@@ -112,7 +112,7 @@ class NamedModel:
 
         torch.manual_seed(0)
         location, _, function = self.location.partition(":")
-        if location == __name__:
+        if location == __name__ and function in _MODULES.values():
             module, inputs = _published(*function.partition(":")[::2])
         else:
             module, inputs = getattr(importlib.import_module(location), function)()

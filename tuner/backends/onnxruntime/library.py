@@ -77,7 +77,13 @@ class OnnxRuntime:
 
 
 def call_of_graph(
-    graph: bytes, parameters: Sequence[Any], weights: Sequence[int], results: Any, num_threads: int
+    graph: bytes,
+    parameters: Sequence[Any],
+    weights: Sequence[int],
+    results: Any,
+    num_threads: int,
+    *,
+    is_alone: bool = False,
 ) -> IRModule:
     """Return a module whose `main` loads a graph, once where its weights are known, and calls it.
 
@@ -87,11 +93,16 @@ def call_of_graph(
         weights: positions of those that never change, whose values lie outside of the graph.
         results: the type of what `main` returns.
         num_threads: of a call.
+        is_alone: whether nothing else runs in the program.
     """
     calls = importlib.import_module(_CALLS_MODULE)  # registers the packed functions
     text = calls.encode_call(
         calls.GraphCall(
-            model=graph, num_inputs=len(parameters), weights=tuple(weights), num_threads=num_threads
+            model=graph,
+            num_inputs=len(parameters),
+            weights=tuple(weights),
+            num_threads=num_threads,
+            is_alone=is_alone,
         )
     )
     inputs = [each for position, each in enumerate(parameters) if position not in weights]

@@ -109,6 +109,7 @@ def file_as_call(model: Model, num_threads: int) -> Model | None:
         range(len(model.inputs), len(tensors)),
         model.module["main"].ret_ty,
         num_threads,
+        is_alone=True,
     )
     return replace(
         model,
