@@ -14,6 +14,7 @@ import io
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import uvicorn
@@ -26,6 +27,11 @@ import tessel
 def build(path: str, model: str | None = None) -> FastAPI:
     """Return an application that runs what a file holds."""
     program = tessel.load(path, model=model) if model else tessel.load(path)
+    return serving(program, program.manifest.model)
+
+
+def serving(program: Any, title: str) -> FastAPI:
+    """Return an application that calls a program for each request."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -33,7 +39,7 @@ def build(path: str, model: str | None = None) -> FastAPI:
         if hasattr(program, "close"):
             program.close()
 
-    app = FastAPI(title=program.manifest.model, lifespan=lifespan)
+    app = FastAPI(title=title, lifespan=lifespan)
 
     async def run(request: Request) -> Response:
         body = await request.body()

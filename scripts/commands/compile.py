@@ -116,8 +116,11 @@ def _document(
     return CompiledProgram(
         file=str(path),
         bytes=num_bytes,
-        shapes=tuple({spec.name: spec.shape for spec in each.program.manifest.inputs} for each in compiled),
-        partitions=printed_parts(compiled[0].partition.partition),
+        shapes=tuple(
+            {spec.name: spec.shape for spec in each.manifest.inputs}
+            for each in ([one.program for one in compiled] or [program])
+        ),
+        partitions=printed_parts(compiled[0].partition.partition if compiled else ()),
         max_relative_error=max((error for error in errors if error is not None), default=None),
         latency_us={"program": latency_us[PROGRAM], "eager": latency_us.get(EAGER)},
         libraries=manifest.libraries,

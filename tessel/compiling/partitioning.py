@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -20,15 +21,26 @@ import numpy as np
 from cost_model.gpu.devices import find_gpu
 from tessel.compiling.program import Program, ProgramSource
 from tessel.compiling.program_file import Fill
+from tessel.compiling.racing import best_of, race
 from tessel.compiling.several_shapes import ShapedProgram, check_padding
-from tuner.errors import TunerError
+from tuner.backends.registry import make_backend
+from tuner.errors import ImportTimeError, TunerError, UnsupportedOperatorError
 from tuner.frontend import Model, load_model
 from tuner.frontend.loading import for_training
 from tuner.frontend.values import random_inputs
+from tuner.measuring.race import INDIFFERENCE
+from tuner.plan import Figure, PartitionPlan
+from tuner.runtime.native import aligned_copy
 from tuner.targets.resolution import resolve_target
+from tuner.targets.target import Target
 from tuner.tuning.compile_mix import CompiledMix, HeldWeights, ProgramFacts, compile_mix, require_compilable
 from tuner.tuning.partition_model import PartitionedModel, partition_model, prepared_module
-from tuner.tuning.partitioned_function import choose_partition, partition_plans, price_function
+from tuner.tuning.partitioned_function import (
+    PartitionedFunction,
+    choose_partition,
+    partition_plans,
+    price_function,
+)
 from tuner.tuning.predict_partition import predict_partition
 from tuner.tuning.search.gpu_prediction import describe_prediction, gpu_model, is_predicted_for_gpu
 from tuner.tuning.search.opening import assignments_of, open_search
@@ -39,6 +51,9 @@ logger = logging.getLogger(__name__)
 
 _LAUNCH_PENALTY_US = 0.3
 """What one more partition costs, where it is not measured."""
+
+_ROUNDS = 12
+"""Of a race between whole programs; six give an interval."""
 
 ModelSource = Any
 """A torch module, an exported program, the path of a file `.onnx` or `.pt2`, or a name as in `gpt2:tiny`."""
@@ -263,7 +278,10 @@ def compile_shapes(
 
     def compile_one(shapes: Shapes, held: HeldWeights) -> tuple[Program, list[np.ndarray]]:
         settings = replace(options, shape=shapes or None)
-        loaded = load_source(model, example_inputs, settings, report)
+        try:
+            loaded = load_source(model, example_inputs, settings, report)
+        except (ImportTimeError, UnsupportedOperatorError) as error:
+            return _unimported(model, settings, error)
         source = _source_of(model, example_inputs) if len(sets) == 1 else None
         compiled.append(compile_model(loaded, settings, report, source=source, held=held))
         return compiled[-1].program, random_inputs(loaded, options.seed)
@@ -322,20 +340,87 @@ def compile_model(
             model, session, graph_level_search=options.graph_level_search, coarser=options.coalesce
         )
         report.on_progress(TuningProgress(text="compiling the mix"))
-        compiled = _compiled(mix, session, held)
-    return CompiledModel(program_of(compiled, mix.source, source), mix)
+        compiled = compile_mix(
+            mix.source,
+            mix.function.module,
+            session.backends,
+            session.target,
+            facts=ProgramFacts.of(mix),
+            seed=session.seed,
+            held=held,
+        )
+        program = program_of(compiled, mix.source, source)
+        programs = [program, *_file_program(model, session, source)]
+        program = _fastest(programs, model, session.seed, report)
+    return CompiledModel(program, mix)
 
 
-def _compiled(mix: PartitionedModel, session: Session, held: dict[bytes, np.ndarray] | None) -> CompiledMix:
-    return compile_mix(
-        mix.source,
-        mix.function.module,
-        session.backends,
-        session.target,
-        facts=ProgramFacts.of(mix),
-        seed=session.seed,
-        held=held,
+def _file_program(model: Model, session: Session, source: ProgramSource | None = None) -> Iterator[Program]:
+    """Yield the program that is one call of a model's file, where onnxruntime may run all of it."""
+    names = {backend.name for backend in session.backends}
+    if model.source is None or "onnxruntime" not in names or session.assignments:
+        return
+    try:
+        for program in _called(model, session.target, session.seed, source):
+            program.run([aligned_copy(array) for array in random_inputs(model, session.seed)])
+            yield program
+    except Exception:  # foreign code: onnxruntime lacks an operator, or a type
+        logger.debug("onnxruntime does not run the whole file", exc_info=True)
+
+
+def _called(
+    model: Model, target: Target, seed: int, source: ProgramSource | None = None
+) -> Iterator[Program]:
+    """Yield the program that is one call of a model's file, where that is still as it was."""
+    from tuner.backends.onnxruntime.whole_file import file_as_call  # noqa: PLC0415 - needs onnx
+
+    called = file_as_call(model, target.num_threads)
+    if called is None:
+        return
+    part = PartitionPlan(
+        operators=("the whole file",),
+        backend="onnxruntime",
+        figure=Figure(latency_us=0.0, source="measured"),
+        occurrences=1,
+        workload_fingerprint="",
     )
+    facts = ProgramFacts(parts=(part,))
+    yield program_of(compile_mix(called, called.module, (), target, facts=facts, seed=seed), model, source)
+
+
+def _unimported(
+    source: ModelSource, options: PartitionOptions, error: TunerError
+) -> tuple[Program, list[np.ndarray]]:
+    """Return the program of a file that was not imported, which onnxruntime runs as a whole, and inputs.
+
+    Raises:
+        TunerError: it may not run it: `error`.
+    """
+    target = resolve_target(options.target, num_threads=options.threads)
+    backend = make_backend("onnxruntime")
+    is_wanted = options.backends is None or backend.name in options.backends
+    is_file = isinstance(source, str | Path) and str(source).endswith(".onnx")
+    if not is_file or not is_wanted or options.assign or options.train or backend.unavailable_reason(target):
+        raise error
+    from tuner.backends.onnxruntime.whole_file import unimported_file  # noqa: PLC0415 - needs onnx
+
+    model = unimported_file(Path(source), options.shape or {}, options.value or {}, options.seed)
+    logger.warning("%s. Now onnxruntime runs the whole file", error)
+    (program,) = _called(model, target, options.seed)
+    return program, random_inputs(model, options.seed)
+
+
+def _fastest(programs: Sequence[Program], model: Model, seed: int, report: Report) -> Program:
+    """Return the fastest of programs as they are called in turn; the first unless one is ahead."""
+    if len(programs) == 1:
+        return programs[0]
+    inputs = [aligned_copy(array) for array in random_inputs(model, seed)]
+    runs = {str(at): partial(program.run, inputs) for at, program in enumerate(programs)}
+    raced = race(runs, rounds=_ROUNDS)
+    best = best_of(raced, margin=INDIFFERENCE)
+    if best:
+        report.on_note(f"onnxruntime runs all of it, in {raced[best].ratio:.2f} of the time of the mix")
+    return programs[best].measured(raced[best].latency_us)
 
 
 class _TimeUpError(Exception):
@@ -373,7 +458,10 @@ def compile_within(
 
     def compile_one(shapes: Shapes, held: HeldWeights) -> tuple[Program, list[np.ndarray]]:
         settings = PartitionOptions(**options, shape=shapes or None)
-        model = load_source(module, example_inputs, settings, Report())
+        try:
+            model = load_source(module, example_inputs, settings, Report())
+        except (ImportTimeError, UnsupportedOperatorError) as error:
+            return _unimported(module, settings, error)
         inputs = random_inputs(model, settings.seed)
         require_compilable(model, resolve_target(settings.target, num_threads=settings.threads))
         if seconds > 0:
@@ -383,14 +471,17 @@ def compile_within(
                 ).program, inputs
             except _TimeUpError:
                 logger.info("time is up: rules choose with what was measured")
-        return _compile_by_rules(model, settings, held), inputs
+        return _compile_by_rules(model, settings, held, races=seconds > 0), inputs
 
     with unchanged_module(module):
         return _shaped(_sets(shape), pad or {}, compile_one)
 
 
-def _compile_by_rules(model: Model, options: PartitionOptions, held: HeldWeights) -> Program:
-    """Return the program of a model for which nothing is measured now."""
+def _compile_by_rules(model: Model, options: PartitionOptions, held: HeldWeights, *, races: bool) -> Program:
+    """Return the program of a model of which no part is measured now.
+
+    Where it `races`, onnxruntime alone runs against it: rules may be wrong by more than parts gain.
+    """
     with ExitStack() as stack:
         if (
             options.records == DEFAULT_RECORDS
@@ -407,17 +498,26 @@ def _compile_by_rules(model: Model, options: PartitionOptions, held: HeldWeights
             launch_penalty_us=_LAUNCH_PENALTY_US,
             layers=model.layers_by_variable(),
         )
-        function = choose_partition(priced)
-        compiled = compile_mix(
-            model,
-            function.module,
-            session.backends,
-            session.target,
-            facts=ProgramFacts(parts=partition_plans([function])),
-            seed=options.seed,
-            held=held,
-        )
-    return program_of(compiled, model)
+
+        def compile_parts(function: PartitionedFunction) -> Program:
+            compiled = compile_mix(
+                model,
+                function.module,
+                session.backends,
+                session.target,
+                facts=ProgramFacts(parts=partition_plans([function])),
+                seed=options.seed,
+                held=held,
+            )
+            return program_of(compiled, model)
+
+        programs = [compile_parts(mix := choose_partition(priced))]
+        if races:
+            programs += _file_program(model, session)
+            if len(programs) == 1 and "onnxruntime" in {backend.name for backend in session.backends}:
+                alone = choose_partition(priced, only="onnxruntime")
+                programs += [compile_parts(alone)] if alone.fingerprint != mix.fingerprint else []
+        return _fastest(programs, model, options.seed, Report())
 
 
 def program_of(compiled: CompiledMix, model: Model, source: ProgramSource | None = None) -> Program:

@@ -96,6 +96,12 @@ def race(contenders: Mapping[str, Run], *, rounds: int) -> tuple[Contender, ...]
     return tuple(_compared(name, taken, first) for name, taken in samples.items())
 
 
+def best_of(contenders: Sequence[Contender], *, margin: float) -> int:
+    """Return the position of the fastest contender; the first, unless one is surely ahead by a margin."""
+    ahead = [at for at, each in enumerate(contenders) if each.high < 1 - margin]
+    return min(ahead, key=lambda at: contenders[at].ratio, default=0)
+
+
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return an interval that holds the median of independent values with probability 0.95 at least.
 
@@ -151,7 +157,7 @@ def torch_contenders(
                 arrays = [leaf.detach().numpy() for leaf in leaves]
                 _try(
                     ONNXRUNTIME,
-                    lambda: onnxruntime_run(_exported(module, args, kwargs), arrays, num_threads),
+                    lambda: onnxruntime_run(exported(module, args, kwargs), arrays, num_threads),
                     runs,
                     left_out,
                 )
@@ -173,7 +179,7 @@ def onnxruntime_run(model: bytes | str, arrays: Sequence[np.ndarray], num_thread
     return lambda: session.run(None, feeds)
 
 
-def _exported(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+def exported(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     """Return a torch module as an ONNX model, by the exporter that is installed."""
     import torch  # noqa: PLC0415 - an optional extra
 

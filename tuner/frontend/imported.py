@@ -65,14 +65,14 @@ def finish_imported(
     highs = _highs(module["main"], num_inputs)
     inputs = [
         InputSpec(
-            name=variable.name,
+            name=str(variable.name),  # TVM's own class of text, where it is long
             shape=_shape(variable),
             dtype=str(variable.ty.dtype.dtype),
             high=highs.get(variable.name, 2),
         )
         for variable in module["main"].params[:num_inputs]
     ]
-    kept = [variable.name for variable in module["main"].params[num_inputs:]]
+    kept = [str(variable.name) for variable in module["main"].params[num_inputs:]]
     return finish_model(
         name,
         module,

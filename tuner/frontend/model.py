@@ -198,6 +198,14 @@ class Source(Protocol):
     @property
     def max_flops(self) -> int: ...  # noqa: D102 - see the class
 
+    def load(self) -> Any:
+        """Return the file as it is, with static inputs: an `onnx.ModelProto`.
+
+        Raises:
+            NotComparableError: it is gone, or another one.
+        """
+        ...
+
     def fingerprint(self, model: Model) -> str:
         """Name what a comparison depends on."""
         ...

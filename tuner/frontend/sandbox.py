@@ -32,7 +32,7 @@ from pathlib import Path
 import msgspec
 
 from tuner import errors
-from tuner.errors import ModelFileError, TunerError
+from tuner.errors import ImportTimeError, ModelFileError, TunerError
 
 MEMORY_ROOM_BYTES = 384 * 2**20
 """Memory that loading even a small file may take beside what the libraries hold."""
@@ -125,16 +125,17 @@ def try_import(
     )
     outcome = _SERVER.ask(trial, content)
     if outcome.signal:
-        raise ModelFileError(f"{path} cannot be loaded: {_cause(outcome.signal, trial)}; check the file")
+        kind = ImportTimeError if outcome.signal == signal.SIGXCPU else ModelFileError
+        raise kind(f"{path} cannot be loaded: {_cause(outcome.signal, trial)}; check the file")
     if outcome.error == "MemoryError":
         raise ModelFileError(f"{path} cannot be loaded: {_short_of_memory(trial)}; check the file")
     if outcome.error is not None:
-        kind = _ERRORS.get(outcome.error)
-        if kind is None:  # a fault of a library, or of ours, that a strange file brought out
+        known = _ERRORS.get(outcome.error)
+        if known is None:  # a fault of a library, or of ours, that a strange file brought out
             raise ModelFileError(
                 f"{path} cannot be loaded ({outcome.error}: {outcome.message}); export it again"
             )
-        raise kind(outcome.message)
+        raise known(outcome.message)
 
 
 _ERRORS: dict[str, type[Exception]] = {

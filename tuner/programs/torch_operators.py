@@ -20,62 +20,22 @@ from tuner.errors import UnsupportedOperatorError
 Operator: TypeAlias = Callable[..., Any]
 """Takes a call's operands, tensors or whole numbers, and returns a tensor or a tuple of them."""
 
-_UNARY: dict[str, Operator] = {
-    "abs": torch.abs,
-    "bitwise_not": torch.bitwise_not,
-    "ceil": torch.ceil,
-    "cos": torch.cos,
-    "erf": torch.erf,
-    "exp": torch.exp,
-    "floor": torch.floor,
-    "isfinite": torch.isfinite,
-    "isinf": torch.isinf,
-    "isnan": torch.isnan,
-    "log": torch.log,
-    "logical_not": torch.logical_not,
-    "negative": torch.neg,
+_SAME_NAME = (
+    *("abs", "add", "atan2", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "cos"),
+    *("divide", "erf", "exp", "floor", "floor_divide", "greater", "greater_equal", "isfinite", "isinf"),
+    *("isnan", "less", "less_equal", "log", "logical_and", "logical_not", "logical_or", "logical_xor"),
+    *("matmul", "maximum", "minimum", "multiply", "negative", "not_equal", "ones_like", "round", "rsqrt"),
+    *("sigmoid", "sign", "sin", "sqrt", "square", "subtract", "tanh", "trunc", "where", "zeros_like"),
+)
+
+_PLAIN: dict[str, Operator] = {name: getattr(torch, name) for name in _SAME_NAME} | {
+    "equal": torch.eq,
+    "floor_mod": torch.remainder,
     "nn.gelu": functional.gelu,
     "nn.gelu_tanh": functools.partial(functional.gelu, approximate="tanh"),
     "nn.relu": torch.relu,
     "nn.silu": functional.silu,
-    "ones_like": torch.ones_like,
-    "round": torch.round,
-    "rsqrt": torch.rsqrt,
-    "sigmoid": torch.sigmoid,
-    "sign": torch.sign,
-    "sin": torch.sin,
-    "sqrt": torch.sqrt,
-    "square": torch.square,
-    "tanh": torch.tanh,
-    "trunc": torch.trunc,
-    "zeros_like": torch.zeros_like,
-}
-
-_BINARY: dict[str, Operator] = {
-    "add": torch.add,
-    "atan2": torch.atan2,
-    "bitwise_and": torch.bitwise_and,
-    "bitwise_or": torch.bitwise_or,
-    "bitwise_xor": torch.bitwise_xor,
-    "divide": torch.divide,
-    "equal": torch.eq,
-    "floor_divide": torch.floor_divide,
-    "floor_mod": torch.remainder,
-    "greater": torch.gt,
-    "greater_equal": torch.ge,
-    "less": torch.lt,
-    "less_equal": torch.le,
-    "logical_and": torch.logical_and,
-    "logical_or": torch.logical_or,
-    "logical_xor": torch.logical_xor,
-    "matmul": torch.matmul,
-    "maximum": torch.maximum,
-    "minimum": torch.minimum,
-    "multiply": torch.multiply,
-    "not_equal": torch.ne,
     "power": torch.pow,
-    "subtract": torch.subtract,
-    "where": torch.where,
 }
 
 _REDUCTIONS: dict[str, Operator] = {
@@ -97,9 +57,8 @@ def torch_operator(name: str, attributes: Any) -> Operator:
     Raises:
         UnsupportedOperatorError: there is none.
     """
-    plain = _UNARY.get(name) or _BINARY.get(name)
-    if plain is not None:
-        return plain
+    if name in _PLAIN:
+        return _PLAIN[name]
     if name in _REDUCTIONS:
         return functools.partial(_reduce, _REDUCTIONS[name], _axes(attributes), bool(attributes.keepdims))
     if name in _OTHERS:

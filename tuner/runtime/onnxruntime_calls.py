@@ -36,12 +36,14 @@ class GraphCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         num_inputs: tensors that the graph reads, weights among them.
         weights: positions of inputs that never change, whose values are given when the graph is loaded.
         num_threads: threads of one call.
+        is_alone: whether the program calls nothing else, so that its threads may wait in a loop for the next.
     """
 
     model: bytes
     num_inputs: int
     weights: tuple[int, ...]
     num_threads: int
+    is_alone: bool = False
 
 
 def encode_call(call: GraphCall) -> str:
@@ -80,7 +82,8 @@ class _Session:
         options.inter_op_num_threads = 1
         # Each session has threads of its own. Between a run's operators they may wait in a loop; after it
         # that would keep the others' from the processor.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+        if not call.is_alone:
+            options.add_session_config_entry("session.force_spinning_stop", "1")
         options.log_severity_level = 3
         copies = [np.array(np.from_dlpack(weight)) for weight in weights]
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(copy) for copy in copies]

@@ -37,6 +37,25 @@ def test_a_slower_contender_has_a_ratio_above_one_and_an_interval_around_it(
         race({"one": lambda: None}, rounds=5)
 
 
+@pytest.mark.parametrize(
+    ("rest", "best"),
+    [
+        ([(0.9, 0.95)], 1),
+        ([(0.9, 0.995)], 0),  # within the margin, or not surely faster
+        ([(0.9, 1.2), (0.95, 0.97), (0.8, 0.85)], 3),
+        ([], 0),
+    ],
+)
+def test_another_contender_is_taken_only_where_it_is_surely_ahead(
+    rest: list[tuple[float, float]], best: int
+) -> None:
+    given = [(1.0, 1.0), *rest]
+    contenders = [
+        racing.Contender(name="", latency_us=1.0, ratio=ratio, low=0.0, high=high) for ratio, high in given
+    ]
+    assert racing.best_of(contenders, margin=0.01) == best
+
+
 @pytest.mark.parametrize("number", [6, 12, 30, 101])
 def test_an_interval_holds_the_median_as_often_as_it_says(number: int) -> None:
     rng = np.random.default_rng(number)

@@ -32,7 +32,7 @@ class Nhwc(CpuKernels):
     """Runs sub-graphs of convolutional networks in channels-last layout, 3 x 3 by Winograd's method."""
 
     name = reference = "nhwc"
-    kernels_version = 10
+    kernels_version = 11
     packs_weights = True
     takes_contiguous_subgraphs = True
 

@@ -71,7 +71,8 @@ def to_onnx(function: RelaxFunction, *, weights: Collection[int]) -> bytes:
     for index, parameter in enumerate(function.params):
         writer.names[parameter] = input_name(index)
         if index in weights:
-            writer.initializers.append(_elsewhere(index, parameter))
+            kind = _DTYPES[str(parameter.ty.dtype)]
+            writer.initializers.append(as_weight(input_name(index), shape_of(parameter), kind))
         else:
             inputs.append(_value_info(input_name(index), parameter.ty))
     for binding in _bindings(function):
@@ -429,14 +430,9 @@ def _value_info(name: str, kind: Any) -> Any:
     return helper.make_tensor_value_info(name, _DTYPES[str(kind.dtype)], [int(n) for n in kind.shape])
 
 
-def _elsewhere(index: int, parameter: Any) -> Any:
+def as_weight(name: str, shape: Sequence[int], data_type: int) -> Any:
     """Return a weight whose values the runtime is given in memory."""
-    tensor = TensorProto(
-        name=input_name(index),
-        data_type=_DTYPES[str(parameter.ty.dtype)],
-        dims=shape_of(parameter),
-        data_location=TensorProto.EXTERNAL,
-    )
+    tensor = TensorProto(name=name, data_type=data_type, dims=shape, data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value=WEIGHT_FILE)
     return tensor
 

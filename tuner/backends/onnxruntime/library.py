@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -64,32 +65,51 @@ class OnnxRuntime:
 
     def lower(self, module: IRModule, functions: Sequence[str], target: Target) -> IRModule:
         """Return the module with each function as one packed call."""
-        calls = importlib.import_module(_CALLS_MODULE)  # registers the packed function
         export = importlib.import_module(_EXPORT_MODULE)
         for name in functions:
             function = module[name]
             weights = weights_of(function)
-            call = calls.GraphCall(
-                model=export.to_onnx(function, weights=weights),
-                num_inputs=len(function.params),
-                weights=weights,
-                num_threads=target.num_threads,
-            )
-            module = replace_function(module, name, _called(function, calls.encode_call(call)))
+            parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
+            graph = export.to_onnx(function, weights=weights)
+            called = call_of_graph(graph, parameters, weights, function.ret_ty, target.num_threads)
+            module = replace_function(module, name, called)
         return module
 
 
-def _called(function: RelaxFunction, text: str) -> IRModule:
-    """Return a module whose `main` loads the graph, once where its weights are known, and calls it."""
-    parameters = [relax.Var(parameter.name, parameter.ty) for parameter in function.params]
-    positions = weights_of(function)
-    weights = [parameters[position] for position in positions]
-    inputs = [parameter for position, parameter in enumerate(parameters) if position not in positions]
+def call_of_graph(
+    graph: bytes,
+    parameters: Sequence[Any],
+    weights: Sequence[int],
+    results: Any,
+    num_threads: int,
+    *,
+    is_alone: bool = False,
+) -> IRModule:
+    """Return a module whose `main` loads a graph, once where its weights are known, and calls it.
+
+    Args:
+        graph: a serialised ONNX model whose inputs have the names of their positions.
+        parameters: of `main`.
+        weights: positions of those that never change, whose values lie outside of the graph.
+        results: the type of what `main` returns.
+        num_threads: of a call.
+        is_alone: whether nothing else runs in the program.
+    """
+    calls = importlib.import_module(_CALLS_MODULE)  # registers the packed functions
+    text = calls.encode_call(
+        calls.GraphCall(
+            model=graph,
+            num_inputs=len(parameters),
+            weights=tuple(weights),
+            num_threads=num_threads,
+            is_alone=is_alone,
+        )
+    )
+    inputs = [each for position, each in enumerate(parameters) if position not in weights]
     builder = relax.BlockBuilder()
     with builder.function("main", parameters):
         with builder.dataflow():
-            kinds = function.ret_ty
-            out = list(kinds.fields) if isinstance(kinds, relax.TupleType) else kinds
+            out = list(results.fields) if isinstance(results, relax.TupleType) else results
             # Where nothing is bound the graph is loaded by each call: long texts are slow to look up.
             digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
             loaded = builder.emit(
@@ -97,7 +117,7 @@ def _called(function: RelaxFunction, text: str) -> IRModule:
                     "tessel.onnxruntime.load",
                     tvm.ir.StringImm(digest),
                     tvm.ir.StringImm(text),
-                    *weights,
+                    *(parameters[position] for position in weights),
                     ty_args=relax.ObjectType(),
                 )
             )

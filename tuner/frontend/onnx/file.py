@@ -118,22 +118,34 @@ def import_onnx(
     model = _parse(content, path)
     load_external(model, path)
     fixed = dict(values or {})
-    open_shapes = {name: shape for name, shape in shapes.items() if name not in fixed}
-    source = OnnxSource(
-        path=path,
-        digest=hashlib.sha256(content).hexdigest(),
-        shapes=dict(shapes),
-        values=fixed,
-        import_exposed=functools.partial(
-            import_exposed, name=path.name, shapes=open_shapes, training=training
-        ),
-    )
+    source = source_of(content, path, shapes, fixed, training=training)
     graph = prepare_graph(model, path.name, shapes, values=fixed, training=training)
     imported = _import_graph(graph, path.name)
     if training:
         constants = frozenset(map(_parameter_name, untrained_constants(model, graph) | fixed.keys()))
         imported = replace(imported, untrained=constants.intersection(imported.parameter_names))
     return replace(imported, source=source)
+
+
+def source_of(
+    content: bytes,
+    path: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Scalar],
+    *,
+    training: bool = False,
+) -> OnnxSource:
+    """Return what runs a file by a runtime of others; arguments of `load_onnx`."""
+    open_shapes = {name: shape for name, shape in shapes.items() if name not in values}
+    return OnnxSource(
+        path=path,
+        digest=hashlib.sha256(content).hexdigest(),
+        shapes=dict(shapes),
+        values=values,
+        import_exposed=functools.partial(
+            import_exposed, name=path.name, shapes=open_shapes, training=training
+        ),
+    )
 
 
 def import_exposed(

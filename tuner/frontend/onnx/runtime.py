@@ -109,7 +109,7 @@ class OnnxSource:
         Raises:
             NotComparableError: none runs the model, or gives numbers.
         """
-        model = self._load()
+        model = self.load()
         names = [output.name for output in model.graph.output]
         normal = _drawn(inputs, seed)
         for drawn in (normal, {name: np.abs(array) for name, array in normal.items()}):
@@ -132,7 +132,7 @@ class OnnxSource:
 
     def between_roundings(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run) -> Deviation | None:
         """Return the largest deviation of a node, each from what the runtime rounded; see `Source`."""
-        return worst(self._by_node(model, inputs, run)) if rounded_tensors(self._load()) else None
+        return worst(self._by_node(model, inputs, run)) if rounded_tensors(self.load()) else None
 
     def _by_node(self, model: Model, inputs: Mapping[str, np.ndarray], run: Run) -> Iterator[Deviation]:
         """Compare nodes that the file has too, in order; each goes on from what the runtime rounded.
@@ -140,7 +140,7 @@ class OnnxSource:
         Raises:
             NotComparableError: no runtime runs the file.
         """
-        original, cut = self._load(), self._load()
+        original, cut = self.load(), self.load()
         rounded = _exposed(original, model.inputs, inputs, rounded_tensors(original))
         cut_at_roundings(cut, rounded)
         exposed, nodes = self.import_exposed(cut)
@@ -159,7 +159,7 @@ class OnnxSource:
             else:
                 yield compare_tensor(tensor, array, expected[name], infinity_agrees=True)
 
-    def _load(self) -> OnnxModel:
+    def load(self) -> OnnxModel:
         """Return the file's model with static inputs, its nodes as they are.
 
         Raises:

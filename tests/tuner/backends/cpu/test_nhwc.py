@@ -73,6 +73,10 @@ PROGRAMS: dict[str, tuple[Sequence[Sequence[int]], Body]] = {
             )
         ),
     ),
+    "weights larger than a core's own cache": (
+        [(1, 256, 64, 1), (512, 256, 5, 1)],
+        lambda x, w: op.nn.conv2d(x, w),
+    ),
     "images of one column and three channels, without padding": (
         [(1, 3, 20, 1), (24, 3, 4, 1)],
         lambda x, w: op.nn.conv2d(x, w, strides=(2, 1)),

@@ -1,0 +1,1 @@
+"""Compiled programs as a user calls them, beside onnxruntime, torch.compile and torch eager."""

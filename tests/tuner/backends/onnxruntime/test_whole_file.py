@@ -1,0 +1,104 @@
+"""A file as one call gives what onnxruntime gives for the file, and its large weights lie outside of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("tvm")
+
+import tessel  # noqa: E402 - after the skips
+from tessel.compiling.partitioning import compile_within  # noqa: E402
+from tessel.compiling.program import Program  # noqa: E402
+from tuner.backends.onnxruntime.whole_file import file_as_call  # noqa: E402
+from tuner.errors import UnsupportedOperatorError  # noqa: E402
+from tuner.frontend import load_model  # noqa: E402
+from tuner.targets.resolution import resolve_target  # noqa: E402
+from tuner.tuning.compile_mix import ProgramFacts, compile_mix  # noqa: E402
+
+pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
+
+QUANTISED_IN_A_BRANCH = """
+<ir_version: 8, opset_import: ["" : 17]>
+file (float[N,24] waveform, bool flag) => (float[N,24] y, float[N,24] w_plus) {
+    scale = Constant <value = float {0.05}> ()
+    zero = Constant <value = int8 {3}> ()
+    quantised = QuantizeLinear (waveform, scale, zero)
+    back = DequantizeLinear (quantised, scale, zero)
+    product = MatMul (back, w)
+    y = If (flag) <
+        then_branch = positive () => (float[N,24] one) { one = Add (product, w_row) },
+        else_branch = negative () => (float[N,24] other) {
+            again = MatMul (back, w)
+            other = Sub (again, w_row)
+        }
+    >
+    w_plus = Add (product, product)
+}
+"""
+
+
+def file_in(folder: Path) -> Path:
+    model = onnx.parser.parse_model(QUANTISED_IN_A_BRANCH)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (24, 24)), ("w_row", (24,))):
+        array = rng.standard_normal(shape, dtype=np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, folder / "file.onnx")
+    return folder / "file.onnx"
+
+
+def test_a_file_as_one_call_gives_what_onnxruntime_does_also_saved(tmp_path: Path) -> None:
+    path = file_in(tmp_path)
+    model = load_model(str(path), shapes={"waveform": (5, 24)}, values={"flag": False})
+    target = resolve_target("cpu", num_threads=1)
+    called = file_as_call(model, target.num_threads)
+    assert called is not None
+    assert [each.shape for each in called.parameters.values()] == [(24, 24)]  # used in a branch, too
+    made = compile_mix(called, called.module, (), target, facts=ProgramFacts())
+    program = Program(made.program, write_library=made.write_library)
+    program.save(tmp_path / "file.tessel")
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(1)
+    for run in (program, tessel.load(tmp_path / "file.tessel")):
+        x = rng.standard_normal((5, 24), dtype=np.float32)
+        expected = session.run(None, {"waveform": x, "flag": np.array(False)})
+        for found, wanted in zip(run(x), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_file_that_has_changed_meanwhile_is_no_call(tmp_path: Path) -> None:
+    path = file_in(tmp_path)
+    model = load_model(str(path), shapes={"waveform": (5, 24)}, values={"flag": True})
+    path.write_bytes(path.read_bytes() + b"\0")
+    assert file_as_call(model, 1) is None
+
+
+DISTANCES = """
+<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+file (float[N,3] points, float[4,3] others) => (float[N,4] apart, float[N,3] twice) {
+    apart = com.microsoft.CDist <metric = "euclidean"> (points, others)
+    twice = Add (points, points)
+}
+"""
+
+
+def test_a_file_that_cannot_be_imported_is_one_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "distances.onnx"
+    onnx.save(onnx.parser.parse_model(DISTANCES), path)
+    options: dict[str, Any] = {"shape": {"points": (5, 3)}, "records": f"sqlite:///{tmp_path}/r.db"}
+    program = compile_within(path, None, seconds=0, threads=1, **options)
+    assert "CDist" in caplog.text
+    points, others = np.random.default_rng(0).standard_normal((2, 5, 3), np.float32)
+    apart, twice = program(points, others[:4])
+    norms = np.linalg.norm(points[:, None] - others[None, :4], axis=2)
+    np.testing.assert_allclose(apart, norms, rtol=1e-5)
+    np.testing.assert_array_equal(twice, 2 * points)
+    with pytest.raises(UnsupportedOperatorError, match="CDist"):
+        compile_within(path, None, seconds=0, threads=1, backends=["tvm"], **options)

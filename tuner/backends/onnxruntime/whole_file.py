@@ -1,0 +1,145 @@
+"""An ONNX file as one call of onnxruntime, its nodes as its author wrote them.
+
+Importing a file changes its operators: onnxruntime no longer recognises all that it has kernels for in what
+is written back of them, such as quantised convolutions. Large weights stay outside of the graph, where
+programs keep them. Checked in tests/tuner/backends/onnxruntime/test_whole_file.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnx import helper, numpy_helper
+from tvm import relax
+
+from tuner.backends.onnxruntime.export import as_weight
+from tuner.backends.onnxruntime.library import call_of_graph
+from tuner.errors import ModelFileError, NotComparableError
+from tuner.frontend.model import InputSpec, Model
+from tuner.frontend.onnx.file import source_of
+from tuner.frontend.onnx.graph import declared_shape
+from tuner.frontend.shapes import Scalar
+from tuner.frontend.values import random_inputs
+from tuner.graph.relax_types import with_num_inputs
+from tuner.runtime.library_calls import input_name, output_name
+
+_LEAST_BYTES = 1024
+"""A smaller weight stays in the graph: it may be a shape."""
+
+_IN_MEMORY = ("float32", "float64", "float16", "int32", "int64", "int8", "uint8")
+
+
+def unimported_file(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Scalar], seed: int
+) -> Model:
+    """Return a model of a file whose operators are not imported: it can but be one call (`file_as_call`).
+
+    Its `main` computes nothing: what it returns has the types of what onnxruntime gives for drawn inputs.
+
+    Raises:
+        ModelFileError: onnxruntime does not run the file either; says why.
+    """
+    source = source_of(path.read_bytes(), path, shapes, values)
+    file = source.load()
+    inputs = [
+        InputSpec(name=value.name, shape=declared_shape(value), dtype=str(_dtype_of(value)))
+        for value in file.graph.input
+    ]
+    model = Model(
+        name=str(path), module=None, inputs=tuple(inputs), parameter_names=(), module_paths=(), source=source
+    )
+    given = dict(zip([spec.name for spec in inputs], random_inputs(model, seed), strict=True))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            bytes(file.SerializeToString()), options, providers=["CPUExecutionProvider"]
+        )
+        results = [np.asarray(each) for each in session.run(None, given)]
+    except Exception as error:  # foreign code
+        raise ModelFileError(
+            f"onnxruntime does not run {path}: {str(error)[:200]}; check the file"
+        ) from error
+    builder = relax.BlockBuilder()
+    with builder.function("main", []):
+        zeros = [relax.op.zeros(each.shape, str(each.dtype)) for each in results]
+        builder.emit_func_output(zeros[0] if len(zeros) == 1 else relax.Tuple(zeros))
+    return replace(model, module=builder.get())
+
+
+def _dtype_of(value: Any) -> np.dtype[Any]:
+    return helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+
+
+def file_as_call(model: Model, num_threads: int) -> Model | None:
+    """Return a model whose `main` calls the file that it was imported from; None where there is none.
+
+    Args:
+        model: for inference; its inputs are the file's that are no constants.
+        num_threads: of the call.
+    """
+    if model.source is None:
+        return None
+    try:
+        file = model.source.load()
+    except NotComparableError:  # it is gone, or has changed meanwhile
+        return None
+    graph = file.graph
+    if {value.name for value in graph.input} != {spec.name for spec in model.inputs}:
+        return None  # the import has dropped one that nothing reads
+    weights = _take_weights(graph, len(model.inputs))
+    given = {value.name: value for value in graph.input}
+    for position, spec in enumerate(model.inputs):
+        graph.node.insert(0, helper.make_node("Identity", [input_name(position)], [spec.name]))
+        given[spec.name].name = input_name(position)
+    for position, result in enumerate(graph.output):
+        graph.node.append(helper.make_node("Identity", [result.name], [output_name(position)]))
+        result.name = output_name(position)
+    names = [f"weight{position}" for position in range(len(weights))]
+    tensors = [(spec.name, spec.shape, spec.dtype) for spec in model.inputs]
+    tensors += [(name, each.shape, str(each.dtype)) for name, each in zip(names, weights, strict=True)]
+    module = call_of_graph(
+        bytes(file.SerializeToString()),
+        [relax.Var(f"p{at}", relax.TensorType(shape, dtype)) for at, (_, shape, dtype) in enumerate(tensors)],
+        range(len(model.inputs), len(tensors)),
+        model.module["main"].ret_ty,
+        num_threads,
+        is_alone=True,
+    )
+    return replace(
+        model,
+        module=with_num_inputs(module, len(model.inputs)),
+        parameter_names=tuple(names),
+        parameters=dict(zip(names, weights, strict=True)),
+        tied=(),
+    )
+
+
+def _take_weights(graph: Any, first: int) -> list[np.ndarray]:
+    """Move large initialisers of a graph to memory, and return them; they are inputs from `first` on."""
+    results = {result.name for result in graph.output}
+    weights: list[np.ndarray] = []
+    renamed: dict[str, str] = {}
+    for index, tensor in enumerate(graph.initializer):
+        array = numpy_helper.to_array(tensor)
+        if array.nbytes < _LEAST_BYTES or str(array.dtype) not in _IN_MEMORY or tensor.name in results:
+            continue
+        renamed[tensor.name] = input_name(first + len(weights))
+        weights.append(np.array(array))
+        graph.initializer[index].CopyFrom(as_weight(renamed[tensor.name], array.shape, tensor.data_type))
+    _rename_read(graph, renamed)
+    return weights
+
+
+def _rename_read(graph: Any, names: Mapping[str, str]) -> None:
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            node.input[position] = names.get(name, name)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _rename_read(inner, names)
