@@ -13,10 +13,6 @@ class ModelFileError(TunerError):
     """Say that a model file cannot be read, or is not what its name says; the message names the file."""
 
 
-class ImportTimeError(ModelFileError):
-    """Say that importing a model file takes longer than its size allows."""
-
-
 class UnsupportedOperatorError(TunerError):
     """Name the operator that an importer, a backend or automatic differentiation cannot handle."""
 

@@ -24,7 +24,7 @@ from tessel.compiling.program_file import Fill
 from tessel.compiling.racing import best_of, race
 from tessel.compiling.several_shapes import ShapedProgram, check_padding
 from tuner.backends.registry import make_backend
-from tuner.errors import ImportTimeError, TunerError, UnsupportedOperatorError
+from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend import Model, load_model
 from tuner.frontend.loading import for_training
 from tuner.frontend.values import random_inputs
@@ -280,7 +280,7 @@ def compile_shapes(
         settings = replace(options, shape=shapes or None)
         try:
             loaded = load_source(model, example_inputs, settings, report)
-        except (ImportTimeError, UnsupportedOperatorError) as error:
+        except UnsupportedOperatorError as error:
             return _unimported(model, settings, error)
         source = _source_of(model, example_inputs) if len(sets) == 1 else None
         compiled.append(compile_model(loaded, settings, report, source=source, held=held))
@@ -460,7 +460,7 @@ def compile_within(
         settings = PartitionOptions(**options, shape=shapes or None)
         try:
             model = load_source(module, example_inputs, settings, Report())
-        except (ImportTimeError, UnsupportedOperatorError) as error:
+        except UnsupportedOperatorError as error:
             return _unimported(module, settings, error)
         inputs = random_inputs(model, settings.seed)
         require_compilable(model, resolve_target(settings.target, num_threads=settings.threads))

@@ -32,7 +32,7 @@ from pathlib import Path
 import msgspec
 
 from tuner import errors
-from tuner.errors import ImportTimeError, ModelFileError, TunerError
+from tuner.errors import ModelFileError, TunerError
 
 MEMORY_ROOM_BYTES = 384 * 2**20
 """Memory that loading even a small file may take beside what the libraries hold."""
@@ -125,8 +125,7 @@ def try_import(
     )
     outcome = _SERVER.ask(trial, content)
     if outcome.signal:
-        kind = ImportTimeError if outcome.signal == signal.SIGXCPU else ModelFileError
-        raise kind(f"{path} cannot be loaded: {_cause(outcome.signal, trial)}; check the file")
+        raise ModelFileError(f"{path} cannot be loaded: {_cause(outcome.signal, trial)}; check the file")
     if outcome.error == "MemoryError":
         raise ModelFileError(f"{path} cannot be loaded: {_short_of_memory(trial)}; check the file")
     if outcome.error is not None:
