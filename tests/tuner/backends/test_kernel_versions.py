@@ -39,7 +39,7 @@ LOWERED = {
     "blas": ("12", "9a60fc0104e428a9", "9a60fc0104e428a9"),
     "packed_matmul": ("7", "132a211ea664345a", "c5040c363fe9b627"),
     "attention": ("4", "59bed6b561d4510b", "c50052cb7e1d3fd9"),
-    "nhwc": ("10", "b55a6da7767a0e39", "d529ae9fcd4fa613"),
+    "nhwc": ("11", "b55a6da7767a0e39", "d529ae9fcd4fa613"),
 }
 """The version of each backend's kernels, and the digests of the kernels that it has for `PROGRAMS`, on a CPU
 with AVX-512 and on one with AVX2."""
