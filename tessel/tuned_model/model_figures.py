@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tessel.planning.cluster import OPTIMIZERS, Link
+from tessel.planning.costs.collectives import Collective
 from tessel.planning.costs.held_bytes import HeldBytes, static_bytes
 from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import (
-    Collective,
     StageFigures,
     halves_replace_joint,
 )

@@ -2,16 +2,13 @@
 
 The times are a profile's, at the speed of the slowest device of a position. A hop's bytes go over the link
 between the two positions: beside the blocks, or, where the runtime's hops are blocking, as a part of the
-blocks at both ends, so that a micro-batch keeps a device busy that much longer. Gradients are summed over
-replicas by a ring. The optimizer takes what was measured, or else moves weights, gradients and state through
-memory once. `figures_of_sums` is O(stages): a plan tries many thousand layouts.
+blocks at both ends, so that a micro-batch keeps a device busy that much longer. The optimizer takes what was
+measured, or else moves weights, gradients and state through memory once. `figures_of_sums` is O(stages): a
+plan tries many thousand layouts.
 
 Left out: contention between hops, and between collectives and compute; the global norm of gradients; loading
 of data. Checked in tests/tessel/planning/costs/test_training_step.py against a recomputation that shares no
 code.
-
-Source of the ring: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms (2009): each of n devices
-sends 2 (n - 1) / n of the bytes in 2 (n - 1) messages.
 """
 
 from __future__ import annotations
@@ -19,44 +16,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from tessel.batches.mixture import Mixture
 from tessel.errors import ScheduleError
-from tessel.planning.cluster import Cluster, Link, Optimizer
+from tessel.planning.cluster import Cluster, Link
+from tessel.planning.costs.collectives import (
+    Collective,
+    gathers_us,
+    hidden_collectives,
+    synchronisations,
+    ties_of,
+)
 from tessel.planning.costs.held_bytes import HeldBytes, job_shares, layers_divided, static_bytes
 from tessel.planning.costs.replicas import (
-    collective_link,
-    copies_of,
     is_one_node,
     replicas_of,
-    rings_of,
 )
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums, TableKey, largest, layer_sums
+from tessel.planning.costs.stage_runs import StageRuns, sum_by_device
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import Runtime
-from tessel.planning.sharding import SHARDINGS, Shares
+from tessel.planning.sharding import Shares
 from tessel.profiles.classes import class_profile, mean_profile
 from tessel.profiles.profile import Profile
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """Gradients that are summed over devices.
-
-    Attributes:
-        stages: stages of the placement whose last weight gradients it waits for.
-        us: microseconds it takes.
-        devices: within one pipeline, that take part; empty for all that hold the stages.
-    """
-
-    stages: tuple[int, ...]
-    us: float
-    devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,15 +148,6 @@ class StageFigures:
         return nothing if self.backward_us is None else self.backward_us
 
 
-def sum_by_device(groups: Sequence[Sequence[int]], values: FloatArray, num_devices: int) -> FloatArray:
-    """Return the sum by device of values by stage, each of which holds one device or more."""
-    held_by = np.array([device for group in groups for device in group])
-    if len(held_by) > len(groups):
-        values = np.repeat(values, [len(group) for group in groups])
-    found: FloatArray = np.bincount(held_by, weights=values, minlength=num_devices).astype(np.float64)
-    return found
-
-
 # Many layouts of one plan read the same table.
 @lru_cache(maxsize=64)
 def _sums(profile: Profile, key: TableKey) -> LayerSums:
@@ -221,7 +199,7 @@ def figures_of_classes(
         layout: one stage a device and time; micro-batches of different replicas meet in no block.
         job: its mixture says how many micro-batches are of each class.
     """
-    run = _Run.of(mean, layout)
+    run = StageRuns.of(mean, layout)
     found = [_block_figures(sums, layout, job, run) for sums in (mean, *by_class)]
     if len({each["backward_us"] is None for each in found}) > 1:  # a class is better off with joint ones
         found = [_block_figures(sums, layout, job, run, keeps_joint=True) for sums in (mean, *by_class)]
@@ -244,7 +222,7 @@ def halves_replace_joint(
 def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
     """Return the same for the running sums of the layout's table."""
     cluster, optimizer, runtime = job.cluster, job.optimizer, job.runtime
-    run = _Run.of(sums, layout)
+    run = StageRuns.of(sums, layout)
     trained = sums.has_backward
     shares = layout_shares(layout, job, trains=trained)
     held = _held(sums, layout, run, shares)
@@ -256,10 +234,10 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
             static_bytes(each, optimizer if trained else None, runtime, shares) for each in held
         ),
         memory_bytes=memory_limits(layout, cluster),
-        synchronisations=_synchronisations(sums, layout, job) if trained else (),
-        ties=_ties(sums, layout, cluster, optimizer) if trained else (),
+        synchronisations=synchronisations(sums, layout, job) if trained else (),
+        ties=ties_of(sums, layout, cluster, optimizer) if trained else (),
         update_us=_updates(sums, layout, job, run) if trained else (0.0,) * layout.pipeline,
-        gather_us=_gathers(sums, layout, job, run) if trained else (0.0,) * layout.pipeline,
+        gather_us=gathers_us(sums, layout, job, run) if trained else (0.0,) * layout.pipeline,
         chains=run.chains,
         next_stages=run.next_stages,
         overlap_factor=job.overlap_factor if trained else None,
@@ -280,14 +258,14 @@ class _BlockFigures(TypedDict):
 
 
 def _block_figures(
-    sums: LayerSums, layout: Layout, job: Job, run: _Run, *, keeps_joint: bool = False
+    sums: LayerSums, layout: Layout, job: Job, run: StageRuns, *, keeps_joint: bool = False
 ) -> _BlockFigures:
     speed = _speeds(layout, job, run)
     recompute_us = np.where(run.recomputes, run.of_sums(sums.recompute), 0.0) / speed
     splits = layout.split_backward and sums.is_splittable
     hops = _hops(sums, layout, job.cluster, job.runtime, run)
     added_us = recompute_us + hops.backward_us
-    hidden = _hidden_collectives(sums, layout, job, run)
+    hidden = hidden_collectives(sums, layout, job, run)
     forward_us = np.maximum(run.of_sums(sums.forward) / speed, hidden.gather_us) + hops.forward_us
     backward_us = (
         np.maximum(run.of_sums(sums.backward) / speed, hidden.gather_us + hidden.scatter_us) + added_us
@@ -311,49 +289,10 @@ def _block_figures(
     )
 
 
-def _speeds(layout: Layout, job: Job, run: _Run) -> FloatArray:
+def _speeds(layout: Layout, job: Job, run: StageRuns) -> FloatArray:
     """Return how fast each stage runs: as its slowest device."""
     by_position = position_speeds(layout, job.cluster)
     return np.array([min(by_position[device] for device in group) for group in run.groups])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Run:
-    """The stages of the placement as runs of layers; an `xshape` has each twice."""
-
-    first: np.ndarray[tuple[int], np.dtype[np.int64]]
-    after: np.ndarray[tuple[int], np.dtype[np.int64]]
-    recomputes: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    groups: tuple[tuple[int, ...], ...]
-    chains: tuple[tuple[int, ...], ...]
-    next_stages: tuple[tuple[int, ...], ...]
-
-    @classmethod
-    def of(cls, sums: LayerSums, layout: Layout) -> _Run:
-        num_stages = len(layout.cuts)
-        first = np.array([first for first, _ in layout.cuts])
-        after = np.array([last + 1 for _, last in layout.cuts])
-        recomputes = np.array(layout.recompute or (False,) * num_stages) & sums.has_backward
-        down = tuple(layout.devices_of(stage) for stage in range(num_stages))
-        chain = tuple(range(num_stages))
-        following = tuple(
-            () if later < 0 else (later,) for later in map(layout.next_stage, range(num_stages))
-        )
-        if layout.placement != "xshape":
-            return cls(first, after, recomputes, down, (chain,), following)
-        twice = np.concatenate
-        return cls(
-            twice((first, first)),
-            twice((after, after)),
-            twice((recomputes, recomputes)),
-            (*down, *((layout.pipeline - 1 - device,) for (device,) in down)),
-            (chain, tuple(stage + num_stages for stage in chain)),
-            (*following, *(tuple(stage + num_stages for stage in later) for later in following)),
-        )
-
-    def of_sums(self, sums: FloatArray) -> FloatArray:
-        found: FloatArray = sums[self.after] - sums[self.first]
-        return found
 
 
 def table_key(layout: Layout) -> TableKey:
@@ -398,7 +337,7 @@ def memory_limits(layout: Layout, cluster: Cluster) -> tuple[int, ...] | None:
 
 def update_us(sums: LayerSums, layout: Layout, job: Job) -> tuple[float, ...]:
     """Return microseconds of the optimizer by device."""
-    return _updates(sums, layout, job, _Run.of(sums, layout))
+    return _updates(sums, layout, job, StageRuns.of(sums, layout))
 
 
 def hop_link(layout: Layout, cluster: Cluster, source: int, target: int) -> Link:
@@ -418,7 +357,7 @@ class _Hops:
     backward_us: FloatArray
 
 
-def _hops(sums: LayerSums, layout: Layout, cluster: Cluster, runtime: Runtime, run: _Run) -> _Hops:
+def _hops(sums: LayerSums, layout: Layout, cluster: Cluster, runtime: Runtime, run: StageRuns) -> _Hops:
     num_stages, groups = len(layout.cuts), run.groups
     found = _Hops(np.zeros(len(groups)), np.zeros(len(groups)), np.zeros(len(groups)))
     for stage, later in enumerate(run.next_stages):
@@ -466,7 +405,7 @@ def _hop_ends(
     return send_us, runtime.hop_overhead_us + transfer_us + gathered_us
 
 
-def _held(sums: LayerSums, layout: Layout, run: _Run, shares: Shares) -> list[HeldBytes]:
+def _held(sums: LayerSums, layout: Layout, run: StageRuns, shares: Shares) -> list[HeldBytes]:
     """Return what each device holds beside activations; a tied tensor counts once on each."""
     weights, trained, experts, expert_trained = (
         run.of_sums(each) for each in (sums.weights, sums.trained, sums.expert_weights, sums.expert_trained)
@@ -498,96 +437,7 @@ def _held(sums: LayerSums, layout: Layout, run: _Run, shares: Shares) -> list[He
     return found
 
 
-def _synchronisations(sums: LayerSums, layout: Layout, job: Job) -> tuple[Collective, ...]:
-    """Return what each stage's replicas exchange after its last weight gradient.
-
-    That is an all-reduce of its gradients, or a reduce-scatter where they divide the optimizer's state; where
-    gradients are divided, each backward has done it.
-    """
-    if SHARDINGS.index(job.sharding) >= 2:
-        return ()
-    found = []
-    num_stages = len(layout.cuts)
-    for stage, (first, last) in enumerate(layout.cuts):
-        num_bytes, expert_bytes = (
-            float(each[last + 1] - each[first]) * job.optimizer.gradient_ratio
-            for each in (sums.reduced, sums.expert_reduced)
-        )
-        us = rings_of(layout, job.cluster, stage).scatter_us(num_bytes, expert_bytes)
-        us *= 2 if job.sharding == "none" else 1
-        if us:
-            found.append(Collective((stage, stage + num_stages)[: copies_of(layout)], us))
-    return tuple(found)
-
-
-class _Hidden(NamedTuple):
-    """Collectives of each micro-batch that run beside its blocks, in microseconds by stage."""
-
-    gather_us: FloatArray | float
-    scatter_us: FloatArray | float
-
-
-def _hidden_collectives(sums: LayerSums, layout: Layout, job: Job, run: _Run) -> _Hidden:
-    """Return the all-gather of a stage's weights, and the reduce-scatter of its gradients."""
-    level = SHARDINGS.index(job.sharding)
-    if replicas_of(layout) == 1 or level < 2:
-        return _Hidden(0.0, 0.0)
-    optimizer = job.optimizer
-    gathered = _exchanged(sums.weights, sums.expert_weights, optimizer.exchanged_ratio, layout, job, run)
-    reduced = _exchanged(sums.reduced, sums.expert_reduced, optimizer.gradient_ratio, layout, job, run)
-    return _Hidden(gathered if level == 3 else 0.0, reduced if sums.has_backward else 0.0)
-
-
-def _exchanged(
-    sums: FloatArray, expert_sums: FloatArray, ratio: float, layout: Layout, job: Job, run: _Run
-) -> FloatArray:
-    """Return microseconds by stage of a reduce-scatter or an all-gather over its replicas.
-
-    Args:
-        sums: running sums of the bytes of weights.
-        expert_sums: the same of routed experts alone.
-        ratio: bytes exchanged for each of them.
-        layout: who holds which stage.
-        job: over which links.
-        run: the stages.
-    """
-    rings = [rings_of(layout, job.cluster, stage) for stage in range(len(layout.cuts))] * copies_of(layout)
-    sizes = [(run.of_sums(each) * ratio).tolist() for each in (sums, expert_sums)]
-    return np.array([each.scatter_us(*own) for each, *own in zip(rings, *sizes, strict=True)])
-
-
-def _gathers(sums: LayerSums, layout: Layout, job: Job, run: _Run) -> tuple[float, ...]:
-    """Return microseconds by device of gathering the weights that replicas have updated a part of each."""
-    if job.sharding not in ("optimizer", "gradients") or not job.optimizer.updates:
-        return (0.0,) * layout.pipeline
-    us = _exchanged(sums.trained, sums.expert_trained, job.optimizer.exchanged_ratio, layout, job, run)
-    return tuple(sum_by_device(run.groups, us, layout.pipeline).tolist())
-
-
-def _ties(sums: LayerSums, layout: Layout, cluster: Cluster, optimizer: Optimizer) -> tuple[Collective, ...]:
-    """Return the exchanges of tensors that layers on different devices share."""
-    found = []
-    num_stages = len(layout.cuts)
-    for tensor in sums.tied:
-        stages = [
-            next(stage for stage, (first, last) in enumerate(layout.cuts) if first <= layer <= last)
-            for layer in tensor.layers
-        ]
-        held_by = {layout.devices_of(stage) for stage in stages}
-        # Stages divided over the same devices hold the same part of it on each.
-        positions = sorted({device for group in held_by for device in group}) if len(held_by) > 1 else [0]
-        link = collective_link(layout, cluster, positions)
-        # A part of a tensor that another stage holds whole is the smallest: all of it is exchanged.
-        parts = max(map(len, held_by)) // min(map(len, held_by))
-        num_bytes = tensor.trained_bytes * parts * optimizer.gradient_ratio
-        us = link.all_reduce_us(num_bytes, len(positions))
-        if us:
-            copies = (0, num_stages) if layout.placement == "xshape" else (0,)
-            found.append(Collective(tuple(sorted({s + c for s in stages for c in copies})), us))
-    return tuple(found)
-
-
-def _updates(sums: LayerSums, layout: Layout, job: Job, run: _Run) -> tuple[float, ...]:
+def _updates(sums: LayerSums, layout: Layout, job: Job, run: StageRuns) -> tuple[float, ...]:
     """Return microseconds of the optimizer by device."""
     speed = _speeds(layout, job, run)
     measured, moved = (run.of_sums(each) for each in update_sums(sums, layout, job))
