@@ -17,6 +17,7 @@ from typer.core import TyperOption
 from records import Environment
 from records.database.merging import MergeSummary
 from records.database.pruning import PruneSummary
+from records.files.exchange import ExportSummary
 from scripts.app import app
 from tessel.batches import Batch, scaled_class
 from tessel.batches.chunk_law import ChunkLaw
@@ -371,7 +372,7 @@ CHEAP: dict[str, Case] = {
             "--json": "",
         },
         spies={
-            "records.files.exchange.save_records": SimpleNamespace(written=1, damaged=()),
+            "records.files.exchange.save_records": ExportSummary(written=1),
             "records.files.metaschedule.write_database": 2,
         },
     ),
@@ -429,7 +430,9 @@ CHEAP: dict[str, Case] = {
             "scripts.commands.cost_model.train.train_gpu": None,
             "scripts.commands.cost_model.train.train_typed": None,
             "scripts.commands.cost_model.train.load_kernel_samples": SimpleNamespace(samples=()),
-            "cost_model.train_kernel_model": SimpleNamespace(save=lambda out: None, manifest=Manifest()),
+            "cost_model.kernel_training.train_kernel_model": SimpleNamespace(
+                save=lambda out: None, manifest=Manifest()
+            ),
             "scripts.commands.cost_model.train._train_stages": (None, "too few"),
         },
     ),
@@ -445,7 +448,7 @@ CHEAP: dict[str, Case] = {
         },
         spies={
             "scripts.commands.cost_model.evaluate.load_kernel_samples": SimpleNamespace(samples=()),
-            "cost_model.evaluate": {},
+            "cost_model.evaluation.evaluate": {},
             "scripts.commands.cost_model.evaluate._evaluate_stages": (None, "too few"),
         },
     ),

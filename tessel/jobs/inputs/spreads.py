@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from records.files.exchange import read_records
 from tessel.batches.spread import FloatArray, Spread
 from tessel.errors import UsageError, shown
 from tessel.profiles.step_trace import read_step_trace
@@ -46,6 +45,8 @@ def spread_of(text: str) -> Spread:
 
 
 def _of_records(path: Path) -> Iterator[FloatArray]:
+    from records.files.exchange import read_records  # loads SQLAlchemy
+
     for _, measurement in read_records(path):
         if len(measurement.samples_us) > 1:
             yield np.array(measurement.samples_us)
