@@ -8,8 +8,9 @@ from layer_plans import saved_plan
 
 from tessel.exports.markdown import MAX_ACTIONS, recipe_markdown
 from tessel.exports.recipe import Recipe, recipe_of_saved_plan, recipe_of_schedule
+from tessel.handwritten.chimera import CHIMERA
 from tessel.handwritten.gpipe import GPIPE
-from tessel.shapes import vshape
+from tessel.shapes import vshape, xshape
 
 
 def test_a_plan_is_shown_whole() -> None:
@@ -48,3 +49,9 @@ def test_names_are_escaped_and_long_orders_cut() -> None:
     long = recipe_markdown(recipe_of_schedule(GPIPE.build(vshape(2), micro_batches=MAX_ACTIONS)))
     assert f"… and {MAX_ACTIONS} more" in long
     assert "| makespan |" in long
+
+
+def test_pipelines_on_the_same_ranks_are_told_where_there_are_several() -> None:
+    rows = "| pipelines on the same ranks |"
+    assert rows not in recipe_markdown(recipe_of_saved_plan(saved_plan()))
+    assert f"{rows} 2 |" in recipe_markdown(recipe_of_schedule(CHIMERA.build(xshape(2), micro_batches=2)))

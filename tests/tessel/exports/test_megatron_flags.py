@@ -73,6 +73,11 @@ def test_recomputation_is_of_all_layers_or_none() -> None:
         (("E", "tt", "tt", "L"), 4, None),
         (("Ett", "tttt", "tt", "ttL"), 2, None),
         (("EtL",), 1, []),
+        (
+            ("E", "L"),
+            2,
+            ["--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"],
+        ),
     ],
 )
 def test_older_ways_to_cut_a_model_are_said(

@@ -11,6 +11,7 @@ from layer_plans import profile, saved_plan
 from tessel.errors import ScheduleError
 from tessel.exports import megatron_plan
 from tessel.exports.megatron import read_layout
+from tessel.exports.megatron_flags import split_flags
 from tessel.exports.megatron_plan import layout_of_recipe, megatron_arguments, orders_of_megatron
 from tessel.exports.recipe import Recipe, recipe_of_saved_plan
 from tessel.planning.layout import Layout
@@ -161,3 +162,21 @@ def test_recomputation_of_some_stages_is_said() -> None:
     text = megatron_arguments(interleaved(recompute=(True, False, False, False)))
     assert "The plan recomputes stages 0 alone; Megatron does all" in text
     assert profile().layers[0].name == "embed"
+
+
+def test_a_limit_is_kept_only_where_every_device_keeps_it() -> None:
+    schedule = interleaved().schedule
+    peaks = schedule.peak_memory
+    assert megatron_plan._fits(schedule, peaks)
+    assert not megatron_plan._fits(schedule, (peaks[0] - 1, *(peak + 1 for peak in peaks[1:])))
+
+
+def test_releases_without_layouts_are_told_their_flags() -> None:
+    cuts = ((0, 2), (3, 7))
+    layout = Layout(
+        data_parallel=1, pipeline=2, micro_batch=1, micro_batches=4, placement="vshape", cuts=cuts
+    )
+    recipe = recipe_of_saved_plan(saved_plan(layout=layout))
+    flags = split_flags(layout_of_recipe(recipe))
+    assert flags
+    assert f"# A release without layouts makes these cuts by {' '.join(flags)}." in megatron_arguments(recipe)

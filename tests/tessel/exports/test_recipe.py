@@ -11,7 +11,7 @@ import pytest
 from layer_plans import profile, saved_plan
 from tuned_model import tuned_model
 
-from tessel.engine.actions import ActionKind
+from tessel.engine.actions import ActionKind, actions_from_csv, actions_to_csv
 from tessel.errors import ScheduleError
 from tessel.exports.deepspeed import deepspeed_module
 from tessel.exports.markdown import recipe_markdown
@@ -25,11 +25,13 @@ from tessel.exports.recipe import (
 )
 from tessel.exports.roles import Role, roles_of
 from tessel.exports.torchtitan import RELEASES, orders_csv, titan_file
+from tessel.handwritten.chimera import CHIMERA
 from tessel.handwritten.gpipe import GPIPE
 from tessel.pipeline import build_plan
 from tessel.planning.layout import Layout
+from tessel.schedule.overlap import Overlap
 from tessel.search.budget import SearchBudget
-from tessel.shapes import make_shape, vshape
+from tessel.shapes import make_shape, vshape, xshape
 
 WRITERS: dict[str, Callable[[Recipe], str]] = {
     "torch": orders_csv,
@@ -205,3 +207,16 @@ def test_weights_of_several_stages_are_told() -> None:
     (note,) = replace(recipe, device_of_stage=(0, 0)).tie_notes()
     assert "give their modules on rank 0 one parameter" in note
     assert recipe_of_saved_plan(plan).tie_notes() == []
+
+
+def test_micro_batches_are_numbered_as_the_first_stage_runs_them() -> None:
+    orders = actions_from_csv("0F1,0F0,0B1,0B0\n1F0,1B0,1F1,1B1\n")
+    assert actions_to_csv(renumbered_by_first_stage(orders)) == "0F0,0F1,0B0,0B1\n1F1,1B1,1F0,1B0\n"
+
+
+def test_an_order_both_ways_of_pairs_is_refused() -> None:
+    recipe = recipe_of_schedule(CHIMERA.build(xshape(2), micro_batches=2))
+    assert orders_csv(recipe)
+    paired = msgspec.structs.replace(recipe.schedule, overlap=Overlap(factor=0.5))
+    with pytest.raises(ScheduleError, match="an order both ways runs one block at a time"):
+        orders_csv(replace(recipe, schedule=paired))

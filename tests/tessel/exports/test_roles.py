@@ -139,3 +139,8 @@ def test_rows_that_are_none_are_refused_by_name_and_may_be_stated(layers: str, n
 def test_roles_that_do_not_match_the_rows_are_refused(text: str) -> None:
     with pytest.raises(ScheduleError):
         stated_roles(text, ["a", "b", "c", "d", "e"])
+
+
+def test_a_row_before_the_embedding_is_no_block() -> None:
+    with pytest.raises(ScheduleError, match="row 0, 'alpha', is no embedding"):
+        roles_of(["alpha", "embed", "beta"])

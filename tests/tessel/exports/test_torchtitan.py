@@ -382,3 +382,9 @@ def test_rows_of_one_stage_may_be_one_module_but_for_norms() -> None:
     assert last == ["layers.2", "layers.3", "norm", "output"]
     with pytest.raises(ScheduleError, match="rows 'norm' in stage 1 and 'final_norm' in stage 1"):
         modules("wte", "h.0", "h.1", "h.2", "h.3", "norm", "final_norm", "head")
+
+
+def test_a_path_that_is_no_text_is_refused_for_toml() -> None:
+    for letter in map(chr, (0xD800, 0xDFFF)):
+        with pytest.raises(ScheduleError, match="is no text that TOML can hold"):
+            titan_file(recipe("one stage a rank"), RELEASES["0.2.2"], csv=f"{letter}.csv")
