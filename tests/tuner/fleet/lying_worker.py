@@ -20,7 +20,8 @@ LIE = "TESSEL_LIE"
 """Environment variable: path of a file with MessagePack: the list that a task returns, or another value."""
 
 STALL = "stall"
-"""What is no answer: the machine goes on, and ends nothing while the file is there."""
+"""What is no answer: the machine goes on, and ends nothing while the file is there; as long, a file `begun` is
+beside it."""
 
 _honest = device_tasks.carry_out
 
@@ -35,6 +36,7 @@ def carry_out(document: bytes, *arrays: bytes) -> Any:
         path.with_name("begun").touch()
         while path.exists():
             time.sleep(0.05)
+        path.with_name("begun").unlink()
     asked = msgspec.msgpack.decode(document, type=Request).asked
     return tuple(_as_asked(each, asked) for each in said) if isinstance(said, list) else said
 
