@@ -20,8 +20,7 @@ LIE = "TESSEL_LIE"
 """Environment variable: path of a file with MessagePack: the list that a task returns, or another value."""
 
 STALL = "stall"
-"""What is no answer: the machine goes on, and ends nothing while the file is there; as long, a file `begun` is
-beside it."""
+"""What is no answer: the machine goes on, and ends nothing while the file is there, and `begun` beside it."""
 
 _honest = device_tasks.carry_out
 
