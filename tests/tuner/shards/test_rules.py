@@ -292,6 +292,12 @@ CASES = {
         {0: (0, 1, 1)},
     ),
     "nn.softmax": unary(lambda x: op.nn.softmax(x, axis=-1), lambda x: torch.softmax(x, -1)),
+    "nn.softmax of an axis in the middle": Case(
+        lambda x: op.nn.softmax(x, axis=1),
+        lambda x: torch.softmax(x, 1),
+        lambda n: [(3, n, 2)],
+        {0: (1, 1, 1)},
+    ),
     "nn.softmax of split rows": unary(lambda x: op.nn.softmax(x, axis=0), lambda x: torch.softmax(x, 0)),
     "nn.log_softmax": unary(lambda x: op.nn.log_softmax(x, axis=-1), lambda x: torch.log_softmax(x, -1)),
     "nn.log_softmax of split rows": unary(
