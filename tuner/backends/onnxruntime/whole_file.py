@@ -121,17 +121,31 @@ def file_as_call(model: Model, num_threads: int) -> Model | None:
 
 
 def _take_weights(graph: Any, first: int) -> list[np.ndarray]:
-    """Move large initialisers of a graph to memory, and return them; they are inputs from `first` on."""
+    """Move large constants of a graph to memory, and return them; they are inputs from `first` on.
+
+    Some exporters write constants as nodes. What stays in the graph is a part of the text of its call.
+    """
     results = {result.name for result in graph.output}
     weights: list[np.ndarray] = []
     renamed: dict[str, str] = {}
-    for index, tensor in enumerate(graph.initializer):
+
+    def taken(name: str, tensor: Any) -> Any:
+        """Return the initialiser that stands for a large constant; None where it stays as it is."""
         array = numpy_helper.to_array(tensor)
-        if array.nbytes < _LEAST_BYTES or str(array.dtype) not in _IN_MEMORY or tensor.name in results:
-            continue
-        renamed[tensor.name] = input_name(first + len(weights))
+        if array.nbytes < _LEAST_BYTES or str(array.dtype) not in _IN_MEMORY or name in results:
+            return None
+        renamed[name] = input_name(first + len(weights))
         weights.append(np.array(array))
-        graph.initializer[index].CopyFrom(as_weight(renamed[tensor.name], array.shape, tensor.data_type))
+        return as_weight(renamed[name], array.shape, tensor.data_type)
+
+    for index, tensor in enumerate(graph.initializer):
+        if (weight := taken(tensor.name, tensor)) is not None:
+            graph.initializer[index].CopyFrom(weight)
+    for node in [node for node in graph.node if node.op_type == "Constant"]:
+        value = next((each.t for each in node.attribute if each.name == "value"), None)
+        if value is not None and (weight := taken(node.output[0], value)) is not None:
+            graph.initializer.append(weight)
+            graph.node.remove(node)
     _rename_read(graph, renamed)
     return weights
 

@@ -43,18 +43,25 @@ file (float[N,24] waveform, bool flag) => (float[N,24] y, float[N,24] w_plus) {
 """
 
 
-def file_in(folder: Path) -> Path:
+def file_in(folder: Path, *, writes_nodes: bool = False) -> Path:
     model = onnx.parser.parse_model(QUANTISED_IN_A_BRANCH)
     rng = np.random.default_rng(0)
     for name, shape in (("w", (24, 24)), ("w_row", (24,))):
         array = rng.standard_normal(shape, dtype=np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        tensor = onnx.numpy_helper.from_array(array, name)
+        if writes_nodes:
+            model.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
+        else:
+            model.graph.initializer.append(tensor)
     onnx.save(model, folder / "file.onnx")
     return folder / "file.onnx"
 
 
-def test_a_file_as_one_call_gives_what_onnxruntime_does_also_saved(tmp_path: Path) -> None:
-    path = file_in(tmp_path)
+@pytest.mark.parametrize("writes_nodes", [False, True])
+def test_a_file_as_one_call_gives_what_onnxruntime_does_also_saved(
+    writes_nodes: bool, tmp_path: Path
+) -> None:
+    path = file_in(tmp_path, writes_nodes=writes_nodes)
     model = load_model(str(path), shapes={"waveform": (5, 24)}, values={"flag": False})
     target = resolve_target("cpu", num_threads=1)
     called = file_as_call(model, target.num_threads)
