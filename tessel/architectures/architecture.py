@@ -317,8 +317,6 @@ class Tower:
     sequence holds the tokens that come of it beside those of its text.
 
     Attributes:
-        hidden: elements of a patch between blocks.
-        heads: of each block's attention.
         patch: the product that embeds a patch's pixels.
         vectors: parameters beside that product: positions, or a norm.
         blocks: in the order that they run.
@@ -330,8 +328,6 @@ class Tower:
         is_frozen: whether blocks and the embedding of patches are not trained; the projector always is.
     """
 
-    hidden: int
-    heads: int
     patch: Linear
     blocks: tuple[Block, ...]
     projector: tuple[Linear, ...]
@@ -341,6 +337,11 @@ class Tower:
     projector_vectors: int = 0
     pictures: int = 1
     is_frozen: bool = False
+
+    @property
+    def hidden(self) -> int:
+        """Elements of a patch between blocks."""
+        return self.patch.outputs
 
     @property
     def patch_parameters(self) -> int:

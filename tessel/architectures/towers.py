@@ -37,7 +37,7 @@ def _width(config: Config) -> int:
 def _blocks(
     vision: Config, *, has_bias: bool, is_gated: bool, norms: int, has_rotary: bool, windows: tuple[int, ...]
 ) -> tuple[Block, ...]:
-    hidden, heads = vision.count("hidden_size"), _heads(vision)
+    hidden, heads = vision.count("hidden_size"), vision.count("num_attention_heads", "num_heads")
     if hidden % heads:
         raise vision.refusal(
             f"the tower's hidden_size is {hidden}, no multiple of its {heads} heads", "correct one of them"
@@ -63,10 +63,6 @@ def _blocks(
         )
         for window in windows
     )
-
-
-def _heads(vision: Config) -> int:
-    return vision.count("num_attention_heads", "num_heads")
 
 
 def _depth(vision: Config) -> int:
@@ -96,8 +92,6 @@ def _gemma3(config: Config, vision: Config) -> Tower:
             "correct one of them",
         )
     return Tower(
-        hidden=hidden,
-        heads=_heads(vision),
         patch=_patch(vision, has_bias=True),
         vectors=patches * hidden,
         blocks=_blocks(
@@ -115,8 +109,6 @@ def _mistral3(config: Config, vision: Config) -> Tower:
     merge = config.count("spatial_merge_size", default=2)
     has_bias = config.flag("multimodal_projector_bias", default=False)
     return Tower(
-        hidden=hidden,
-        heads=_heads(vision),
         patch=_patch(vision, has_bias=False),
         vectors=hidden,
         blocks=_blocks(
@@ -140,8 +132,6 @@ def _qwen2_5_vl(config: Config, vision: Config) -> Tower:
     whole = vision.numbers("fullatt_block_indexes") or (7, 15, 23, 31)
     joined = merge**2 * hidden
     return Tower(
-        hidden=hidden,
-        heads=_heads(vision),
         patch=_patch(vision, has_bias=False, frames=vision.count("temporal_patch_size", default=2)),
         blocks=_blocks(
             vision,

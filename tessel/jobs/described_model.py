@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from tessel.errors import UsageError
 from tessel.jobs.inputs.config_options import DEFAULT_SEQ
 
 if TYPE_CHECKING:
-    from tessel.architectures.architecture import Architecture
+    from tessel.architectures.architecture import Architecture, Block
     from tessel.architectures.gpu_sheets import GpuSheet
     from tessel.architectures.kernels import KernelPrice
     from tessel.architectures.shape import Recipe, Shape
@@ -175,8 +176,8 @@ def shapes_of(
     """
     from tessel.architectures.shape import Shape
 
-    heads = _heads(model)
-    tower_heads = heads if model.tower is None else model.tower.heads
+    heads = _heads(model.blocks)
+    tower_heads = heads if model.tower is None else _heads(model.tower.blocks)
     tensor = _degrees(
         options.tensor_parallel,
         min(MOST_TENSOR_PARALLEL, sheet.domain, options.devices),
@@ -220,15 +221,12 @@ def shapes_of(
     )
 
 
-def _heads(model: Architecture) -> int:
-    """Return the heads of the model's attention, or as many as anything is divided by without any."""
+def _heads(blocks: Sequence[Block]) -> int:
+    """Return the heads of the blocks' attention, or as many as anything is divided by without any."""
     from tessel.architectures.architecture import Attention, LatentAttention
 
     attentions = (
-        part
-        for block in model.blocks
-        for part in block.parts
-        if isinstance(part, Attention | LatentAttention)
+        part for block in blocks for part in block.parts if isinstance(part, Attention | LatentAttention)
     )
     return next((part.heads for part in attentions), MOST_TENSOR_PARALLEL)
 
