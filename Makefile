@@ -65,9 +65,9 @@ schemas: $(VENV)/.installed-test
 frameworks: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --report benchmarks/reports/frameworks_2026-11.md $(TITAN_MAIN)
 
-# The same plans in whatever is newest; prints what became of which plan another thing than in the report.
+# The same plans in whatever is newest; what became of which plan another thing than in the report heads the new one.
 frameworks-newest: $(VENV)/.installed-test
-	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --newest --against benchmarks/reports/frameworks_2026-11.md $(TITAN_MAIN)
+	$(BIN)/python -m benchmarks.frameworks --venv $(OUT)/frameworks --newest --against benchmarks/reports/frameworks_2026-11.md --report benchmarks/reports/frameworks_newest_2026-11.md $(TITAN_MAIN)
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks

@@ -1,13 +1,13 @@
 """Train exported plans in other frameworks, and write which of them end as one process does.
 
     python -m benchmarks.frameworks --report benchmarks/reports/frameworks_2026-11.md
-    python -m benchmarks.frameworks --newest --against benchmarks/reports/frameworks_2026-11.md
+    python -m benchmarks.frameworks --newest --against benchmarks/reports/frameworks_2026-11.md --report NEW.md
 
 Pinned releases are installed into a virtual environment of their own, without packages for GPUs. Each plan is
 trained for three steps by two processes over gloo, four where it has replicas, and losses and weights are
 held against those of one process. What a framework cannot run is refused by the export, whose reason is
 printed. With `--newest` the same plans are trained by whatever releases are newest, in another environment,
-and what became of them is held against a report: only what changed is printed. torchtitan's main is no
+and what became of them is held against a report: what changed is printed, and heads the new one. torchtitan's main is no
 release: a checkout of it, whose folder `--torchtitan` names, trains with either.
 """
 
@@ -25,6 +25,7 @@ import venv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.frameworks.plans import plans
 from benchmarks.frameworks.ranks import Trained, train
@@ -86,25 +87,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--venv", type=Path, default=Path("out/frameworks"), help="folder of the releases")
     parser.add_argument("--report", type=Path, help="write the table to this file, too")
     parser.add_argument("--newest", action="store_true", help="train by the newest releases instead")
-    parser.add_argument("--against", type=Path, help="with --newest: the report to compare with")
+    parser.add_argument("--against", type=Path, help="the report to compare with")
     parser.add_argument("--torchtitan", type=Path, help="checkout of torchtitan's main, to be tried, too")
     given = parser.parse_args(arguments)
+    if given.torchtitan is not None:
+        project_of(given.torchtitan)  # refuses a wrong folder before anything is installed
     if given.newest:
         folder = given.venv.with_name(f"{given.venv.name}-newest")
-        _try_newest(folder, given.against, given.torchtitan)
-        return
-    python = install(given.venv)
+        python = install_newest(folder)
+        releases = newest_frameworks(python)
+    else:
+        python = install(given.venv)
+        releases = frameworks(given.venv)
     main_titan = () if given.torchtitan is None else (install_main(python, given.torchtitan),)
-    lines = [*_heading(), *_rows((*frameworks(given.venv), *main_titan), python)]
+    heading = [*_heading("make frameworks-newest" if given.newest else "make frameworks")]
+    rows = [*_rows((*releases, *main_titan), python)]
+    changed = [] if given.against is None else _changed(given.against, rows)
+    print("\n".join(changed), end="")
+    lines = [*heading, *changed, *rows]
     if given.report is not None:
         given.report.write_text("\n".join(lines) + "\n")
 
 
 def install(folder: Path) -> str:
     """Return the interpreter of an environment with every release, made where it is not there."""
-    python = folder.absolute() / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
+    python = _made(folder)
     pip = [str(python), "-m", "pip", "install", "--quiet"]
     subprocess.run([*pip, *SHARED], check=True)
     subprocess.run([*pip, "--no-deps", *BESIDE], check=True)
@@ -115,14 +122,20 @@ def install(folder: Path) -> str:
     return str(python)
 
 
+def _made(folder: Path) -> Path:
+    """Return the interpreter of an environment, made where none is there, or one whose making was stopped."""
+    commands = folder.absolute() / "bin"
+    if not (commands / "pip").exists():
+        venv.create(folder, with_pip=True)
+    return commands / "python"
+
+
 def install_newest(folder: Path) -> str:
     """Return the interpreter of an environment with the newest release of each framework.
 
     torch stays the pinned one: what else is newest has to run with it, and its own newest brings CUDA along.
     """
-    python = folder.absolute() / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
+    python = _made(folder)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--upgrade"]
     subprocess.run([*pip, SHARED[0], *map(without_pin, SHARED[1:])], check=True)
     subprocess.run([*pip, "--no-deps", "torchtitan", *map(without_pin, BESIDE)], check=True)
@@ -131,11 +144,7 @@ def install_newest(folder: Path) -> str:
 
 def install_main(python: str, checkout: Path) -> Framework:
     """Install what a checkout of torchtitan's main needs beside the pinned torch, and return it."""
-    try:
-        project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
-    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-        sys.exit(f"{checkout} is no checkout of torchtitan: {error}; name the folder of its pyproject.toml")
-    pip = [python, "-m", "pip", "install", "--quiet", SHARED[0], *project["dependencies"]]
+    pip = [python, "-m", "pip", "install", "--quiet", SHARED[0], *project_of(checkout)["dependencies"]]
     subprocess.run(pip, check=True)
     asked = ["git", "-C", str(checkout), "log", "-1", "--format=%cs, %h"]
     commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
@@ -147,6 +156,14 @@ def install_main(python: str, checkout: Path) -> Framework:
         version="main",
         path=str(checkout.absolute()),
     )
+
+
+def project_of(checkout: Path) -> Mapping[str, Any]:
+    """Return the table of the project that a folder holds."""
+    try:
+        return tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+        sys.exit(f"{checkout} is no checkout of torchtitan: {error}; name the folder of its pyproject.toml")
 
 
 def without_pin(requirement: str) -> str:
@@ -192,14 +209,15 @@ def changes(before: Mapping[tuple[str, str], str], after: Mapping[tuple[str, str
     ]
 
 
-def _try_newest(folder: Path, against: Path | None, checkout: Path | None) -> None:
-    python = install_newest(folder)
-    main_titan = () if checkout is None else (install_main(python, checkout),)
-    rows = list(_rows((*newest_frameworks(python), *main_titan), python))
-    if against is None:
-        return
+def _changed(against: Path, rows: Iterable[str]) -> list[str]:
+    """Return what became of plans that became something else in a report, as lines of one more."""
     found = changes(verdicts(against.read_text().splitlines()), verdicts(rows))
-    print("\n".join(found) or "nothing changed")
+    return [
+        f"Against [the pinned releases]({against.name}):",
+        "",
+        *(f"- {each}" for each in found or ["nothing changed"]),
+        "",
+    ]
 
 
 def frameworks(folder: Path) -> tuple[Framework, ...]:
@@ -268,7 +286,7 @@ def _verdict(found: Trained) -> str:
     return f"{verdict}, {found.difference:.0e} (weights moved by {found.moved:.0e})"
 
 
-def _heading() -> Iterator[str]:
+def _heading(command: str) -> Iterator[str]:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
     )
@@ -276,7 +294,7 @@ def _heading() -> Iterator[str]:
     yield ""
     yield (
         f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {commit.stdout.strip()}, Python "
-        f"{sys.version.split()[0]}, CPUs and gloo, by `make frameworks`. Each plan has eight layers on two "
+        f"{sys.version.split()[0]}, CPUs and gloo, by `{command}`. Each plan has eight layers on two "
         "ranks and four micro-batches unless it says otherwise. Three steps of gradient descent; the figure "
         "is how far the loss or a weight of any rank is from those of one process, at most."
     )

@@ -11,7 +11,7 @@ from benchmarks.frameworks.__main__ import (
     NAMES,
     changes,
     compare_names,
-    install_main,
+    main,
     verdicts,
     without_pin,
 )
@@ -56,4 +56,5 @@ def test_names_that_came_and_went_are_told() -> None:
 
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="is no checkout of torchtitan"):
-        install_main("python", tmp_path)
+        main(["--torchtitan", str(tmp_path), "--venv", str(tmp_path / "venv")])
+    assert not (tmp_path / "venv").exists(), "it is refused before anything is installed"
