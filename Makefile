@@ -6,6 +6,10 @@ OUT ?= out
 # A checkout of torchtitan's main, which `make frameworks` and `frameworks-newest` train by, too.
 TORCHTITAN ?=
 TITAN_MAIN := $(if $(TORCHTITAN),--torchtitan $(TORCHTITAN))
+# Releases whose configuration and model tests ask, each in a folder of its own: a whole installation brings 300 MB
+# and another fsspec than the pinned ones. Beside each is what it imports for that.
+TITANS := 0.2.2 0.3.0
+TITAN_NEEDS := docstring-parser==0.18.0 spmd_types==0.2.3 torchdata==0.11.0 typeguard==4.6.1 tyro==1.0.17
 # What has torch with CUDA, TVM and the rest of what this project needs: `make gpu-report` installs nothing.
 GPU_PYTHON ?= python3
 # Wheels of what that Python lacks, in a folder; put into a folder of their own before the report.
@@ -98,6 +102,7 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(BIN)/python pyproject.toml constraints.txt
 	$(call install_all,,'.[test]')
+	for release in $(TITANS); do $(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/torchtitan-$$release torchtitan==$$release $(TITAN_NEEDS) || exit 1; done
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: $(BIN)/python pyproject.toml constraints.txt

@@ -1,14 +1,15 @@
 """Train exported plans in other frameworks, and write which of them end as one process does.
 
     python -m benchmarks.frameworks --report benchmarks/reports/frameworks_2026-11.md
-    python -m benchmarks.frameworks --newest --against benchmarks/reports/frameworks_2026-11.md --report NEW.md
+    python -m benchmarks.frameworks --newest --against benchmarks/reports/frameworks_2026-11.md
 
 Pinned releases are installed into a virtual environment of their own, without packages for GPUs. Each plan is
 trained for three steps by two processes over gloo, four where it has replicas, and losses and weights are
 held against those of one process. What a framework cannot run is refused by the export, whose reason is
-printed. With `--newest` the same plans are trained by whatever releases are newest, in another environment,
-and what became of them is held against a report: what changed is printed, and heads the new one. torchtitan's main is no
-release: a checkout of it, whose folder `--torchtitan` names, trains with either.
+printed.
+With `--newest` the same plans are trained by whatever releases are newest, in another environment, and what
+became of them is held against a report: what changed is printed, and heads the new one. torchtitan's main is
+no release: a checkout of it, whose folder `--torchtitan` names, trains with either.
 """
 
 from __future__ import annotations

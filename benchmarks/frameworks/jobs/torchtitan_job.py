@@ -65,7 +65,7 @@ class Job(NamedTuple):
 
 def _train(path: Path, steps: int) -> dict[str, Any]:
     os.chdir(path.parent)  # where TOML's path of the orders begins
-    load = _load_toml if path.suffix == ".toml" else load_python
+    load = load_toml if path.suffix == ".toml" else load_python
     job = load(path, dist.get_world_size())
     whole, start = copy.deepcopy(job.model), copy.deepcopy(job.model)
     schedule, parts, first, last = job.split()
@@ -104,7 +104,7 @@ def _across(replicas: int, total: float, loss: float) -> float:
 def load_python(path: Path, world: int) -> Job:
     """Return what a file of 0.3.0 or main makes of the debug model."""
     exported = import_file(path)
-    _import_without_triton("torchtitan.models.llama3")
+    import_models()
     from torchtitan.distributed import ParallelDims
     from torchtitan.distributed.utils import set_spmd_backend
     from torchtitan.models.common.attention import ScaledDotProductAttention as Attention
@@ -192,8 +192,9 @@ def _batches(config: Any) -> tuple[int, tuple[int, ...]]:
     return count, (size,)
 
 
-def _load_toml(path: Path, world: int) -> Job:
-    _import_without_triton("torchtitan.models.llama3")
+def load_toml(path: Path, world: int) -> Job:
+    """Return what a file of 0.2.2 makes of the debug model."""
+    import_models()
     from torchtitan.config.manager import ConfigManager
     from torchtitan.distributed import ParallelDims
     from torchtitan.models.llama3 import get_train_spec
@@ -250,16 +251,22 @@ class _Absent(types.ModuleType):
         return arguments[0] if arguments and callable(arguments[0]) else self
 
 
-def _import_without_triton(name: str) -> None:
-    """Import torchtitan without the compiler of its GPU kernels, none of which is called here."""
-    if importlib.util.find_spec("triton") is not None:
-        return
+STAND_INS = ("triton", "triton.language", "datasets", "datasets.distributed", "torch.utils.tensorboard")
+"""What compiles kernels, reads data and shows curves: imported with the models, and never called here."""
 
+
+def import_models() -> None:
+    """Import torchtitan's models and their configuration, without those of `STAND_INS` that are not there."""
     importlib.import_module("torch._inductor.compile_fx")  # which finds no compiler, and remembers that
-    stand_ins = {each: _Absent(each) for each in ("triton", "triton.language")}
-    sys.modules.update(stand_ins)
-    importlib.import_module(name)
-    for each in stand_ins:
+    own = {"torch.utils.tensorboard": "tensorboard"}
+    absent = [
+        each for each in STAND_INS if importlib.util.find_spec(own.get(each, each.split(".")[0])) is None
+    ]
+    sys.modules.update((each, _Absent(each)) for each in absent)
+    importlib.import_module("torchtitan.models.llama3")
+    if importlib.util.find_spec("torchtitan.models.llama3.config_registry") is not None:
+        importlib.import_module("torchtitan.models.llama3.config_registry")
+    for each in absent:
         del sys.modules[each]
 
 
