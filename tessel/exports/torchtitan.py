@@ -474,7 +474,7 @@ def check_modules(model):
             found.update((f"{name}.{key}", child) for key, child in module.named_children())
         else:
             found[name] = module
-    lost = [name for name, module in found.items() if name not in listed and any(module.parameters())]
+    lost = [name for name, module in found.items() if name not in listed and [*module.parameters()]]
     unknown = sorted(listed - found.keys())
     if lost or unknown:
         raise ValueError(f"no stage has the modules {lost}, and the model has no {unknown}; plan this model")

@@ -248,9 +248,9 @@ class Model(torch.nn.Module):
 
     def __init__(self, blocks: int = 6) -> None:
         super().__init__()
-        self.tok_embeddings, self.norm, self.lm_head = (torch.nn.Linear(1, 1) for _ in range(3))
+        self.tok_embeddings, self.norm, self.lm_head = (torch.nn.Linear(2, 2) for _ in range(3))
         self.rope = torch.nn.Identity()
-        self.layers = torch.nn.ModuleDict({str(index): torch.nn.Linear(1, 1) for index in range(blocks)})
+        self.layers = torch.nn.ModuleDict({str(index): torch.nn.Linear(2, 2) for index in range(blocks)})
 
 
 def test_a_module_that_no_stage_has_stops_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_a_module_that_no_stage_has_stops_the_job(monkeypatch: pytest.MonkeyPatc
         split(Model(7))
     with pytest.raises(ValueError, match=r"the model has no \['layers.5'\]"):
         split(Model(5))
-    model.vision_encoder = torch.nn.Linear(1, 1)
+    model.vision_encoder = torch.nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"no stage has the modules \['vision_encoder'\]"):
         split(model)
 
