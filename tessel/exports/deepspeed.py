@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from tessel.engine.actions import Action, ActionKind, RankActions, kinds_by_block
 from tessel.errors import ScheduleError
+from tessel.exports.notes import notes_of
 from tessel.exports.recipe import Recipe, renumbered_by_first_stage
 from tessel.orders import Task, earliest_starts
 
@@ -106,7 +107,9 @@ def deepspeed_module(recipe: Recipe) -> str:
         parts=repr(list(parts)),
         recompute=repr(list(recipe.recompute or (False,) * recipe.num_stages)),
         layers=_indented(map(repr, recipe.layers)),
-        devices="".join(f"\n{line}" for note in recipe.device_notes() for line in textwrap.wrap(note, 100)),
+        notes="".join(
+            f"\n{line}" for note in notes_of(recipe, "deepspeed") for line in textwrap.wrap(note, 100)
+        ),
         streams=_streams_text(streams),
     )
 
@@ -329,7 +332,7 @@ _FILE = Template(
 Start it with: deepspeed --num_gpus $processes YOUR_SCRIPT.py YOUR_OTHER_ARGUMENTS
 where this file stands beside YOUR_SCRIPT.py, which holds the lines above.
 The configuration needs "gradient_accumulation_steps": $micro_batches$batch_setting$zero.
-`layers` has $num_layers entries, of which stage i takes those from PARTS[i] to PARTS[i + 1].$devices
+`layers` has $num_layers entries, of which stage i takes those from PARTS[i] to PARTS[i + 1].$notes
 """
 
 from deepspeed.pipe import PipelineModule

@@ -18,6 +18,7 @@ from tessel.engine.errors import EngineError
 from tessel.errors import ScheduleError, shown
 from tessel.exports.megatron import MegatronLayout, group_sizes, megatron_orders
 from tessel.exports.megatron_flags import kind_of_layer, moe_layer_freq, recompute_flags, split_flags
+from tessel.exports.notes import notes_of
 from tessel.exports.recipe import Recipe
 from tessel.exports.roles import STATE_ROLES, Role, rows_of
 from tessel.schedule import Schedule
@@ -204,7 +205,7 @@ def _blocks(recipe: Recipe) -> list[str]:
 
 
 def _comments(recipe: Recipe, orders: tuple[MegatronOrder, ...]) -> list[str]:
-    found = [*(f"# {note}" for note in recipe.device_notes()), *_kinds(recipe)]
+    found = [*(f"# {note}" for note in notes_of(recipe, "megatron")), *_kinds(recipe)]
     if not orders:
         found.append("# Megatron runs joint backwards in an order of its own; the plan's order is left out.")
     elif orders[0].schedule.makespan == recipe.schedule.makespan:

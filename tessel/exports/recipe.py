@@ -18,6 +18,7 @@ from tessel.exports.roles import Role, roles_of
 from tessel.handwritten.construction.stages import NotAPipelineError, read_pipeline
 from tessel.planning.layout import Layout
 from tessel.planning.saved_plan import SavedPlan
+from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
 from tessel.tuned_plan import TunedPlan
 
@@ -51,6 +52,8 @@ class Recipe:
         sharding: what replicas divide among them, as the plan counts on it. The same holds for
         offload: what lies in the memory of the hosts.
         tied: stages of each weight that several of them hold.
+        frozen: places of layers whose weights are not trained.
+        adapted: of those of whose weights a part is trained, as of a LoRA job.
         copies: of the chain, numbered one after the other on the same ranks; 2 in an `xshape`.
     """
 
@@ -74,6 +77,8 @@ class Recipe:
     sharding: str = "none"
     tied: tuple[tuple[int, ...], ...] = ()
     offload: str = "none"
+    frozen: tuple[int, ...] = ()
+    adapted: tuple[int, ...] = ()
     copies: int = 1
 
     @property
@@ -128,51 +133,6 @@ class Recipe:
         """
         roles = self.roles or roles_of(self.layers)
         return tuple(roles[first : last + 1] for first, last in self.cuts)
-
-    def overlap_notes(self) -> list[str]:
-        """Return what tells the user of pairs that run together; nothing where there are none."""
-        factor, count = self.schedule.overlap_factor, len(self.schedule.pairs)
-        if factor is None or not count:
-            return []
-        return [
-            f"{count} cells OVERLAP_F_B, priced at {factor:g} of their sum: how both run together is yours, "
-            "for torch's runtime by register_custom_function"
-        ]
-
-    def device_notes(self) -> list[str]:
-        """Return what tells the user which device each rank runs on; nothing where rank i is device i.
-
-        Frameworks number the ranks of a job by rank of the pipeline, then by replica and part of a layer.
-        """
-        order = [device for devices in self.rank_devices for device in devices]
-        if not order:
-            return []
-        listed = ",".join(map(str, order))
-        return [
-            f"The plan orders the devices: ranks 0 to {len(order) - 1} of the job run on devices "
-            f"{listed}, in "
-            f"this order; on one node start it with CUDA_VISIBLE_DEVICES={listed}."
-        ]
-
-    def tie_notes(self) -> list[str]:
-        """Return what a trainer has to do for weights that several stages hold, which no order says."""
-        notes = []
-        for stages in self.tied:
-            ranks = sorted({self.device_of_stage[stage] for stage in stages})
-            listed = ", ".join(map(str, stages))
-            notes.append(
-                f"Stages {listed} hold one weight: sum its gradients over ranks {', '.join(map(str, ranks))} "
-                "before each update."
-                if len(ranks) > 1
-                else f"Stages {listed} hold one weight: give their modules on rank {ranks[0]} one parameter, "
-                "and scale gradients yourself (scale_grads=False): torch divides them once a stage."
-            )
-        if self.copies > 1:
-            notes.append(
-                f"The pipeline stands {self.copies} times on the same ranks: the file of stages beside the "
-                "orders says what to sum."
-            )
-        return notes
 
     def require_sharding(self, framework: str, known: Sequence[str], *, offloads: bool = False) -> None:
         """Refuse a plan whose memory counts on what a framework cannot be told.
@@ -306,11 +266,24 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         recompute=layout.recompute * copies,
         training_step_us=plan.training_step_us,
         sharding=plan.sharding,
+        **_trained_in_part(plan.profile),
         tied=_tied_stages([layer.tie for layer in plan.profile.layers], cuts),
         copies=copies,
         offload=plan.offload,
         rank_devices=devices_of_ranks(layout) if layout.device_order else (),
     )
+
+
+def _trained_in_part(profile: Profile) -> dict[str, tuple[int, ...]]:
+    """Return the places of layers that are frozen, and of those that are trained in part."""
+    held = [cost.weight_bytes for cost in profile.tables[0].costs]
+    trained = [cost.updated_bytes for cost in profile.tables[0].costs]
+    if not any(trained):  # of inference
+        return {}
+    return {
+        "frozen": tuple(place for place, own in enumerate(trained) if own == 0 < held[place]),
+        "adapted": tuple(place for place, own in enumerate(trained) if 0 < own < held[place]),
+    }
 
 
 def _tied_stages(ties: Sequence[str], cuts: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:

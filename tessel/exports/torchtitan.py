@@ -33,6 +33,7 @@ from string import Template
 from tessel.engine.actions import actions_to_csv, cells_of, cells_to_csv, renumbered
 from tessel.errors import ScheduleError, shown
 from tessel.exports.both_ways import orders_with_transfers
+from tessel.exports.notes import notes_of
 from tessel.exports.recipe import Recipe
 from tessel.exports.roles import STATE_ROLES, Role, rows_of
 from tessel.planning.sharding import SHARDINGS
@@ -361,7 +362,7 @@ def titan_file(recipe: Recipe, release: Release, *, csv: str, keep_names: bool =
     heading = [
         f"# torchtitan {release.name}, options for {recipe.model!r}: {recipe.num_stages} stages on "
         f"{recipe.devices} ranks, {recipe.micro_batches} micro-batches.",
-        *(f"# {note}" for note in (*recipe.device_notes(), *recipe.overlap_notes())),
+        *(f"# {note}" for note in notes_of(recipe, "torchtitan")),
         f"# Start it with: {_start(options, release)}",
     ]
     if release.suffix == ".toml":

@@ -57,6 +57,8 @@ def export_recipe(
         ScheduleError: the framework cannot run it; says why.
         DocumentError: a file cannot be written.
     """
+    from tessel.exports.notes import notes_of
+
     framework = Framework(check_choice("to", to, [each.value for each in Framework]))
     path = None if out is None else Path(out)
     check_folder("--out", path, suffixes=SUFFIXES[framework])
@@ -72,9 +74,7 @@ def export_recipe(
         texts = _torch(recipe, path or Path("orders.csv"))
     else:
         texts = {path or Path("orders.txt"): _text(recipe, framework)}
-    ties = recipe.tie_notes() if framework in (Framework.TORCH, Framework.TORCHTITAN) else []
-    overlaps = recipe.overlap_notes() if framework is not Framework.MARKDOWN else []
-    for note in (*recipe.device_notes(), *ties, *overlaps):
+    for note in notes_of(recipe, framework):
         messages.note(note)
     if path is not None:
         from tessel.documents import save_document

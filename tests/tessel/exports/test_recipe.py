@@ -11,11 +11,13 @@ import pytest
 from layer_plans import profile, saved_plan
 from tuned_model import tuned_model
 
-from tessel.engine.actions import ActionKind, actions_from_csv, actions_to_csv
+from tessel.batches import Batch, MicroBatchClass
+from tessel.engine.actions import ActionKind, actions_from_csv, actions_to_csv, schedule_of_actions
 from tessel.errors import ScheduleError
 from tessel.exports.deepspeed import deepspeed_module
 from tessel.exports.markdown import recipe_markdown
 from tessel.exports.megatron_plan import megatron_arguments
+from tessel.exports.notes import device_notes, notes_of, tie_notes
 from tessel.exports.recipe import (
     Recipe,
     recipe_of_plan,
@@ -181,10 +183,10 @@ def test_recipes_name_the_user_s_devices_where_the_plan_orders_them() -> None:
     plan = saved_plan(data_parallel=2)
     order = (3, 1, 0, 2)
     ordered = msgspec.structs.replace(plan, layout=msgspec.structs.replace(plan.layout, device_order=order))
-    assert recipe_of_saved_plan(plan).device_notes() == []
+    assert device_notes(recipe_of_saved_plan(plan)) == []
     recipe = recipe_of_saved_plan(ordered)
     assert recipe.rank_devices == ((3, 1), (0, 2))
-    (note,) = recipe.device_notes()
+    (note,) = device_notes(recipe)
     for name, write in WRITERS.items():
         if name not in ("torch", "torchtitan (TOML)", "markdown"):
             assert "3,1,0,2" in write(recipe), name
@@ -201,12 +203,54 @@ def test_weights_of_several_stages_are_told() -> None:
     tied = msgspec.structs.replace(plan, profile=msgspec.structs.replace(plan.profile, layers=tuple(layers)))
     recipe = recipe_of_saved_plan(tied)
     assert recipe.tied == ((0, 1),)
-    assert recipe.tie_notes() == [
+    assert tie_notes(recipe, "torch") == [
         "Stages 0, 1 hold one weight: sum its gradients over ranks 0, 1 before each update."
     ]
-    (note,) = replace(recipe, device_of_stage=(0, 0)).tie_notes()
+    (note,) = tie_notes(replace(recipe, device_of_stage=(0, 0)), "torch")
     assert "give their modules on rank 0 one parameter" in note
-    assert recipe_of_saved_plan(plan).tie_notes() == []
+    assert "TiedLayerSpec" in deepspeed_module(recipe)
+    assert "leave --untie-embeddings" in megatron_arguments(recipe)
+    assert tie_notes(recipe_of_saved_plan(plan), "torch") == []
+
+
+def test_what_no_file_says_is_told_in_each() -> None:
+    """Weights that are frozen or adapted, and micro-batches that differ, in the order of each file."""
+    plan = saved_plan()
+    (table, *_), layers = plan.profile.tables, len(plan.profile.layers)
+    trained = [0, 0, *[1 << 20] * (layers - 3), None]
+    costs = [
+        msgspec.structs.replace(cost, trained_bytes=own)
+        for cost, own in zip(table.costs, trained, strict=True)
+    ]
+    lora = msgspec.structs.replace(plan.profile, tables=(msgspec.structs.replace(table, costs=tuple(costs)),))
+    recipe = recipe_of_saved_plan(msgspec.structs.replace(plan, profile=lora))
+    (text,) = notes_of(recipe, "torch")
+    assert text == "The plan freezes rows 0-1 and trains a part of rows 2-6: set requires_grad in your model."
+    for name, write in WRITERS.items():
+        if name not in ("torch", "torchtitan (TOML)", "markdown"):
+            assert "freezes rows 0-1" in " ".join(write(recipe).split()), name
+    placement = recipe.schedule.placement
+    spans, memory = (tuple(getattr(block, what) for block in placement.blocks) for what in ("span", "memory"))
+    of = [
+        MicroBatchClass(name=name, spans=spans, memory=memory, lags=(0,) * len(placement.edges))
+        for name in ("long", 'a"""#')
+    ]
+    orders = actions_from_csv("0F1,0F0,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n")
+    batch = Batch(classes=tuple(of), sequence=(0, 1, 1, 0))
+    schedule = schedule_of_actions(placement, orders, batch=batch)
+    mixed = replace(recipe, frozen=(), adapted=(), schedule=schedule, actions=orders)
+    assert "hand over longx1,a____x2,longx1, in this order; torch takes" in notes_of(mixed, "torch")[0]
+    for framework, setting in (("deepspeed", "dynamic_shape"), ("primus", "variable_seq_lengths")):
+        (note,) = notes_of(mixed, framework)
+        assert "hand over a____x1,longx1,a____x1,longx1" in note
+        assert setting in note
+    wide = replace(
+        mixed, schedule=recipe.schedule, data_parallel=2, sharding="optimizer", recompute=(True, False)
+    )
+    assert notes_of(wide, "torch") == [
+        "The orders do not say 2 replicas, sharding of optimizer, recomputation in stages 0: set it in your "
+        "trainer."
+    ]
 
 
 def test_micro_batches_are_numbered_as_the_first_stage_runs_them() -> None:
