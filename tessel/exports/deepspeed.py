@@ -126,6 +126,11 @@ def _check(recipe: Recipe) -> None:
         raise ScheduleError(
             "the plan splits backwards, and DeepSpeed runs joint ones only; plan with --joint-backward"
         )
+    if recipe.cuts and set(range(recipe.cuts[0][1] + 1)) <= set(recipe.frozen):
+        raise ScheduleError(
+            "the first stage trains nothing, and DeepSpeed 0.19.8 stops in its backward, which has no gradient; "
+            "plan on fewer devices, so that the first stage has a trained row, or use --to torch"
+        )
     if not recipe.is_trained:
         raise ScheduleError(
             "the plan has no backward, and only DeepSpeed's training schedule can be replaced"

@@ -1,7 +1,8 @@
 """Train a small model by exported CSVs, one after the other, in torch's own pipeline runtime over gloo.
 
 Each rank holds its losses and the weights of its stages against the whole model, trained in this process.
-Where a file's name ends with `tied-0-3`, say, those stages hold one weight. Stages in a Python file of the
+Where a file's name ends with `tied-0-3`, say, those stages hold one weight, with `frozen-0` that one is not
+trained. Stages in a Python file of the
 same name are of several copies of one pipeline, each of which has its part of the batch. Gradients are summed
 over the ranks and scaled here: the runtime would divide those of a shared parameter by the micro-batches once
 for each stage that has it.
@@ -44,8 +45,11 @@ def _train(path: Path, rank: int, steps: int) -> dict[str, Any]:
     micro_batches = 1 + max(int(found) for found in re.findall(r"\d+F(\d+)", text))
     planned = _stages_beside(path, count)
     length = count // len(planned.FIRST)
-    tied = [int(found) for found in re.findall(r"-(\d+)", path.stem.partition("tied")[2])]
-    layers, whole, start = (_layers(length, tied) for _ in range(3))
+    tied, frozen = (
+        [int(found) for found in re.findall(r"-(\d+)", path.stem.partition(what)[2])]
+        for what in ("tied", "frozen")
+    )
+    layers, whole, start = (_layers(length, tied, frozen) for _ in range(3))
     stages = [
         planned.PlannedStage(layers[stage % length], stage, count, torch.device("cpu")) for stage in held
     ]
@@ -84,14 +88,16 @@ def _stages_beside(path: Path, count: int) -> Any:
     return import_file(file)
 
 
-def _layers(count: int, tied: list[int]) -> torch.nn.Sequential:
-    """Return stages, the same whenever they are made, of which some hold one weight."""
+def _layers(count: int, tied: list[int], frozen: list[int]) -> torch.nn.Sequential:
+    """Return stages, the same whenever they are made, of which some hold one weight, some are frozen."""
     torch.manual_seed(0)
     layers = torch.nn.Sequential(
         *(torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()) for _ in range(count))
     )
     for stage in tied[1:]:
         _linear(layers, stage).weight = _linear(layers, tied[0]).weight
+    for stage in frozen:
+        layers[stage].requires_grad_(False)
     return layers
 
 

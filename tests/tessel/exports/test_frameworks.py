@@ -51,6 +51,7 @@ ORDERS = {
         (0, 1, 1, 0),
         "0F0,0F1,3F0,3I0,3W0,3F1,3I1,0I0,0W0,3W1,0I1,0W1\n1F0,2F0,1F1,2F1,2I0,1I0,2W0,2I1,1I1,1W0,2W1,1W1\n",
     ),
+    "a tower, frozen-0": ((0, 1), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"),
     "a chain, tied-0-1": ((0, 1), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"),
 }
 
@@ -92,7 +93,7 @@ def assert_exact(found: Trained) -> None:
 
 def test_torch_runs_any_order_on_any_map_of_stages(tmp_path: Path) -> None:
     for number, (name, (devices, order)) in enumerate(ORDERS.items()):
-        tied = "".join(name.partition("tied")[1:])
+        tied = name.partition(", ")[2]
         (tmp_path / f"{number}{tied}.csv").write_text(orders_csv(recipe_of(devices, order)))
     for name, recipe in both_ways().items():
         export_recipe(recipe, "torch", tmp_path / f"{name}.csv")

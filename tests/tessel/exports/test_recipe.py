@@ -229,6 +229,8 @@ def test_what_no_file_says_is_told_in_each() -> None:
     for name, write in WRITERS.items():
         if name not in ("torch", "torchtitan (TOML)", "markdown"):
             assert "freezes rows 0-1" in " ".join(write(recipe).split()), name
+    with pytest.raises(ScheduleError, match="the first stage trains nothing, and DeepSpeed"):
+        deepspeed_module(replace(recipe, frozen=(0, 1, 2, 3)))
     placement = recipe.schedule.placement
     spans, memory = (tuple(getattr(block, what) for block in placement.blocks) for what in ("span", "memory"))
     of = [
