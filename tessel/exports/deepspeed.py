@@ -128,7 +128,7 @@ def _check(recipe: Recipe) -> None:
         )
     if recipe.cuts and set(range(recipe.cuts[0][1] + 1)) <= set(recipe.frozen):
         raise ScheduleError(
-            "the first stage trains nothing, and DeepSpeed 0.19.8 stops in its backward, which has no gradient; "
+            "the first stage trains nothing, and DeepSpeed 0.19.8 stops in its backward without a gradient; "
             "plan on fewer devices, so that the first stage has a trained row, or use --to torch"
         )
     if not recipe.is_trained:

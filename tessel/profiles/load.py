@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
@@ -27,6 +28,9 @@ from tessel.profiles.traces.nvtx import is_nvtx, read_nvtx
 from tessel.profiles.traces.ranges import Trace
 from tessel.profiles.traces.trace_profile import profile_of_trace
 from tessel.progress.manual import manual
+
+MAX_HEADER_LINES = 8
+"""Lines among which the header of a report of nsys is looked for, which says what it does before it."""
 
 FOLDER_FILE = "plan.json"
 """What a folder stands for, where it lies in it."""
@@ -136,10 +140,9 @@ def detect_format(path: Path, text: bytes) -> str:
         return "log"
     if text.lstrip()[:1] in (b"{", b"["):
         return _format_of_json(path, text)
-    header = next(
-        (line for line in text.decode("utf-8-sig").splitlines() if line.strip() and line[0] != "#"), ""
-    )
-    return "nvtx" if is_nvtx(header) else "csv"
+    lines = (line for line in text.decode("utf-8-sig").splitlines() if line.strip() and line[0] != "#")
+    begin = islice(lines, MAX_HEADER_LINES)
+    return "nvtx" if any(map(is_nvtx, begin)) else "csv"
 
 
 def _format_of_json(path: Path, text: bytes) -> str:

@@ -239,15 +239,17 @@ def _unlike(runs: Mapping[str, _Run], times: Mapping[str, _Times]) -> Iterator[s
     for name, run in runs.items():
         alike.setdefault(run.kind, []).append(name)
     for names in alike.values():
-        for figure in ("forward", "backward"):
+        for figure in ("forward", "backward", "backward_weight"):
             taken = {name: getattr(times[name], figure) for name in names}
             low = min(names, key=lambda name: statistics.median(taken[name]))
             high = max(names, key=lambda name: statistics.median(taken[name]))
             apart = statistics.median(taken[high]) - statistics.median(taken[low])
-            noise = max(_spread(taken[low]) + _spread(taken[high]), 0.1 * statistics.median(taken[low]))
+            # A half of weights is a difference, whose rounds differ as much as those of what it is of.
+            whole = times[low].forward if figure == "forward" else times[low].backward
+            noise = max(_spread(taken[low]) + _spread(taken[high]), 0.1 * statistics.median(whole))
             if apart > noise:
                 yield (
-                    f"layers {low!r} and {high!r} are alike, and a {figure} took "
+                    f"layers {low!r} and {high!r} are alike, and a {figure.replace('_', ' of ')} took "
                     f"{statistics.median(taken[low]):.3g} and {statistics.median(taken[high]):.3g} ms, more "
                     "apart than their rounds; measure again on an idle machine, or find out what differs"
                 )

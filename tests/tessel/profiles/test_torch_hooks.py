@@ -209,3 +209,5 @@ def test_layers_that_are_alike_and_differ_are_warned_about(monkeypatch: pytest.M
         costed_rows(monkeypatch, (2.0, 3.0, 4.0), (2.0, 6.0, 8.0), load=itertools.repeat(1.0))
     with pytest.warns(UserWarning, match="'block0' and 'block1' are alike, and a forward took 2 and 9 ms"):
         costed_rows(monkeypatch, (2.0, 3.0, 4.0), (9.0, 3.0, 4.0), load=itertools.repeat(1.0))
+    with pytest.warns(UserWarning, match="are alike, and a backward of weight took 2 and 4 ms"):
+        costed_rows(monkeypatch, (2.0, 3.0, 4.0), (2.0, 5.0, 2.0), load=itertools.repeat(1.0))

@@ -22,6 +22,15 @@ PUSHED = (
 SUMMED = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Style,Range"
 
 
+BESIDE = (
+    "Processing [job.sqlite] with [nvtx_gpu_proj_trace.py]... ",
+    PROJECTED,
+    ",1000000,900000,,,,901,901,27,,0,,,",  # kernels of a process that no range holds
+)
+"""What `nsys stats` puts before the ranges: lines, columns and the nameless row are as in a published export
+of a job on a GPU (Nsight Systems 2023.2.3)."""
+
+
 def projected(path: Path, *rows: tuple[str, int, int, int], header: str = PROJECTED) -> Path:
     """Write rows of a name, a process, and the microseconds of start and duration."""
     lines = [
@@ -47,7 +56,7 @@ STEP = (
 
 
 def test_projected_ranges_are_stages(tmp_path: Path) -> None:
-    path = projected(tmp_path / "job.csv", *STEP)
+    path = projected(tmp_path / "job.csv", *STEP, header="\n".join(BESIDE))
     assert detect_format(path, path.read_bytes()) == "nvtx"
     trace = load_trace(path)
     assert [(each.rank, each.stage, each.micro_batch, each.start_us) for each in trace.ranges[:3]] == [
