@@ -249,6 +249,7 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         )
     devices, copies = chain_devices(plan.schedule)
     cuts = layout.cuts * copies
+    frozen, adapted = _trained_in_part(plan.profile)
     return Recipe(
         model=plan.profile.name,
         layers=tuple(layer.name for layer in plan.profile.layers),
@@ -266,7 +267,8 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         recompute=layout.recompute * copies,
         training_step_us=plan.training_step_us,
         sharding=plan.sharding,
-        **_trained_in_part(plan.profile),
+        frozen=frozen,
+        adapted=adapted,
         tied=_tied_stages([layer.tie for layer in plan.profile.layers], cuts),
         copies=copies,
         offload=plan.offload,
@@ -274,16 +276,14 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
     )
 
 
-def _trained_in_part(profile: Profile) -> dict[str, tuple[int, ...]]:
+def _trained_in_part(profile: Profile) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the places of layers that are frozen, and of those that are trained in part."""
     held = [cost.weight_bytes for cost in profile.tables[0].costs]
     trained = [cost.updated_bytes for cost in profile.tables[0].costs]
     if not any(trained):  # of inference
-        return {}
-    return {
-        "frozen": tuple(place for place, own in enumerate(trained) if own == 0 < held[place]),
-        "adapted": tuple(place for place, own in enumerate(trained) if 0 < own < held[place]),
-    }
+        return (), ()
+    frozen = tuple(place for place, own in enumerate(trained) if own == 0 < held[place])
+    return frozen, tuple(place for place, own in enumerate(trained) if 0 < own < held[place])
 
 
 def _tied_stages(ties: Sequence[str], cuts: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
