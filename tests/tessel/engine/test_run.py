@@ -75,6 +75,7 @@ def run(
     )
 
 
+@pytest.mark.slow  # tests/scripts/commands/run/test_run.py runs a plan and its 1F1B
 def test_both_schedules_run_and_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = make_schedule(make_shape("vshape", 2, choose_backward=True))
     report = run(schedule, 2, truth=summed_reference(2, MICRO_BATCHES), monkeypatch=monkeypatch)

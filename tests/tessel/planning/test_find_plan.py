@@ -121,7 +121,7 @@ def test_plan_equals_exhaustive_search(
     assert found.optimal
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 @pytest.mark.parametrize(
     ("layers", "devices", "memory", "tensor", "branches"),
     [

@@ -119,9 +119,8 @@ def test_crashing_hanging_and_slow_candidates_have_their_records_and_the_device_
         assert store.stats().measurements == 4
 
 
-@pytest.mark.parametrize(
-    "compiler", ["/nothing/compiles", pytest.param("/bin/false", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # tests/tuner/measuring/test_measurer.py has one for a local pool
+@pytest.mark.parametrize("compiler", ["/nothing/compiles", "/bin/false"])
 def test_a_compiler_that_is_missing_or_broken_is_no_fault_of_programs(
     compiler: str, devices: RpcDevices, store: RecordStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +157,7 @@ def test_programs_race_run_and_are_compared_on_the_device(devices: RpcDevices, s
         assert result.survivors == (0,)
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_started_again_and_costs_no_record(
     devices: RpcDevices, store: RecordStore
 ) -> None:
@@ -203,9 +203,8 @@ def test_a_stock_server_names_its_key_for_a_device(store: RecordStore) -> None:
         assert msgspec.json.decode(record.measurement.target.encode()) == json.loads(here.tvm_json)
 
 
-@pytest.mark.parametrize(
-    "says_s", ["nan", *(pytest.param(each, marks=pytest.mark.slow) for each in ("inf", "-1"))]
-)
+@pytest.mark.slow  # each has a device of its own
+@pytest.mark.parametrize("says_s", ["nan", "inf", "-1"])
 def test_a_clock_that_cannot_be_gives_no_latency_and_no_failure_of_the_program(
     says_s: str, store: RecordStore
 ) -> None:

@@ -15,7 +15,7 @@ from tests.harness.local_fleet import LocalFleet, wait_until
 from tuner.errors import TunerError
 from tuner.fleet.task_queue import Sent, TaskQueue
 
-NUM_WORKERS, NUM_KILLS = 3, 5
+NUM_WORKERS, NUM_KILLS = 2, 2
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,16 @@ def test_outputs_are_those_of_the_model_s_own_program(
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["first.weight", "norms.2.weight", "head.weight", "head.bias"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "norms.2.weight",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("first.weight", "head.weight", "head.bias")
+        ),
+    ],
+)
 def test_a_weight_that_is_changed_in_place_counts_from_then_on(
     plan: ModelPlan, programs: dict[int, CompiledStage], name: str
 ) -> None:

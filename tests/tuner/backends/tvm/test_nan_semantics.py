@@ -115,7 +115,7 @@ class OnGpu(nn.Module):
         ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float16])
 def test_a_gpu_kernel_gives_nan_and_compares_as_asked(dtype: torch.dtype, target: Target) -> None:
     """By the same statements, run by the processor, which takes none in bfloat16: thread after thread."""
     x = sprinkled(9, 48).to(dtype)
@@ -126,7 +126,13 @@ def test_a_gpu_kernel_gives_nan_and_compares_as_asked(dtype: torch.dtype, target
 
 
 @pytest.mark.skipif(compiler_obstacle() is not None, reason=str(compiler_obstacle()))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.bfloat16,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (torch.float32, torch.float16)),
+    ],
+)
 def test_a_gpu_kernel_that_does_so_compiles(dtype: torch.dtype) -> None:
     model = import_module(OnGpu(), (torch.zeros(9, 48, dtype=dtype),), "on_gpu")
     code = compile_for_gpu(model.module, resolve_target("nvidia/nvidia-a100"))
