@@ -158,7 +158,9 @@ def test_kill_during_upgrade_leaves_the_old_or_the_new_file(tmp_path: Path, num_
     assert any(cut)
 
 
-@pytest.mark.parametrize("program", [IMPORT, MERGE], ids=["import", "merge"])
+@pytest.mark.parametrize(
+    "program", [IMPORT, pytest.param(MERGE, marks=pytest.mark.slow)], ids=["import", "merge"]
+)
 def test_kill_during_import_or_merge_is_mended_by_doing_it_again(
     tmp_path: Path, num_kills: int, program: str
 ) -> None:

@@ -90,6 +90,7 @@ def test_both_schedules_run_and_are_exact(monkeypatch: pytest.MonkeyPatch) -> No
     assert report.figures["searched"].simulated_ms == schedule.makespan * 0.5
 
 
+@pytest.mark.slow
 def test_without_a_length_of_a_step_blocks_are_simulated_as_they_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     report = run_schedule(

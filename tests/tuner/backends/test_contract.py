@@ -110,7 +110,7 @@ def test_each_of_its_candidates_runs_where_the_rest_is_left_to_tvm(
     graph = DataflowGraph.from_function(function_module(shapes, body))
     (spec, _) = gather_specs([backend], target)
     inputs = None
-    for sub_graph in islice(spec.rule.find_candidates(graph), 3):
+    for sub_graph in islice(spec.rule.find_candidates(graph), 2):
         if backend.refusal(extract_function(graph, sub_graph, backend.name), target) is not None:
             continue
         rest = [

@@ -436,7 +436,7 @@ class Flexible(torch.nn.Module):
     [
         (Cache(), (torch.randn(1, 4),), ("kept",)),
         (Rotary(), (torch.randn(6, 4),), ()),
-        (Flexible(), (torch.randn(1, 6, 8),), ()),
+        pytest.param(Flexible(), (torch.randn(1, 6, 8),), (), marks=pytest.mark.slow),
     ],
 )
 def test_written_buffers_are_inputs_and_results_and_second_calls_agree(

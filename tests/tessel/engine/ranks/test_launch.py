@@ -164,6 +164,7 @@ def test_a_rank_that_is_stopped_is_known_even_where_it_was_waiting(tmp_path: Pat
         process.wait()
 
 
+@pytest.mark.slow  # it waits; how one is known is tried above
 def test_a_rank_that_is_stopped_is_named_long_before_the_time_out(
     processes: Callable[[], list[int]],
 ) -> None:
