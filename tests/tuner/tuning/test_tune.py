@@ -58,12 +58,12 @@ def open_session(records_url: str) -> Iterator[Callable[[], Session]]:
 
 @pytest.fixture(scope="module")
 def first(open_session: Callable[[], Session]) -> ModelPlan:
-    return tune_model(load_model("mlp:tiny", training=True), open_session(), TuningSettings(num_stages=2))
+    return tune_model(load_model("mlp", training=True), open_session(), TuningSettings(num_stages=2))
 
 
 @pytest.fixture(scope="module")
 def whole(open_session: Callable[[], Session], first: ModelPlan) -> PartitionedModel:
-    return partition_model(load_model("mlp:tiny", training=True), open_session())
+    return partition_model(load_model("mlp", training=True), open_session())
 
 
 def test_every_figure_of_a_plan_is_measured(first: ModelPlan) -> None:
@@ -115,7 +115,7 @@ def test_results_and_gradients_were_checked(first: ModelPlan) -> None:
 def test_a_second_run_measures_nothing_and_finds_the_same(
     open_session: Callable[[], Session], first: ModelPlan
 ) -> None:
-    again = tune_model(load_model("mlp:tiny", training=True), open_session(), TuningSettings(num_stages=2))
+    again = tune_model(load_model("mlp", training=True), open_session(), TuningSettings(num_stages=2))
     assert again.new_measurements == 0
     assert again.stages == first.stages
     assert again.partition == first.partition
@@ -126,7 +126,7 @@ def test_nobody_is_ahead_of_the_mix_beyond_the_interval(
     open_session: Callable[[], Session], whole: PartitionedModel
 ) -> None:
     session = open_session()
-    coarser = partition_model(load_model("mlp:tiny", training=True), session, coarser=True)
+    coarser = partition_model(load_model("mlp", training=True), session, coarser=True)
     for found in (whole, coarser):
         fastest_us = min(figure.latency_us for figure in found.end_to_end.values())
         for name in {"tvm", "blas"} - found.ratio_to_mix.keys():  # one that cannot win does not race
@@ -136,7 +136,7 @@ def test_nobody_is_ahead_of_the_mix_beyond_the_interval(
         assert all(ratio.high is None or ratio.high >= 1 for ratio in found.ratio_to_mix.values())
     chosen = [candidate.sub_graph.inside for candidate in coarser.function.partition.chosen]
     assert sum(len(inside) for inside in chosen) == len(coarser.function.priced.graph)
-    again = partition_model(load_model("mlp:tiny", training=True), open_session(), coarser=True)
+    again = partition_model(load_model("mlp", training=True), open_session(), coarser=True)
     assert again.new_measurements == 0
     assert again.function.fingerprint == coarser.function.fingerprint
     assert again.ratio_to_mix == coarser.ratio_to_mix
@@ -151,7 +151,7 @@ def test_where_a_race_cannot_be_run_measurements_apart_decide(
     session = open_session()
     monkeypatch.setattr(session.measurer, "race", fail)
     monkeypatch.setattr(finalists, "_HOPELESS", math.inf)  # however far apart they were measured
-    found = partition_model(load_model("mlp:tiny", training=True), session)
+    found = partition_model(load_model("mlp", training=True), session)
     assert "could not run in turn; they are compared by measurements apart" in caplog.text
     assert found.end_to_end["mix"].latency_us == min(each.latency_us for each in found.end_to_end.values())
     assert not found.ratio_to_mix
@@ -228,7 +228,7 @@ def test_a_backend_that_runs_nothing_has_no_row(records_url: str) -> None:
         SessionSettings(backend_names=("tvm", "nhwc"), num_threads=1),
         records_url=records_url,
     ) as session:
-        found = partition_model(load_model("mlp:tiny", training=True), session)
+        found = partition_model(load_model("mlp", training=True), session)
     assert found.end_to_end.keys() == {"mix", "tvm"}
     assert found.end_to_end["tvm"] == found.end_to_end["mix"]
 
@@ -237,7 +237,7 @@ def test_cuts_that_do_not_fit_the_number_of_stages_are_refused(
     open_session: Callable[[], Session], first: ModelPlan
 ) -> None:
     opened = open_session()
-    model = load_model("mlp:tiny", training=True)
+    model = load_model("mlp", training=True)
     with pytest.raises(UnknownNameError, match="nowhere"):
         measure_stages(model, opened, cuts=("nowhere",))
     name = first.stages[0].layers[-1]
@@ -301,6 +301,6 @@ def test_a_session_takes_probes_of_a_busy_machine_again_at_its_end(
     settings = SessionSettings(backend_names=("tvm", "blas"), num_threads=1)
     for _ in range(2):
         with start_session("cpu", settings, records_url=str(tmp_path / "records.db")) as session:
-            price_function(session, load_model("mlp:tiny").module, name="mlp", launch_penalty_us=0)
+            price_function(session, load_model("mlp").module, name="mlp", launch_penalty_us=0)
     assert session.measurer.new_measurements == 0
     assert len(takes) > 1
