@@ -1,7 +1,5 @@
 """Every operator's gradient is compared with central differences, in double precision where TVM can."""
 
-import functools
-
 import numpy as np
 import pytest
 import tvm
@@ -298,28 +296,22 @@ CASES = {
 }
 
 
-@pytest.fixture(params=["torch", pytest.param("tvm", marks=pytest.mark.slow)])
-def compiled(request, compile_module, interpret):
-    """Make a function of a module; TVM's builds take most of the time, and are no part of a gradient."""
-    return compile_module if request.param == "tvm" else lambda module: functools.partial(interpret, module)
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_gradient_equals_the_finite_difference(name, make_model, compiled):
+def test_gradient_equals_the_finite_difference(name, make_model, compile_module):
     function, shapes = CASES[name]
     dtype = "float32" if name.startswith(SINGLE_ONLY) else "float64"
     step, tolerance = {"float32": (1e-2, 3e-3), "float64": (1e-5, 1e-6)}[dtype]
     stage = _weighted_sum_stage(function, shapes, make_model, dtype)
     rng = np.random.default_rng(0)
     draws = {info.name: rng.standard_normal(info.shape).astype(dtype) for info in stage.forward.inputs}
-    forward = compiled(stage.forward.module)
+    forward = compile_module(stage.forward.module)
 
     def run_forward(tensors):
         results = forward([tensors[info.name] for info in stage.forward.inputs])
         return dict(zip([info.name for info in stage.forward.outputs], results, strict=True))
 
     known = draws | run_forward(draws)
-    gradients = compiled(stage.backward.module)([known[info.name] for info in stage.backward.inputs])
+    gradients = compile_module(stage.backward.module)([known[info.name] for info in stage.backward.inputs])
     assert [info.name for info in stage.backward.outputs] == [
         f"p{index}.grad" for index in range(len(shapes))
     ]
