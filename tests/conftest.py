@@ -11,12 +11,15 @@ is right by its record, whatever that says.
 
 Folders with long files come first: a long one at the end would keep one core busy and the others idle. What
 is imported while tests are collected, with torch and TVM millions of objects, is no garbage: none is looked
-for until then, and later not among these.
+for until then, and later not among these. Nor are torch's operators looked through anew for each model that
+is exported, some thirty times, and no trace of its exports is written.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
+import logging
 import os
 import signal
 import sys
@@ -47,7 +50,9 @@ _LONG = ("tuner", "scripts", "examples", "cost_model")
 
 def pytest_collection_finish() -> None:
     _measure_briefly()
+    _export_briefly()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 
@@ -59,6 +64,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return _LONG.index(folder) if folder in _LONG else len(_LONG)
 
     items.sort(key=place)
+
+
+def _export_briefly() -> None:
+    exporting = sys.modules.get("torch._export.utils")
+    if exporting is not None:  # else nothing that was collected exports
+        find = exporting._materialize_cpp_cia_ops  # which finds the same: no test registers such operators
+        exporting._materialize_cpp_cia_ops = functools.cache(find)
+        trace = logging.getLogger("torch.__trace")
+        trace.handlers.clear()
+        trace.propagate = True  # else pytest has a handler for it, for which torch writes
 
 
 def _measure_briefly() -> None:
