@@ -16,10 +16,15 @@ pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
 SAMPLE = (
     ("cumsum", "int32"),
-    ("std", "float32"),
-    ("index_put", "float32"),
-    ("logsumexp", "int64"),
-    ("nn.functional.avg_pool2d", "int64"),
+    *(
+        pytest.param(*each, marks=pytest.mark.slow)
+        for each in (
+            ("std", "float32"),
+            ("index_put", "float32"),
+            ("logsumexp", "int64"),
+            ("nn.functional.avg_pool2d", "int64"),
+        )
+    ),
 )
 
 

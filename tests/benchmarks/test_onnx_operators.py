@@ -23,6 +23,7 @@ def known() -> dict[str, list]:
     return cases()
 
 
+@pytest.mark.slow  # onnx computes all its cases
 @pytest.mark.parametrize("operator", FEW)
 def test_an_operator_is_equal_or_refused(operator: str, known: dict[str, list]) -> None:
     found = [check(operator, case) for case in known[operator]]
@@ -38,6 +39,7 @@ def test_no_case_of_any_operator_is_wrong(capsys: pytest.CaptureFixture[str]) ->
     assert "wrong" not in capsys.readouterr().out.splitlines()[-1]
 
 
+@pytest.mark.slow  # onnx computes all its cases
 @pytest.mark.parametrize(
     ("operator", "case"),
     [
@@ -55,6 +57,7 @@ def test_without_its_converter_it_is_found_wrong(
     assert check(operator, given).outcome == "wrong"
 
 
+@pytest.mark.slow  # onnx computes all its cases
 def test_a_row_that_sees_nothing_is_right_as_users_have_it_lowered(
     known: dict[str, list], monkeypatch: pytest.MonkeyPatch
 ) -> None:

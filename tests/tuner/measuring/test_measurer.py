@@ -462,6 +462,7 @@ def test_two_processes_with_one_file_measure_everything_once(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["records.db"]
 
 
+@pytest.mark.slow  # tests/records/database/test_claims.py has claims
 def test_what_a_process_that_hangs_has_claimed_is_measured_all_the_same(
     store: RecordStore, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

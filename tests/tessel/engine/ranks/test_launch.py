@@ -90,6 +90,7 @@ def test_the_rank_that_fails_first_is_named_with_its_log(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_provider_that_does_not_exist_is_named(processes: Callable[[], list[int]]) -> None:
     with pytest.raises(EngineError, match=r"could not start .*'no_such_module:provide' cannot be imported"):
         launch(failing_job("", provider="no_such_module:provide"), timeout_s=240)
