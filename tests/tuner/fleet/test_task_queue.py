@@ -15,7 +15,7 @@ from tests.harness.local_fleet import LocalFleet, wait_until
 from tuner.errors import TunerError
 from tuner.fleet.task_queue import Sent, TaskQueue
 
-NUM_WORKERS, NUM_KILLS = 2, 2
+NUM_WORKERS, NUM_KILLS = 2, 5
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,7 @@ def test_two_that_ask_for_the_same_have_it_done_once(fleet: LocalFleet, tmp_path
     assert len(list(tmp_path.iterdir())) == 6
 
 
+@pytest.mark.slow  # test_fleet.py kills workers, too
 def test_killed_workers_and_a_killed_scheduler_lose_nothing(fleet: LocalFleet, tmp_path: Path) -> None:
     """A worker dies for every few tasks that were run, and the scheduler forgets everything once."""
     tasks = TaskQueue(fleet.address)

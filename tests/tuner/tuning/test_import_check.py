@@ -206,6 +206,7 @@ OPERATOR_FAULTS = {
 }
 
 
+@pytest.mark.slow  # it becomes a call below
 @pytest.mark.parametrize("operator", sorted(OPERATOR_FAULTS))
 def test_an_operator_that_is_imported_wrongly_is_named(operator: str, session, monkeypatch) -> None:
     converter, message = OPERATOR_FAULTS[operator]
