@@ -102,7 +102,7 @@ def test_the_least_median_of_measurements_apart_follows_luck() -> None:
                 statistics.median(np.median(samples[program, begin : begin + 21]) for begin in starts)
             )
         wrong += latencies_us[int(np.argmin(medians))] > 1.06 * latencies_us.min()
-    assert wrong > 8
+    assert wrong >= 8
 
 
 @pytest.mark.parametrize(
