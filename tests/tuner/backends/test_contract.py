@@ -102,7 +102,13 @@ def test_whatever_it_does_not_refuse_it_computes_right(
     assert relative_error(results, expected) < 1e-5
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(name, marks=() if name in ("linear", "attention", "convolution") else pytest.mark.slow)
+        for name in PROGRAMS
+    ],
+)
 def test_each_of_its_candidates_runs_where_the_rest_is_left_to_tvm(
     program: str, backend: Backend, target: Target
 ) -> None:
