@@ -44,8 +44,8 @@ settings.register_profile("repeatable", deadline=None, derandomize=True, suppres
 settings.register_profile("explore", deadline=None, suppress_health_check=_LOADED)
 settings.load_profile("repeatable")
 
-_LONG = ("tuner", "scripts", "examples", "cost_model")
-"""Folders whose files take longest."""
+_LONG = ("tuner", "software_gpu", "scripts", "cost_model", "test_fuzzing.py")
+"""Folders, and files beside them, whose files take longest."""
 
 
 def pytest_collection_finish() -> None:

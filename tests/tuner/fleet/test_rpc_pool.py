@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -26,6 +28,7 @@ from tuner.lowering.workload_of import workload_of
 from tuner.measuring.measurer import Measurer
 from tuner.measuring.messages import Timing
 from tuner.measuring.request import Limits, MeasureRequest
+from tuner.measuring.worker.runtimes import _ProgramThere
 from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm
@@ -201,6 +204,15 @@ def test_a_stock_server_names_its_key_for_a_device(store: RecordStore) -> None:
         assert environment.device_model == f"{KEY} behind an RPC tracker, which does not describe itself"
         assert "apache-tvm (compiler)" in dict(environment.versions)
         assert msgspec.json.decode(record.measurement.target.encode()) == json.loads(here.tvm_json)
+
+
+@pytest.mark.parametrize("says_s", [math.nan, math.inf, -1.0])
+def test_a_time_that_cannot_be_is_an_error_of_the_device(says_s: float) -> None:
+    machine = SimpleNamespace(
+        time_evaluator=lambda *_, **__: lambda *_: SimpleNamespace(results=[says_s])  # a clock that errs
+    )
+    with pytest.raises(OSError, match="the device's clock"):
+        _ProgramThere(machine, None).mean_us((), 1)
 
 
 @pytest.mark.slow  # each has a device of its own

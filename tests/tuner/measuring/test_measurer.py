@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -23,7 +25,7 @@ from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
 from tuner.lowering.workload_of import workload_of
-from tuner.measuring.measurer import MeasureProgress, Measurer
+from tuner.measuring.measurer import MeasureProgress, Measurer, _is_answer
 from tuner.measuring.messages import Timing
 from tuner.measuring.request import Limits, MeasureRequest
 from tuner.measuring.worker_pool import WorkerPool
@@ -329,6 +331,14 @@ def test_what_threads_run_is_ended_when_the_user_interrupts(
         thread.join(300)
         assert not thread.is_alive()
     assert len(failures) == 1
+
+
+@pytest.mark.parametrize("status", Status)
+def test_what_runs_wherever_anything_does_is_measured_again_where_it_failed(status: Status) -> None:
+    record = SimpleNamespace(measurement=SimpleNamespace(status=status))
+    asked = request("tvm")
+    assert _is_answer(record, asked)
+    assert _is_answer(record, dataclasses.replace(asked, runs_anywhere=True)) == (status is Status.OK)
 
 
 def test_other_threads_other_records(measurer: Measurer) -> None:
