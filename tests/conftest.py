@@ -66,6 +66,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+class _Untyped(type):
+    """What torch writes types of functions with: some ten thousand for a model, which nobody reads."""
+
+    def __getitem__(cls, types: object) -> type:
+        return cls
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return callable(value)
+
+
+class _Function(metaclass=_Untyped):
+    """Any function."""
+
+
 def _export_briefly() -> None:
     exporting = sys.modules.get("torch._export.utils")
     if exporting is not None:  # else nothing that was collected exports
@@ -74,6 +88,7 @@ def _export_briefly() -> None:
         trace = logging.getLogger("torch.__trace")
         trace.handlers.clear()
         trace.propagate = True  # else pytest has a handler for it, for which torch writes
+        sys.modules["torch._ops"].Callable = _Function
 
 
 def _measure_briefly() -> None:

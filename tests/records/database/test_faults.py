@@ -187,6 +187,7 @@ def test_kill_during_import_or_merge_is_mended_by_doing_it_again(
     assert any(cut)
 
 
+@pytest.mark.slow
 def test_kill_during_prune_leaves_all_records_or_those_that_stay(tmp_path: Path, num_kills: int) -> None:
     source = tmp_path / "source.db"
     with open_store(str(source)) as store:

@@ -222,6 +222,7 @@ def test_partitions_cover_every_operator_once(whole: PartitionedModel) -> None:
     assert {"mix", "tvm", "blas"} == whole.end_to_end.keys()
 
 
+@pytest.mark.slow
 def test_a_backend_that_runs_nothing_has_no_row(records_url: str) -> None:
     with start_session(
         "cpu",
