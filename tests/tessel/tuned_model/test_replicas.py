@@ -144,9 +144,8 @@ def test_two_copies_of_an_m_shape_have_the_losses_and_gradients_of_plain_torch()
     check(run(replicated(m_shape_on_tvm(LANGUAGE_MODEL, 2), 2)))
 
 
-@pytest.mark.parametrize("is_torch", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_two_copies_have_the_losses_and_gradients_of_plain_torch(whole: ModelPlan, *, is_torch: bool) -> None:
-    check(run(replicated(whole, 2), is_torch=is_torch))
+def test_two_copies_have_the_losses_and_gradients_of_plain_torch(whole: ModelPlan) -> None:
+    check(run(replicated(whole, 2)))
 
 
 @pytest.mark.slow

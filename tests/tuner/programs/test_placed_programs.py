@@ -64,7 +64,7 @@ def check(report: RunReport, num_gradients: int) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "run", [pytest.param(run_compiled, marks=pytest.mark.slow), run_on_torch], ids=["compiled", "torch"]
+    "run", [run_compiled, pytest.param(run_on_torch, marks=pytest.mark.slow)], ids=["compiled", "torch"]
 )
 def test_outputs_of_inference_are_the_uncut_model_s(
     plan: Callable[[], ModelPlan], run: Callable[[ModelPlan, int], RunReport]

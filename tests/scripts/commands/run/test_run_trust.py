@@ -31,7 +31,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 TOUCHES = "from pathlib import Path\nPath({marker!r}).touch()\ndef build(): pass\n"
 
 
-@pytest.mark.parametrize("stages", [pytest.param("compiled", marks=pytest.mark.slow), "torch"])
+@pytest.mark.parametrize("stages", ["compiled", pytest.param("torch", marks=pytest.mark.slow)])
 def test_code_that_a_plan_names_is_run_only_where_the_user_names_it_too(
     stages: str, plan: Path, tessel: Callable[..., object], tmp_path: Path
 ) -> None:
