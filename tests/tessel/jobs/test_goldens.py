@@ -53,7 +53,7 @@ _TUNED: Mapping[str, Mapping[str, Any]] = {
     "tuned chain, momentum": {"micro_batches": 4, "optimizer": "momentum"},
     "tuned chain, one": {"micro_batches": 1},
 }
-_SLOW = ("tuned chain", "tuned chain, none", "tuned chain, sgd")
+_SLOW = ("tuned chain", "tuned chain, adam", "tuned chain, none", "tuned chain, sgd")
 
 
 def jobs() -> dict[str, Callable[[], object]]:

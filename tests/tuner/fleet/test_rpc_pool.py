@@ -138,6 +138,7 @@ def test_a_compiler_that_is_missing_or_broken_is_no_fault_of_programs(
         assert fixed.measurement.status is Status.OK
 
 
+@pytest.mark.slow  # as on a fleet's machine, in test_fleet.py
 def test_programs_race_run_and_are_compared_on_the_device(devices: RpcDevices, store: RecordStore) -> None:
     shapes = [(8, 16), (16, 8)]
     mix = partition_module("tvm", shapes, lambda x, w: op.matmul(x, w))
