@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from distributed import KilledWorker
@@ -17,7 +18,7 @@ from tests.harness.local_fleet import LocalFleet, wait_until
 from tuner.errors import TunerError
 from tuner.fleet.task_queue import MAX_DEATHS, Sent, TaskQueue, _again
 
-NUM_WORKERS, NUM_KILLS = 2, 2
+NUM_WORKERS, NUM_KILLS = 3, 2
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,8 @@ def test_killed_workers_and_a_killed_scheduler_lose_nothing(fleet: LocalFleet, t
 
 
 def test_a_task_whose_workers_died_is_sent_again_under_a_name_of_its_own() -> None:
-    task, death = Sent(0, "key", ()), KilledWorker("key", None, 3)
+    worker = SimpleNamespace(address="tcp://127.0.0.1:1")
+    task, death = Sent(0, "key", ()), KilledWorker("key", worker, 3)
     again = _again(task, death)
     assert (again.num_deaths, again.dask_key) == (1, "key-1")
     assert _again(task, ConnectionError()) == task
