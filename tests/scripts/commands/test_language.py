@@ -39,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     builder, runner = builder_and_runner()
     collect_schedules(
         [(name, space_of(name).module) for name in ("dense:4x8x12", "dense:6x8x16")],
-        CollectionPlan(random=10, rounds=0),
+        CollectionPlan(random=20, rounds=0),
         machine=Machine(cpu(), tuning_target(cpu()), environment_of(cpu(), MetaSchedule())),
         records_url=str(folder / "records.db"),
         builder=builder,
