@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -234,9 +235,16 @@ def test_what_cannot_be_written_is_said_before_any_work(
     mentioned: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    works = {}
     for work in ("tuner.frontend.load_model", "tessel.search.find_schedule", "records.open_store"):
+        module, _, name = work.rpartition(".")
+        works[name] = getattr(importlib.import_module(module), name)
         monkeypatch.setattr(work, _must_not_begin)
     outcome = tessel(*arguments.split())
+    for module in [*sys.modules.values()]:  # those imported just now hold the stand-in for good
+        for name, work in works.items():
+            if getattr(module, "__dict__", {}).get(name) is _must_not_begin:
+                setattr(module, name, work)
     assert outcome.status == 2
     assert len(outcome.stderr.splitlines()) == 1
     assert mentioned in outcome.stderr
