@@ -48,7 +48,8 @@ def uniform_searches() -> dict[str, Callable[[], object]]:
 
 def fastest_ms(run: Callable[[], object]) -> float:
     run()  # compiled, and caches warm
-    ends, took = time.process_time() + TIMED_S, []
+    ends = time.process_time() + TIMED_S
+    took: list[float] = []
     while time.process_time() < ends or len(took) < 3:
         began = time.process_time()
         run()
