@@ -164,7 +164,8 @@ def _columns_of_parquet(file: Path) -> Columns:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise DocumentError(
-            f"{file} is parquet, and no reader is installed; pip install 'tessel-tuner[parquet]', or convert it to .csv.gz"
+            f"{file} is parquet, and no reader is installed; pip install 'tessel-tuner[parquet]', or "
+            "convert it to .csv.gz"
         ) from error
     try:
         table = parquet.read_table(file)

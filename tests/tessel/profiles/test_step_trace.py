@@ -125,4 +125,4 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, monkeypatch: pyte
         read_step_trace(written(tmp_path, rows_of(JOB), "large.csv.gz"))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(DocumentError, match="no reader is installed"):
-        read_step_trace(written(tmp_path, rows_of(JOB), "steps.parquet"))
+        read_step_trace(tmp_path / "steps.parquet")
