@@ -10,6 +10,7 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
+torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 
 import tessel  # noqa: E402 - after the skips
@@ -21,7 +22,7 @@ from tuner.frontend import load_model  # noqa: E402
 from tuner.targets.resolution import resolve_target  # noqa: E402
 from tuner.tuning.compile_mix import ProgramFacts, compile_mix  # noqa: E402
 
-pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
+pytestmark = [pytest.mark.tvm, pytest.mark.onnx, pytest.mark.torch]
 
 QUANTISED_IN_A_BRANCH = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -74,10 +75,15 @@ def test_a_file_as_one_call_gives_what_onnxruntime_does_also_saved(
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
     for run in (program, tessel.load(tmp_path / "file.tessel")):
+        assert run.compiled.machines.takes_arrays  # no machine around onnxruntime's session
         x = rng.standard_normal((5, 24), dtype=np.float32)
         expected = session.run(None, {"waveform": x, "flag": np.array(False)})
-        for found, wanted in zip(run(x), expected, strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        for given in (x, np.asfortranarray(x), np.flip(np.flip(x).copy()), torch.from_numpy(x)):
+            for found, wanted in zip(run(given), expected, strict=True):
+                assert isinstance(found, type(given))
+                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        with pytest.raises(ValueError, match=r"input 'waveform' has shape \[5, 23\]"):
+            run(x[:, 1:])
 
 
 def test_a_file_that_has_changed_meanwhile_is_no_call(tmp_path: Path) -> None:
