@@ -18,7 +18,6 @@ from tuner.runtime.machine import Machines
 from tuner.runtime.manifest import Manifest
 from tuner.runtime.native import Library, tensor_of_bytes
 
-
 _LACKED_BY_NUMPY = {"bfloat16"}
 
 

@@ -31,7 +31,7 @@ ALIGNMENT = 64
 """Bytes at whose multiples a tensor begins: kernels read whole vectors there."""
 
 INPUT_ALIGNMENT = 16
-"""Bytes at whose multiples inputs may begin (`tuner.lowering.lower`): where allocators put them, at the least."""
+"""Bytes at whose multiples inputs may begin, as allocators give them (`tuner.lowering.input_alignment`)."""
 
 Library: TypeAlias = Any
 """A `tvm_ffi.Module` that holds the bytecode and the kernels of a program."""
