@@ -37,6 +37,8 @@ Found = dict[str, Any]
 
 _STAGES = ("compile", "check", "race")
 
+_MARK = "<!-- figures -->\n"
+
 _LIMIT_S = 300
 """Seconds that a model may take to be compiled."""
 
@@ -82,7 +84,7 @@ def main() -> None:
     parser.add_argument("--torch-compile", action="store_true", help="race torch.compile, too")
     parser.add_argument("--jobs", type=int, default=1, help="how many compile, or are checked, at once")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after so many")
-    parser.add_argument("--report", type=Path)
+    parser.add_argument("--report", type=Path, help=f"what stands in it before {_MARK.strip()} is kept")
     given = parser.parse_args()
     threads = given.threads or [1]
     given.out.mkdir(parents=True, exist_ok=True)
@@ -94,7 +96,8 @@ def main() -> None:
     lines = _report(names, threads, given)
     print("\n".join(lines))
     if given.report is not None:
-        given.report.write_text("\n".join(lines) + "\n")
+        kept, mark, _ = (given.report.read_text() if given.report.exists() else "").rpartition(_MARK)
+        given.report.write_text(kept + mark + "\n".join(lines[1:] if mark else lines) + "\n")
 
 
 def _do_all(stage: str, tasks: list[tuple[str, int]], given: argparse.Namespace, ends_s: float) -> None:
