@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 
 import tessel  # noqa: E402 - after the skips
+from tessel.compiling import partitioning  # noqa: E402
 from tessel.compiling.partitioning import compile_within  # noqa: E402
 from tessel.compiling.program import Program  # noqa: E402
 from tuner.backends.onnxruntime.whole_file import file_as_call  # noqa: E402
@@ -21,6 +22,7 @@ from tuner.errors import UnsupportedOperatorError  # noqa: E402
 from tuner.frontend import load_model  # noqa: E402
 from tuner.targets.resolution import resolve_target  # noqa: E402
 from tuner.tuning.compile_mix import ProgramFacts, compile_mix  # noqa: E402
+from tuner.tuning.session import Report  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.onnx, pytest.mark.torch]
 
@@ -44,9 +46,9 @@ file (float[N,24] waveform, bool flag) => (float[N,24] y, float[N,24] w_plus) {
 """
 
 
-def file_in(folder: Path, *, writes_nodes: bool = False) -> Path:
+def file_in(folder: Path, *, writes_nodes: bool = False, seed: int = 0) -> Path:
     model = onnx.parser.parse_model(QUANTISED_IN_A_BRANCH)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     for name, shape in (("w", (24, 24)), ("w_row", (24,))):
         array = rng.standard_normal(shape, dtype=np.float32)
         tensor = onnx.numpy_helper.from_array(array, name)
@@ -84,6 +86,21 @@ def test_a_file_as_one_call_gives_what_onnxruntime_does_also_saved(
                 np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
         with pytest.raises(ValueError, match=r"input 'waveform' has shape \[5, 23\]"):
             run(x[:, 1:])
+
+
+def test_a_mix_of_other_values_than_the_files_is_not_taken(tmp_path: Path) -> None:
+    programs, notes = [], []
+    for seed in (1, 0):
+        path = file_in(tmp_path, seed=seed)
+        model = load_model(str(path), shapes={"waveform": (5, 24)}, values={"flag": False})
+        (program,) = partitioning._called(model, resolve_target("cpu", num_threads=1), 0)
+        programs.append(program)
+    report = Report(on_note=notes.append)
+    assert partitioning._fastest(programs, model, 0, report) is programs[1]
+    assert notes == ["onnxruntime runs all of it: results of the mix are others"]
+    notes.clear()
+    partitioning._fastest([programs[1], programs[1]], model, 0, report)
+    assert not any("others" in note for note in notes)
 
 
 def test_a_file_that_has_changed_meanwhile_is_no_call(tmp_path: Path) -> None:
