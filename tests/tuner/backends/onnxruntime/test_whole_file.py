@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import tessel  # noqa: E402 - after the skips
 from tessel.compiling import partitioning  # noqa: E402
 from tessel.compiling.partitioning import compile_within  # noqa: E402
 from tessel.compiling.program import Program  # noqa: E402
-from tuner.backends.onnxruntime.whole_file import file_as_call  # noqa: E402
+from tuner.backends.onnxruntime.whole_file import export_as_call, file_as_call  # noqa: E402
 from tuner.errors import UnsupportedOperatorError  # noqa: E402
 from tuner.frontend import load_model  # noqa: E402
 from tuner.targets.resolution import resolve_target  # noqa: E402
@@ -101,6 +102,33 @@ def test_a_mix_of_other_values_than_the_files_is_not_taken(tmp_path: Path) -> No
     notes.clear()
     partitioning._fastest([programs[1], programs[1]], model, 0, report)
     assert not any("others" in note for note in notes)
+
+
+SCALED = """
+<ir_version: 8, opset_import: ["" : 17]>
+file (float[{rows},24] {name}) => (float[{rows},24] y{more}) {{
+    y = Mul ({name}, {name})
+    other = Neg (y)
+}}
+"""
+
+
+def written(name: str, rows: int = 5, more: str = "") -> bytes:
+    return onnx.parser.parse_model(SCALED.format(name=name, rows=rows, more=more)).SerializeToString()
+
+
+def test_an_export_is_called_with_its_own_names_where_its_types_are_the_models(tmp_path: Path) -> None:
+    path = tmp_path / "file.onnx"
+    path.write_bytes(written("x"))
+    model = replace(load_model(str(path)), source=None)
+    assert file_as_call(model, 1) is None
+    assert export_as_call(model, written("x", rows=6), 1) is None
+    assert export_as_call(model, written("x", more=", float[5,24] other"), 1) is None
+    called = export_as_call(model, written("argument_1"), 1)
+    assert called is not None
+    made = compile_mix(called, called.module, (), resolve_target("cpu", num_threads=1), facts=ProgramFacts())
+    x = np.random.default_rng(0).standard_normal((5, 24), dtype=np.float32)
+    np.testing.assert_array_equal(Program(made.program, write_library=made.write_library)(x), x * x)
 
 
 def test_a_file_that_has_changed_meanwhile_is_no_call(tmp_path: Path) -> None:
