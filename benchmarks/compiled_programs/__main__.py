@@ -37,6 +37,11 @@ Found = dict[str, Any]
 
 _STAGES = ("compile", "check", "race")
 
+_MARK = "<!-- figures -->\n"
+
+_TOGETHER = 8
+"""Models that are compiled before they race, so that time that is up leaves whole rows."""
+
 _LIMIT_S = 300
 """Seconds that a model may take to be compiled."""
 
@@ -82,19 +87,22 @@ def main() -> None:
     parser.add_argument("--torch-compile", action="store_true", help="race torch.compile, too")
     parser.add_argument("--jobs", type=int, default=1, help="how many compile, or are checked, at once")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after so many")
-    parser.add_argument("--report", type=Path)
+    parser.add_argument("--report", type=Path, help=f"what stands in it before {_MARK.strip()} is kept")
     given = parser.parse_args()
     threads = given.threads or [1]
     given.out.mkdir(parents=True, exist_ok=True)
     names = [each for name in given.models for each in (PUBLISHED if name == "published" else [name])]
     ends_s = time.monotonic() + 60 * given.minutes
     for number in threads:
-        for stage in given.stages:
-            _do_all(stage, [(name, number) for name in names], given, ends_s)
+        for first in range(0, len(names), _TOGETHER):
+            for stage in given.stages:
+                tasks = [(name, number) for name in names[first : first + _TOGETHER]]
+                _do_all(stage, tasks, given, ends_s)
     lines = _report(names, threads, given)
     print("\n".join(lines))
     if given.report is not None:
-        given.report.write_text("\n".join(lines) + "\n")
+        kept, mark, _ = (given.report.read_text() if given.report.exists() else "").rpartition(_MARK)
+        given.report.write_text(kept + mark + "\n".join(lines[1:] if mark else lines) + "\n")
 
 
 def _do_all(stage: str, tasks: list[tuple[str, int]], given: argparse.Namespace, ends_s: float) -> None:
@@ -203,8 +211,12 @@ def _report(names: list[str], threads: list[int], given: argparse.Namespace) -> 
         "in turn in another; medians, and the ratio to the program with its 95 % interval: above 1 it is",
         "faster. Loading, and what a call takes besides the machine, are processor time.",
     ]
+    quantised = [name for name in names if NamedModel.of(name).title.endswith("_int8")]
     for number in threads:
-        lines += ["", f"## Threads: {number}", "", *_table(names, number, given.out)]
+        plain = [name for name in names if name not in quantised]
+        lines += ["", f"## Threads: {number}", "", *_table(plain, number, given.out)]
+        if quantised:
+            lines += ["", f"## Quantised, threads: {number}", "", *_table(quantised, number, given.out)]
     return lines
 
 

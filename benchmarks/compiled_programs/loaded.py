@@ -156,8 +156,8 @@ def _error(found: np.ndarray, expected: np.ndarray) -> float:
 class _Returned:
     """Stands for the machines of a program: returns what they returned once."""
 
-    def __init__(self, result: object) -> None:
-        self._result = result
+    def __init__(self, result: object, *, takes_arrays: bool) -> None:
+        self._result, self.takes_arrays = result, takes_arrays
 
     def run(self, inputs: object) -> object:
         return self._result
@@ -167,7 +167,8 @@ def _without_machine(program: Any, given: Arrays) -> Any:
     """Return a program that does all but compute."""
     from tessel import Program  # noqa: PLC0415 - as the rest of what the fresh process needs
 
-    returned = _Returned(program.compiled.machines.run(program.prepared(given)))
+    machines = program.compiled.machines
+    returned = _Returned(machines.run(program.prepared(given)), takes_arrays=machines.takes_arrays)
     return Program(replace(program.compiled, machines=returned), write_library=bytes)
 
 

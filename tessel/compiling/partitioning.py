@@ -21,8 +21,8 @@ import numpy as np
 from cost_model.gpu.devices import find_gpu
 from tessel.compiling.program import Program, ProgramSource
 from tessel.compiling.program_file import Fill
-from tessel.compiling.racing import best_of, race
-from tessel.compiling.several_shapes import ShapedProgram, check_padding
+from tessel.compiling.racing import best_of, exported, race
+from tessel.compiling.several_shapes import ShapedProgram, check_padding, first_difference
 from tuner.backends.registry import make_backend
 from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend import Model, load_model
@@ -54,6 +54,12 @@ _LAUNCH_PENALTY_US = 0.3
 
 _ROUNDS = 12
 """Of a race between whole programs; six give an interval."""
+
+_LEAST_EXPORTED_S = 3e-4
+"""What a call of a module's mix takes, at the least, for an export to be tried, which takes seconds."""
+
+_COMPARED = 3
+"""Drawn inputs for which a mix has to give what the file's operators do."""
 
 ModelSource = Any
 """A torch module, an exported program, the path of a file `.onnx` or `.pt2`, or a name as in `gpt2:tiny`."""
@@ -350,31 +356,47 @@ def compile_model(
             held=held,
         )
         program = program_of(compiled, mix.source, source)
-        programs = [program, *_file_program(model, session, source)]
+        programs = [program, *_file_program(model, session, program)]
         program = _fastest(programs, model, session.seed, report)
     return CompiledModel(program, mix)
 
 
-def _file_program(model: Model, session: Session, source: ProgramSource | None = None) -> Iterator[Program]:
-    """Yield the program that is one call of a model's file, where onnxruntime may run all of it."""
+def _file_program(model: Model, session: Session, mix: Program) -> Iterator[Program]:
+    """Yield the program that is one call of a model's file or export, where onnxruntime may run all of it."""
     names = {backend.name for backend in session.backends}
-    if model.source is None or "onnxruntime" not in names or session.assignments:
+    if "onnxruntime" not in names or session.assignments:
         return
+    inputs = [aligned_copy(array) for array in random_inputs(model, session.seed)]
     try:
-        for program in _called(model, session.target, session.seed, source):
-            program.run([aligned_copy(array) for array in random_inputs(model, session.seed)])
+        if model.source is None and _shortest_s(partial(mix.run, inputs)) < _LEAST_EXPORTED_S:
+            return
+        for program in _called(model, session.target, session.seed, mix.source):
+            program.run(inputs)
             yield program
     except Exception:  # foreign code: onnxruntime lacks an operator, or a type
         logger.debug("onnxruntime does not run the whole file", exc_info=True)
 
 
+def _shortest_s(run: Callable[[], object]) -> float:
+    """Return the shortest of a few calls."""
+    times = []
+    for _ in range(5):
+        began_s = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began_s)
+    return min(times)
+
+
 def _called(
     model: Model, target: Target, seed: int, source: ProgramSource | None = None
 ) -> Iterator[Program]:
-    """Yield the program that is one call of a model's file, where that is still as it was."""
-    from tuner.backends.onnxruntime.whole_file import file_as_call  # noqa: PLC0415 - needs onnx
+    """Yield the program that is one call of a file, where that is as it was, or of a module's export."""
+    from tuner.backends.onnxruntime.whole_file import export_as_call, file_as_call  # noqa: PLC0415 - needs onnx
 
     called = file_as_call(model, target.num_threads)
+    if model.source is None and source is not None and source.module is not None:
+        written = exported(source.module, source.args, source.kwargs)
+        called = export_as_call(model, written, target.num_threads)
     if called is None:
         return
     part = PartitionPlan(
@@ -411,12 +433,24 @@ def _unimported(
 
 
 def _fastest(programs: Sequence[Program], model: Model, seed: int, report: Report) -> Program:
-    """Return the fastest of programs as they are called in turn; the first unless one is ahead."""
+    """Return the fastest of programs as they are called in turn; the first unless one is ahead.
+
+    Where the second runs the user's file as a whole, it also says what is right: of a quantised model, a mix
+    may round to the other side. An export of a module does not.
+    """
     if len(programs) == 1:
         return programs[0]
-    inputs = [aligned_copy(array) for array in random_inputs(model, seed)]
-    runs = {str(at): partial(program.run, inputs) for at, program in enumerate(programs)}
-    raced = race(runs, rounds=_ROUNDS)
+    mix, whole = programs
+    drawn = [[aligned_copy(array) for array in random_inputs(model, seed + at)] for at in range(_COMPARED)]
+    if any(first_difference(mix.run(inputs), whole.run(inputs)) is not None for inputs in drawn):
+        if model.source is None or not whole.compiled.machines.takes_arrays:
+            return mix
+        report.on_note("onnxruntime runs all of it: results of the mix are others")
+        return whole
+    runs = {str(at): partial(program.run, drawn[0]) for at, program in enumerate(programs)}
+    # One thread's time is that of the process: another load takes no part in it.
+    clock = time.process_time if mix.manifest.num_threads == 1 else time.perf_counter
+    raced = race(runs, rounds=_ROUNDS, clock=clock)
     best = best_of(raced, margin=INDIFFERENCE)
     if best:
         report.on_note(f"onnxruntime runs all of it, in {raced[best].ratio:.2f} of the time of the mix")
@@ -513,7 +547,7 @@ def _compile_by_rules(model: Model, options: PartitionOptions, held: HeldWeights
 
         programs = [compile_parts(mix := choose_partition(priced))]
         if races:
-            programs += _file_program(model, session)
+            programs += _file_program(model, session, programs[0])
             if len(programs) == 1 and "onnxruntime" in {backend.name for backend in session.backends}:
                 alone = choose_partition(priced, only="onnxruntime")
                 programs += [compile_parts(alone)] if alone.fingerprint != mix.fingerprint else []

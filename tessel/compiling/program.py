@@ -33,7 +33,7 @@ from tuner.runtime.call_structure import rebuilder
 from tuner.runtime.compiled_program import CompiledProgram
 from tuner.runtime.manifest import Manifest, TensorSpec
 from tuner.runtime.native import (
-    ALIGNMENT,
+    INPUT_ALIGNMENT,
     Tensor,
     aligned_copy,
     array_of_tensor,
@@ -87,9 +87,12 @@ class Program:
         manifest = compiled.manifest
         devices = ("cpu",) if manifest.gpu is None else ("cpu", "cuda")
         self._call = manifest.call
-        self._inputs = tuple(_Input(spec, devices) for spec in manifest.inputs)
+        self._takes_arrays = compiled.machines.takes_arrays
+        self._inputs = tuple(_Input(spec, devices, self._takes_arrays) for spec in manifest.inputs)
+        self._converts = tuple(each.tensor for each in self._inputs)
         self._is_flat = manifest.call.is_flat and len(manifest.call.arguments) == len(self._inputs)
         self._gives_one = len(manifest.outputs) == 1
+        self._array_of = _array_maker(manifest, self._takes_arrays)
         self.results = own_results or rebuilder(manifest.call.results)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -123,17 +126,30 @@ class Program:
 
     def prepared(self, leaves: Sequence[Any]) -> list[Tensor]:
         """Return tensors as the program reads them; errors of a call."""
-        return [each.tensor(leaf) for each, leaf in zip(self._inputs, leaves, strict=True)]
+        return [convert(leaf) for convert, leaf in zip(self._converts, leaves, strict=True)]
 
     def rebuilt(
         self, found: Any, leaves: Sequence[Any], *, cut: Callable[[int, Any], Any] | None = None
     ) -> Any:
         """Return what machines gave as the module returns it, of the kind of the inputs."""
-        kind = _kind_of(leaves)
+        kind = self._kind_of(leaves)
         made = [kind(found)] if self._gives_one else [kind(each) for each in found]
         if cut is not None:
             made = [cut(at, each) for at, each in enumerate(made)]
         return self.results(made)
+
+    def _kind_of(self, leaves: Sequence[Any]) -> Callable[[Any], Any]:
+        """Return what turns a result into the kind of the inputs: torch's where one is, else the first's."""
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            for leaf in leaves:
+                if isinstance(leaf, torch.Tensor):
+                    return torch.from_numpy if self._takes_arrays else _torch_tensor
+        first = leaves[0] if leaves else None
+        if first is None or isinstance(first, np.ndarray):
+            return self._array_of
+        namespace = getattr(first, "__array_namespace__", None)
+        return namespace().from_dlpack if namespace is not None else lambda found: found
 
     @property
     def manifest(self) -> Manifest:
@@ -234,23 +250,29 @@ class Program:
 
 
 class _Input:
-    """One input: what it must be, and how it becomes what the program reads."""
+    """One input: what it must be, and how it becomes what the program reads.
 
-    def __init__(self, spec: TensorSpec, devices: Collection[str]) -> None:
-        self._devices = devices
+    Args:
+        spec: what it must be.
+        devices: where tensors of torch may be.
+        takes_arrays: whether the program reads NumPy's arrays.
+    """
+
+    def __init__(self, spec: TensorSpec, devices: Collection[str], takes_arrays: bool) -> None:
+        self._devices, self._takes_arrays = devices, takes_arrays
         self.name, self.shape, self.dtype = spec.name, spec.shape, spec.dtype
         self._torch_dtype: Any = None
         self._numpy_dtype = None if spec.dtype == "bfloat16" else np.dtype(spec.dtype)
 
-    def tensor(self, value: Any) -> Tensor:
+    def tensor(self, value: Any) -> Any:
         """Return the value as the program reads it, of the same memory where that lies as kernels want it."""
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor):
-            return self._of_torch(torch, value)
         if isinstance(value, np.ndarray):
             if value.shape != self.shape or value.dtype != self._numpy_dtype:
                 self._check(value.shape, str(value.dtype))
-            return tensor_of_array(value)
+            return value if self._takes_arrays else tensor_of_array(value)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            return self._of_torch(torch, value)
         if not hasattr(value, "__dlpack__"):
             raise TypeError(
                 f"input {self.name!r} is a {type(value).__name__}, but the program takes a tensor of "
@@ -258,21 +280,23 @@ class _Input:
             )
         tensor = tensor_of_dlpack(value)
         self._check(tuple(tensor.shape), str(tensor.dtype))
-        return tensor
+        return array_of_tensor(tensor) if self._takes_arrays else tensor
 
     def _of_torch(self, torch: Any, value: Any) -> Any:
         if self._torch_dtype is None:
             self._torch_dtype = getattr(torch, self.dtype)
         if value.shape != self.shape or value.dtype is not self._torch_dtype:
             self._check(tuple(value.shape), str(value.dtype).removeprefix("torch."))
-        if value.device.type not in self._devices:
+        if not value.is_cpu and value.device.type not in self._devices:
             where = " or ".join(self._devices)
             raise ValueError(f"input {self.name!r} is on {value.device}, but the program runs on {where}")
         if value.requires_grad:
             value = value.detach()
         if not value.is_contiguous() or value.is_neg() or value.is_conj():
             value = value.resolve_conj().resolve_neg().contiguous()
-        return value.clone() if value.data_ptr() % ALIGNMENT else value
+        if self._takes_arrays:
+            return value.numpy()
+        return value.clone() if value.data_ptr() % INPUT_ALIGNMENT else value
 
     def _check(self, shape: tuple[int, ...], dtype: str) -> None:
         if dtype != self.dtype:
@@ -287,17 +311,16 @@ class _Input:
             )
 
 
-def _kind_of(leaves: Sequence[Any]) -> Callable[[Any], Any]:
-    """Return what turns a result into the kind of the inputs: torch's where one is, else the first one's."""
-    torch = sys.modules.get("torch")
-    if torch is not None and any(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        tensor_class, from_dlpack = torch.Tensor, torch.utils.dlpack.from_dlpack
-        return lambda found: found if isinstance(found, tensor_class) else from_dlpack(found.__dlpack__())
-    first = leaves[0] if leaves else None
-    if first is None or isinstance(first, np.ndarray):
-        return array_of_tensor
-    namespace = getattr(first, "__array_namespace__", None)
-    if namespace is None:
-        return lambda found: found
-    from_dlpack = namespace().from_dlpack
-    return lambda found: from_dlpack(found)
+def _torch_tensor(found: Any) -> Any:
+    torch = sys.modules["torch"]
+    if isinstance(found, torch.Tensor):
+        return found
+    return torch.utils.dlpack.from_dlpack(found.__dlpack__())
+
+
+def _array_maker(manifest: Manifest, takes_arrays: bool) -> Callable[[Any], np.ndarray]:
+    """Return what makes an array of a result."""
+    if takes_arrays:
+        return np.asarray
+    has_foreign = any(spec.dtype == "bfloat16" for spec in manifest.outputs)
+    return array_of_tensor if has_foreign else np.from_dlpack

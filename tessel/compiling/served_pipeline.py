@@ -100,6 +100,8 @@ class ServedPipeline(Program):
 class _RankMachines:
     """Turns tensors into the bytes that ranks take, and back."""
 
+    takes_arrays = False
+
     def __init__(self, ranks: ServingRanks) -> None:
         self._ranks = ranks
         self._manifest: Manifest = ranks.manifest

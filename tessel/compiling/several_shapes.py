@@ -170,14 +170,19 @@ def check_padding(program: ShapedProgram, draw: Callable[[Program], Sequence[np.
         if not program.fits(shapes, large):
             continue
         inputs = [aligned_copy(array) for array in draw(small)]
-        found = _flat(program.run_padded(large, inputs, shapes))
-        for at, (one, other) in enumerate(zip(found, _flat(small.run(inputs)), strict=True)):
-            if not _agree(one, other):
-                raise ValueError(
-                    f"result {at} for inputs of {[list(each) for each in shapes]} is another one when they "
-                    f"are padded to {[list(each) for each in _shapes_of(large)]}: what the model computes "
-                    "depends on what fills them up; give a mask that hides it, or leave padding out"
-                )
+        at = first_difference(program.run_padded(large, inputs, shapes), small.run(inputs))
+        if at is not None:
+            raise ValueError(
+                f"result {at} for inputs of {[list(each) for each in shapes]} is another one when they "
+                f"are padded to {[list(each) for each in _shapes_of(large)]}: what the model computes "
+                "depends on what fills them up; give a mask that hides it, or leave padding out"
+            )
+
+
+def first_difference(found: Any, expected: Any) -> int | None:
+    """Return the position of the first result, of trees of arrays, that is another one; None if none is."""
+    pairs = enumerate(zip(_flat(found), _flat(expected), strict=True))
+    return next((at for at, (one, other) in pairs if not _agree(one, other)), None)
 
 
 def _kept(axes: Sequence[tuple[int, int]], shapes: Shapes, axis: int) -> slice:

@@ -26,6 +26,7 @@ from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.errors import UnknownNameError
 from tuner.graph.legalization import legalize_operators
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
+from tuner.lowering.input_alignment import reads_inputs_anywhere
 from tuner.lowering.kernel_names import with_c_names
 from tuner.lowering.narrow_parts import narrow_parts
 from tuner.lowering.outline import with_composites
@@ -242,6 +243,7 @@ def _pipeline(
         _schedule_rest(target),
         _drop_scopes(),
         relax.transform.RewriteDataflowReshape(),
+        *([reads_inputs_anywhere()] if target.kind == "cpu" else []),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),

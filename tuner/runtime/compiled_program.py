@@ -18,9 +18,17 @@ from tuner.runtime.machine import Machines
 from tuner.runtime.manifest import Manifest
 from tuner.runtime.native import Library, tensor_of_bytes
 
+_LACKED_BY_NUMPY = {"bfloat16"}
+
 
 class Runner(Protocol):
-    """Runs a program; may be called from several threads."""
+    """Runs a program; may be called from several threads.
+
+    Attributes:
+        takes_arrays: whether it takes and gives NumPy's arrays; else tensors of TVM or torch.
+    """
+
+    takes_arrays: bool
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """Return what the program gives for inputs: a tensor, or a sequence of them."""
@@ -65,8 +73,17 @@ def assemble(manifest: Manifest, library: Library, weights: Sequence[np.ndarray]
         chosen.append(replace(argument, way=way) if isinstance(argument, MadeObject) else argument)
     manifest = replace(manifest, bound=tuple(chosen))
     machines: Runner = (
-        Machines(library, bound, manifest.num_threads)
+        _library_runner(manifest, bound) or Machines(library, bound, manifest.num_threads)
         if manifest.gpu is None
         else GraphRunner(library, manifest, bound)
     )
     return CompiledProgram(manifest, machines, tuple(weights))
+
+
+def _library_runner(manifest: Manifest, bound: Sequence[Any]) -> Runner | None:
+    """Return what runs a program that is one call of a library, without a machine around it; else None."""
+    specs = (*manifest.inputs, *manifest.outputs)
+    if len(bound) != 1 or not hasattr(bound[0], "as_runner") or _LACKED_BY_NUMPY & {s.dtype for s in specs}:
+        return None
+    runner: Runner | None = bound[0].as_runner()
+    return runner

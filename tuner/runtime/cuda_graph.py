@@ -51,6 +51,8 @@ class GraphRunner:
         bound: what `main` takes after its inputs, on the device.
     """
 
+    takes_arrays = False
+
     def __init__(self, library: Library, manifest: Manifest, bound: Sequence[Any]) -> None:
         machine = library["vm_load_executable"]()
         machine["vm_initialization"](_CUDA, _FIRST, _POOLED, _CPU, _FIRST, _POOLED)

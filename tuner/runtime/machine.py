@@ -31,6 +31,8 @@ class Machines:
         num_threads: of each call.
     """
 
+    takes_arrays = False
+
     def __init__(self, library: Library, bound: Sequence[Any], num_threads: int) -> None:
         self._library = library
         self._bound = tuple(bound)

@@ -17,8 +17,8 @@ from tuner.runtime.bound_arguments import MAKERS, BoundArgument, MadeObject
 from tuner.runtime.call_structure import CallStructure
 from tuner.runtime.native import compute_capability
 
-SCHEMA_VERSION = 2
-"""Of a saved program: its file, its manifest, and what its packed functions are given."""
+SCHEMA_VERSION = 3
+"""Of a saved program: its file, its manifest, what its packed functions are given, how its inputs lie."""
 
 _FEATURE_NAMES = {"sse3": "pni"}
 """Instruction sets that the system calls otherwise than LLVM."""

@@ -30,6 +30,9 @@ finally:
 ALIGNMENT = 64
 """Bytes at whose multiples a tensor begins: kernels read whole vectors there."""
 
+INPUT_ALIGNMENT = 16
+"""Bytes at whose multiples inputs may begin, as allocators give them (`tuner.lowering.input_alignment`)."""
+
 Library: TypeAlias = Any
 """A `tvm_ffi.Module` that holds the bytecode and the kernels of a program."""
 
@@ -139,18 +142,19 @@ def tensor_of_bytes(data: np.ndarray, shape: tuple[int, ...], dtype: str) -> Ten
 
 def tensor_of_array(array: np.ndarray) -> Tensor:
     """Return a tensor over the memory of an array, or over a copy where kernels cannot read that."""
-    flags = array.flags
-    if not (flags.c_contiguous and flags.writeable) or array.__array_interface__["data"][0] % ALIGNMENT:
+    if not array.flags.carray:  # contiguous, and may be written
         array = aligned_copy(array)
     if array.dtype.kind == "V":  # a type that NumPy lacks, such as bfloat16
+        array = aligned_copy(array) if array.ctypes.data % INPUT_ALIGNMENT else array
         return tensor_of_bytes(array.reshape(-1).view(np.uint8), array.shape, str(array.dtype))
-    return tvm_ffi.from_dlpack(array)
+    tensor = tvm_ffi.from_dlpack(array)
+    return tvm_ffi.from_dlpack(aligned_copy(array)) if tensor.data_ptr() % INPUT_ALIGNMENT else tensor
 
 
 def tensor_of_dlpack(value: Any) -> Tensor:
     """Return a tensor over what speaks DLPack, or over a copy where kernels cannot read that."""
     tensor = tvm_ffi.from_dlpack(value)
-    if tensor.is_contiguous() and not tensor.data_ptr() % ALIGNMENT:
+    if tensor.is_contiguous() and not tensor.data_ptr() % INPUT_ALIGNMENT:
         return tensor
     return tensor_of_array(np.from_dlpack(value))
 

@@ -107,9 +107,17 @@ class _Session:
                 place.bind(address)
         self.session.run_with_iobinding(binding)
 
+    def as_runner(self) -> GraphRun | None:
+        """Return what runs the graph in place of a program that calls nothing else; None if one does."""
+        return GraphRun(self, self._inputs()) if self.call.is_alone else None
+
+    def _inputs(self) -> list[int]:
+        """Return the positions of inputs that are no weights."""
+        return [index for index in range(self.call.num_inputs) if index not in self.call.weights]
+
     def _places(self, binding: Any, tensors: Sequence[Any]) -> Iterator[_Place]:
         """Yield what is bound to memory: inputs that are no weights, and outputs."""
-        inputs = [index for index in range(self.call.num_inputs) if index not in self.call.weights]
+        inputs = self._inputs()
         for position, tensor in enumerate(tensors):
             is_input = position < len(inputs)
             name = input_name(inputs[position]) if is_input else output_name(position - len(inputs))
@@ -120,6 +128,27 @@ class _Session:
                 shape=array.shape,
                 bind_to=binding.bind_input if is_input else binding.bind_output,
             )
+
+
+class GraphRun:
+    """Runs the graph that is all of a program, as onnxruntime's users do: arrays in, new arrays out.
+
+    Binding other memory in each call takes longer than onnxruntime takes to copy small results.
+    """
+
+    takes_arrays = True
+
+    def __init__(self, session: _Session, inputs: Sequence[int]) -> None:
+        self._session = session
+        self._run = session.session.run
+        self._inputs = tuple(map(input_name, inputs))
+        self._outputs = [each.name for each in session.session.get_outputs()]
+        self._gives_one = len(self._outputs) == 1
+
+    def run(self, inputs: Sequence[np.ndarray]) -> Any:
+        """Return an array, or a list of them; may be called from several threads."""
+        found = self._run(self._outputs, dict(zip(self._inputs, inputs, strict=True)))
+        return found[0] if self._gives_one else found
 
 
 _sessions: OrderedDict[str, _Session] = OrderedDict()

@@ -176,7 +176,7 @@ def test_another_processor_or_version_is_refused_in_one_line(
 def test_another_format_and_unknown_keys_are_refused(program_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "other.tessel"
     rewritten(program_file, path, lambda document: document.update(schema_version=99))
-    with pytest.raises(UnfitProgramError, match="is of format 99, and this version reads 2"):
+    with pytest.raises(UnfitProgramError, match="is of format 99, and this version reads 3"):
         tessel.load(path)
     rewritten(
         program_file, path, lambda document: document["programs"][0]["manifest"].update(code="import os")

@@ -1,4 +1,4 @@
-"""An ONNX file as one call of onnxruntime, its nodes as its author wrote them.
+"""An ONNX file as one call of onnxruntime, its nodes as its author, or an exporter, wrote them.
 
 Importing a file changes its operators: onnxruntime no longer recognises all that it has kernels for in what
 is written back of them, such as quantised convolutions. Large weights stay outside of the graph, where
@@ -7,12 +7,13 @@ programs keep them. Checked in tests/tuner/backends/onnxruntime/test_whole_file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 from tvm import relax
@@ -89,14 +90,38 @@ def file_as_call(model: Model, num_threads: int) -> Model | None:
         file = model.source.load()
     except NotComparableError:  # it is gone, or has changed meanwhile
         return None
-    graph = file.graph
-    if {value.name for value in graph.input} != {spec.name for spec in model.inputs}:
+    names = [spec.name for spec in model.inputs]
+    if {value.name for value in file.graph.input} != set(names):
         return None  # the import has dropped one that nothing reads
+    return _as_call(file, names, model, num_threads)
+
+
+def export_as_call(model: Model, exported: bytes, num_threads: int) -> Model | None:
+    """Return a model whose `main` calls what an exporter wrote of the same module; None if its types differ.
+
+    Args:
+        model: for inference, of a module.
+        exported: an ONNX model, whose inputs should be the module's tensors in order.
+        num_threads: of the call.
+    """
+    file = onnx.load_model_from_string(exported)
+    given = [(declared_shape(value), str(_dtype_of(value))) for value in file.graph.input]
+    result = model.module["main"].ret_ty
+    num_results = len(result.fields) if isinstance(result, relax.TupleType) else 1
+    is_alike = given == [(spec.shape, str(spec.dtype)) for spec in model.inputs]
+    if not is_alike or len(file.graph.output) != num_results:
+        return None
+    return _as_call(file, [value.name for value in file.graph.input], model, num_threads)
+
+
+def _as_call(file: Any, inputs: Sequence[str], model: Model, num_threads: int) -> Model:
+    """Return a model that calls a file; `inputs` are the file's names of the model's inputs."""
+    graph = file.graph
     weights = _take_weights(graph, len(model.inputs))
     given = {value.name: value for value in graph.input}
-    for position, spec in enumerate(model.inputs):
-        graph.node.insert(0, helper.make_node("Identity", [input_name(position)], [spec.name]))
-        given[spec.name].name = input_name(position)
+    for position, name in enumerate(inputs):
+        graph.node.insert(0, helper.make_node("Identity", [input_name(position)], [name]))
+        given[name].name = input_name(position)
     for position, result in enumerate(graph.output):
         graph.node.append(helper.make_node("Identity", [result.name], [output_name(position)]))
         result.name = output_name(position)

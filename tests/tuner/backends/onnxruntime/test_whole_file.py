@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,21 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
+torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 
 import tessel  # noqa: E402 - after the skips
+from tessel.compiling import partitioning  # noqa: E402
 from tessel.compiling.partitioning import compile_within  # noqa: E402
 from tessel.compiling.program import Program  # noqa: E402
-from tuner.backends.onnxruntime.whole_file import file_as_call  # noqa: E402
+from tuner.backends.onnxruntime.whole_file import export_as_call, file_as_call  # noqa: E402
 from tuner.errors import UnsupportedOperatorError  # noqa: E402
 from tuner.frontend import load_model  # noqa: E402
 from tuner.targets.resolution import resolve_target  # noqa: E402
 from tuner.tuning.compile_mix import ProgramFacts, compile_mix  # noqa: E402
+from tuner.tuning.session import Report  # noqa: E402
 
-pytestmark = [pytest.mark.tvm, pytest.mark.onnx]
+pytestmark = [pytest.mark.tvm, pytest.mark.onnx, pytest.mark.torch]
 
 QUANTISED_IN_A_BRANCH = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -43,9 +47,9 @@ file (float[N,24] waveform, bool flag) => (float[N,24] y, float[N,24] w_plus) {
 """
 
 
-def file_in(folder: Path, *, writes_nodes: bool = False) -> Path:
+def file_in(folder: Path, *, writes_nodes: bool = False, seed: int = 0) -> Path:
     model = onnx.parser.parse_model(QUANTISED_IN_A_BRANCH)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     for name, shape in (("w", (24, 24)), ("w_row", (24,))):
         array = rng.standard_normal(shape, dtype=np.float32)
         tensor = onnx.numpy_helper.from_array(array, name)
@@ -74,10 +78,57 @@ def test_a_file_as_one_call_gives_what_onnxruntime_does_also_saved(
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
     for run in (program, tessel.load(tmp_path / "file.tessel")):
+        assert run.compiled.machines.takes_arrays  # no machine around onnxruntime's session
         x = rng.standard_normal((5, 24), dtype=np.float32)
         expected = session.run(None, {"waveform": x, "flag": np.array(False)})
-        for found, wanted in zip(run(x), expected, strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        for given in (x, np.asfortranarray(x), np.flip(np.flip(x).copy()), torch.from_numpy(x)):
+            for found, wanted in zip(run(given), expected, strict=True):
+                assert isinstance(found, type(given))
+                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        with pytest.raises(ValueError, match=r"input 'waveform' has shape \[5, 23\]"):
+            run(x[:, 1:])
+
+
+def test_a_mix_of_other_values_than_the_files_is_not_taken(tmp_path: Path) -> None:
+    programs, notes = [], []
+    for seed in (1, 0):
+        path = file_in(tmp_path, seed=seed)
+        model = load_model(str(path), shapes={"waveform": (5, 24)}, values={"flag": False})
+        (program,) = partitioning._called(model, resolve_target("cpu", num_threads=1), 0)
+        programs.append(program)
+    report = Report(on_note=notes.append)
+    assert partitioning._fastest(programs, model, 0, report) is programs[1]
+    assert notes == ["onnxruntime runs all of it: results of the mix are others"]
+    notes.clear()
+    partitioning._fastest([programs[1], programs[1]], model, 0, report)
+    assert not any("others" in note for note in notes)
+
+
+SCALED = """
+<ir_version: 8, opset_import: ["" : 17]>
+file (float[{rows},24] {name}) => (float[{rows},24] y{more}) {{
+    y = Mul ({name}, {name})
+    other = Neg (y)
+}}
+"""
+
+
+def written(name: str, rows: int = 5, more: str = "") -> bytes:
+    return onnx.parser.parse_model(SCALED.format(name=name, rows=rows, more=more)).SerializeToString()
+
+
+def test_an_export_is_called_with_its_own_names_where_its_types_are_the_models(tmp_path: Path) -> None:
+    path = tmp_path / "file.onnx"
+    path.write_bytes(written("x"))
+    model = replace(load_model(str(path)), source=None)
+    assert file_as_call(model, 1) is None
+    assert export_as_call(model, written("x", rows=6), 1) is None
+    assert export_as_call(model, written("x", more=", float[5,24] other"), 1) is None
+    called = export_as_call(model, written("argument_1"), 1)
+    assert called is not None
+    made = compile_mix(called, called.module, (), resolve_target("cpu", num_threads=1), facts=ProgramFacts())
+    x = np.random.default_rng(0).standard_normal((5, 24), dtype=np.float32)
+    np.testing.assert_array_equal(Program(made.program, write_library=made.write_library)(x), x * x)
 
 
 def test_a_file_that_has_changed_meanwhile_is_no_call(tmp_path: Path) -> None:
