@@ -80,7 +80,7 @@ def write_picture(
     elif comparison is None and schedule.found_by:
         title = f"{title}, found by {schedule.found_by}"
     if plan is not None:
-        title = f"{title}: {plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {plan.proof}"
+        title = f"{title}: {verdict_of(plan)}"
     with messages.bar(f"drawing {len(schedule.starts)} blocks"):
         if comparison is not None and out.suffix not in PICTURES:
             save_document(out, _compared_document(comparison, plan, out, title=title))
@@ -96,6 +96,11 @@ def write_picture(
                 width=width,
                 device_names=None if plan is None else plan.device_names,
             )
+
+
+def verdict_of(plan: PlanView) -> str:
+    """Return what a step takes, what it takes at least, and what is proven of it, for a heading."""
+    return f"{plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {plan.proof}"
 
 
 def load_look(style: Path | None) -> PictureStyle:

@@ -9,6 +9,7 @@ from tessel.jobs.shown.formatting import format_bytes
 if TYPE_CHECKING:
     from tessel.comparison import Comparison
     from tessel.picture.page.document import PageTable
+    from tessel.planning.costs.training_step import StepEstimate
     from tessel.planning.layout import Layout
     from tessel.planning.saved_plan import SavedPlan
     from tessel.profiles.profile import Profile
@@ -58,6 +59,14 @@ def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
 def order_words(order: str) -> str:
     """Return whose order of blocks a plan has, in words."""
     return "an order of ours" if order == "searched" else f"the order of {order}"
+
+
+def step_words(estimate: StepEstimate) -> str:
+    """Return what a training step takes, and what of: `178 ms = 158.5 pipeline + …`."""
+    after_us = round(max(0.0, estimate.step_us - estimate.pipeline_us - estimate.update_us), 3)
+    figures = (estimate.step_us, estimate.pipeline_us, estimate.update_us, after_us)
+    step, pipeline, update, after = (f"{each / 1e3:.4g}" for each in figures)
+    return f"{step} ms = {pipeline} pipeline + {update} optimizer + {after} synchronisation"
 
 
 STAGE_COLUMNS = ("stage", "devices", "layers", "forward (ms)", "backward (ms)", "weights", "recomputes")
