@@ -12,6 +12,7 @@ from tessel.jobs.shown.formatting import format_bytes, format_numbers
 from tessel.jobs.shown.pictures import verdict_of
 from tessel.jobs.shown.placement_tables import add_placements, add_planned
 from tessel.jobs.shown.plan_tables import (
+    BASELINE_COLUMNS,
     MAX_REPLICAS,
     REPLICA_COLUMNS,
     STAGE_COLUMNS,
@@ -60,7 +61,7 @@ def _add_saved(out: Sections, plan: PlanView) -> None:
         out.line(overlap_words(saved.schedule))
     out.table("", STAGE_COLUMNS, stage_rows(saved.mean_profile, saved.layout))
     _add_replicas(out, saved)
-    out.table("", ("plan", "step (ms)", "fits"), baseline_rows(saved))
+    out.table("", BASELINE_COLUMNS, baseline_rows(saved))
 
 
 def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:

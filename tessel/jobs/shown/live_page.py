@@ -234,11 +234,18 @@ class LivePage:
             PageField(name=name, label=label, value=value) for name, (label, value) in values.items()
         )
         comparison = build_comparison(schedule, self.plan, ("1f1b",))
-        title = self.title if schedule is self.schedule else f"{self.title}, changed"
-        if self.plan is not None and schedule is self.schedule:
+        is_changed = schedule is not self.schedule
+        title = f"{self.title}, changed" if is_changed else self.title
+        if self.plan is not None and not is_changed:
             title = f"{title}: {verdict_of(self.plan)}"
         return with_form(
-            compared_page(comparison, self.plan, title=title, variants=self._variants(schedule)),
+            compared_page(
+                comparison,
+                self.plan,
+                title=title,
+                variants=self._variants(schedule),
+                is_changed=is_changed,
+            ),
             PageForm(fields=fields, said=said),
         )
 

@@ -153,9 +153,22 @@ def _compared_document(comparison: Comparison, plan: PlanView | None, out: Path,
 
 
 def compared_page(
-    comparison: Comparison, plan: PlanView | None, *, title: str, variants: Sequence[PageVariant] = ()
+    comparison: Comparison,
+    plan: PlanView | None,
+    *,
+    title: str,
+    variants: Sequence[PageVariant] = (),
+    is_changed: bool = False,
 ) -> bytes:
-    """Return the page of a comparison; in milliseconds and bytes for a plan."""
+    """Return the page of a comparison; in milliseconds and bytes for a plan.
+
+    Args:
+        comparison: schedules of the plan's placement, or of any.
+        plan: that they are of.
+        title: heading of the page.
+        variants: schedules that were searched beforehand.
+        is_changed: whether blocks or limits are others than the plan's, whose tables are then left out.
+    """
     from tessel.picture.page.document import page_document
 
     return page_document(
@@ -165,7 +178,7 @@ def compared_page(
         static_bytes=None if plan is None else plan.static_bytes,
         device_names=None if plan is None else plan.device_names,
         model=None if plan is None or plan.tuned is None else _plan_model(plan.tuned),
-        tables=() if plan is None else _tables(plan),
+        tables=() if plan is None or is_changed else _tables(plan),
         variants=variants,
     )
 

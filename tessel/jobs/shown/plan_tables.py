@@ -28,7 +28,7 @@ def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
         f"{plan.training_step_us / 1e3:.4g} ms, and no allowed plan less than "
         f"{plan.lower_bound_us / 1e3:.4g} ms ({plan.proof}).\n",
         "### Against hand-written ways, each with its own best degrees and cut\n",
-        markdown_table(("plan", "step (ms)", "fits"), baseline_rows(plan)),
+        markdown_table(BASELINE_COLUMNS, baseline_rows(plan)),
         "### The order against hand-written ones, on the same stages\n",
         comparison_table(comparison),
         "### Stages\n",
@@ -50,7 +50,7 @@ def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
         PageTable(
             title=f"Training step ({plan.proof}) against hand-written ways, each with its own best degrees "
             "and cut",
-            columns=("plan", "step (ms)", "fits"),
+            columns=BASELINE_COLUMNS,
             rows=baseline_rows(plan),
         ),
     )
@@ -102,12 +102,17 @@ def format_gap(gap: float) -> str:
     return "below 0.1%" if 0 < gap < 5e-4 else f"{gap:.1%}"
 
 
+BASELINE_COLUMNS = ("plan", "step (ms)", "ratio", "fits")
+
+
 def baseline_rows(plan: SavedPlan) -> tuple[tuple[str, ...], ...]:
     """Return the plan and what it was compared with, a row each."""
-    rows = [("this plan", f"{plan.training_step_us / 1e3:.4g}", "yes")]
+    own_ms = plan.training_step_us / 1e3
+    rows = [("this plan", f"{own_ms:.4g}", "1.000", "yes")]
     for baseline in plan.baselines:
-        step = "-" if baseline.step_ms is None else f"{baseline.step_ms:.4g}"
-        rows.append((baseline.name, step, "yes" if baseline.fits else "no"))
+        step_ms = baseline.step_ms
+        figures = ("-", "-") if step_ms is None else (f"{step_ms:.4g}", f"{step_ms / own_ms:.3f}")
+        rows.append((baseline.name, *figures, "yes" if baseline.fits else "no"))
     return tuple(rows)
 
 
