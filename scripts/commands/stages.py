@@ -40,7 +40,7 @@ class StagesOptions(TuningOptions):
         "the model's own code marks them.",
     ] = None
     devices: Annotated[
-        int | None, "Number of stages, such as 4, whose cuts are found; needed unless cuts are given."
+        int | None, "Number of stages, such as 4, whose cuts are found; those of --cut or of the model if left out."
     ] = None
     train: Annotated[
         bool, typer.Option("--train/--infer", help="Forward and backward, or forward alone.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from scripts.options import completion
-from tessel.jobs import sessions
+from tessel.jobs import sessions, sources
 from tessel.jobs.inputs.arguments import (
     check_choice,
     check_remote_target,
@@ -37,7 +37,13 @@ PRICES = ("measured", "active", "model")
 
 
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=completion.models)
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help=MODEL_HELP,
+        autocompletion=completion.models,
+        callback=sources.check_model,
+    ),
 ]
 TargetOption = Annotated[
     str,
