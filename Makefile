@@ -22,7 +22,7 @@ $(BIN)/python -m tessel.search.jit.cache >/dev/null 2>&1 & \
 $(BIN)/python -m tessel.search.jit.cache
 endef
 
-.PHONY: install tune test test-slow coverage lint mutate bench frameworks frameworks-newest gpu-report gpu-day docs schemas clean
+.PHONY: install tune test pytest test-slow coverage lint mutate bench frameworks frameworks-newest gpu-report gpu-day docs schemas clean
 
 install: $(VENV)/.installed
 	@echo 'installed; now: . $(VENV)/bin/activate'
@@ -33,7 +33,11 @@ tune: $(VENV)/.installed
 # Files are tested whole, so that what a file's tests share is made once, and in the order of tests/conftest.py.
 PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-test: lint
+# Both at once: types are checked on one core.
+test: $(VENV)/.installed-test
+	$(MAKE) --no-print-directory --jobs=2 lint pytest
+
+pytest: $(VENV)/.installed-test
 	$(PYTEST)
 
 # What `make test` leaves a sample of: all kills, faults and pairs of options, and models of others; hours.

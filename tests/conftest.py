@@ -11,12 +11,15 @@ is right by its record, whatever that says.
 
 Folders with long files come first: a long one at the end would keep one core busy and the others idle. What
 is imported while tests are collected, with torch and TVM millions of objects, is no garbage: none is looked
-for until then, and later not among these.
+for until then, and later not among these. Nor are torch's operators looked through anew for each model that
+is exported, some thirty times, and no trace of its exports is written.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
+import logging
 import os
 import signal
 import sys
@@ -41,13 +44,15 @@ settings.register_profile("repeatable", deadline=None, derandomize=True, suppres
 settings.register_profile("explore", deadline=None, suppress_health_check=_LOADED)
 settings.load_profile("repeatable")
 
-_LONG = ("tuner", "scripts", "examples", "cost_model")
-"""Folders whose files take longest."""
+_LONG = ("tuner", "software_gpu", "scripts", "cost_model", "test_fuzzing.py")
+"""Folders, and files beside them, whose files take longest."""
 
 
 def pytest_collection_finish() -> None:
     _measure_briefly()
+    _export_briefly()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 
@@ -59,6 +64,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return _LONG.index(folder) if folder in _LONG else len(_LONG)
 
     items.sort(key=place)
+
+
+class _Untyped(type):
+    """What torch writes types of functions with: some ten thousand for a model, which nobody reads."""
+
+    def __getitem__(cls, types: object) -> type:
+        return cls
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return callable(value)
+
+
+class _Function(metaclass=_Untyped):
+    """Any function."""
+
+
+def _export_briefly() -> None:
+    exporting = sys.modules.get("torch._export.utils")
+    if exporting is not None:  # else nothing that was collected exports
+        find = exporting._materialize_cpp_cia_ops  # which finds the same: no test registers such operators
+        exporting._materialize_cpp_cia_ops = functools.cache(find)
+        trace = logging.getLogger("torch.__trace")
+        trace.handlers.clear()
+        trace.propagate = True  # else pytest has a handler for it, for which torch writes
+        sys.modules["torch._ops"].Callable = _Function
 
 
 def _measure_briefly() -> None:

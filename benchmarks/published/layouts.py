@@ -29,8 +29,9 @@ from tessel.profiles.profile import Profile, StageCosts
 
 CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
 
-UPDATE_RATIO = 24.0
-"""Bytes that a step of Adam on 16-bit weights moves for each byte of them, as `tessel plan` counts them."""
+UPDATE_RATIO, GRADIENT_RATIO = 22.0, 2.0
+"""Bytes that a step of Adam on 16-bit weights moves for each byte of them, and those of their gradients, as
+`tessel plan` counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +170,7 @@ def profile_of(run: PublishedRun, sheet: GpuSheet, price: KernelPrice | None = N
         price or Roofline(sheet=sheet, dtype=run.recipe.dtype, dispatch=run.recipe.dispatch),
         device=sheet.name,
         update_ratio=UPDATE_RATIO,
+        gradient_ratio=GRADIENT_RATIO,
     )
     (table,) = profile.tables
     costs = table.costs
@@ -205,6 +207,7 @@ def _adapted(name: str, cost: StageCosts, run: PublishedRun) -> StageCosts:
         backward_us=cost.backward_input_us,
         backward_weight_us=0.0,
         update_us=(cost.update_us or 0.0) * trained / max(1, cost.weight_bytes),
+        gradient_pass_us=cost.gradient_pass_us * trained / max(1, cost.weight_bytes),
         trained_bytes=trained,
         saved_bytes=saved,
         saved_for_weight_bytes=0,

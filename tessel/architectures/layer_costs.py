@@ -35,6 +35,7 @@ def profile_of_architecture(
     notes: Sequence[str] = (),
     interval: tuple[float, float] | None = None,
     update_ratio: float = 0.0,
+    gradient_ratio: float = 0.0,
 ) -> Profile:
     """Return a profile with one table for each shape.
 
@@ -46,6 +47,7 @@ def profile_of_architecture(
         notes: a sentence on each thing that is assumed.
         interval: of measured over predicted times of a layer, as of `CostTable`.
         update_ratio: bytes that the optimizer's step moves for each byte of weights; 0 to leave it out.
+        gradient_ratio: bytes of summed gradients for each byte of weights; 0 to leave out passes over them.
     """
     tie = "embedding" if model.is_tied else ""
     names = (
@@ -67,7 +69,10 @@ def profile_of_architecture(
                 tensor_parallel=shape.tensor_parallel,
                 context_parallel=shape.context_parallel,
                 expert_parallel=shape.expert_parallel,
-                costs=tuple(_updated(cost, price, update_ratio) for cost in _costs(model, shape, price)),
+                costs=tuple(
+                    _updated(cost, price, update_ratio, gradient_ratio)
+                    for cost in _costs(model, shape, price)
+                ),
                 intervals=() if interval is None else (interval,) * len(names),
             )
             for shape in shapes
@@ -92,11 +97,16 @@ def _costs(model: Architecture, shape: Shape, price: KernelPrice) -> tuple[Stage
     )
 
 
-def _updated(cost: StageCosts, price: KernelPrice, ratio: float) -> StageCosts:
-    """Return a cost with the time of the optimizer's step, which takes as long as its traffic."""
+def _updated(cost: StageCosts, price: KernelPrice, ratio: float, gradient_ratio: float) -> StageCosts:
+    """Return a cost with the times that the optimizer's step and a pass over its gradients take to move."""
     if not ratio:
         return cost
-    return msgspec.structs.replace(cost, update_us=price(Moved(ratio * cost.updated_bytes)))
+    trained = cost.updated_bytes
+    return msgspec.structs.replace(
+        cost,
+        update_us=price(Moved(ratio * trained)),
+        gradient_pass_us=price(Moved(gradient_ratio * trained)),
+    )
 
 
 def _embedding_costs(model: Architecture, shape: Shape, price: KernelPrice) -> StageCosts:

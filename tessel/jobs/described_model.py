@@ -90,6 +90,7 @@ def profile_of_config(source: str | os.PathLike[str], options: PlanOptions) -> P
 
         price = learned_price(roofline)
     model = _with_pictures(model, recipe, options)
+    update_ratio, gradient_ratio = _update_ratios(options)
     return profile_of_architecture(
         model,
         shapes_of(model, recipe, sheet, options),
@@ -97,7 +98,8 @@ def profile_of_config(source: str | os.PathLike[str], options: PlanOptions) -> P
         device=f"{sheet.name} (predicted)",
         notes=(describe_prediction(model, recipe, sheet, options),),
         interval=INTERVAL,
-        update_ratio=_update_ratio(options),
+        update_ratio=update_ratio,
+        gradient_ratio=gradient_ratio,
     )
 
 
@@ -137,15 +139,17 @@ def _with_pictures(model: Architecture, recipe: Recipe, options: PlanOptions) ->
     return replace(model, tower=seen)
 
 
-def _update_ratio(options: PlanOptions) -> float:
-    """Return the bytes that an optimizer step moves for each byte of weights.
+def _update_ratios(options: PlanOptions) -> tuple[float, float]:
+    """Return the bytes for each byte of weights that an optimizer step moves, and that gradients have.
 
-    Gradients are read for their norm, scaled in place, read by the fused step and set to zero.
+    Gradients are read for their norm, scaled in place and read by the fused step.
     """
     from tessel.planning.cluster import OPTIMIZERS
 
     optimizer = OPTIMIZERS[options.chosen_optimizer]
-    return 2 + 5 * optimizer.gradient_ratio + 2 * optimizer.state_ratio if optimizer.updates else 0.0
+    if not optimizer.updates:
+        return 0.0, 0.0
+    return 2 + 4 * optimizer.gradient_ratio + 2 * optimizer.state_ratio, optimizer.gradient_ratio
 
 
 def describe_prediction(model: Architecture, recipe: Recipe, sheet: GpuSheet, options: PlanOptions) -> str:

@@ -97,7 +97,7 @@ def _combined_cost(
                 raise ScheduleError(f"layer {layer!r} has {name} in some classes alone; give it in all")
             combine = times if name in TIMES else activations
             found[name] = combine(known) if known else None
-        elif name == "update_us":
+        elif name in ("update_us", "gradient_pass_us"):
             found[name] = max(known, default=None)
         elif len(set(values)) > 1:
             raise ScheduleError(

@@ -50,6 +50,8 @@ class StageCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         backward_weight_us: microseconds of the half that yields the weights' gradients; None if unknown.
         recompute_us: microseconds of running the forward again before the backward; None: as the forward.
         update_us: microseconds of the optimizer's step on this layer, once a training step; None if unknown.
+        gradient_pass_us: microseconds of reading or writing the sums of this layer's gradients once, where
+            the framework passes over all of them beside the optimizer's step; 0 where it does not.
         weight_bytes: bytes of the weights that a device holds.
         trained_bytes: of these, bytes that have gradients and optimizer state; None: all of them, or none
             where the backward yields no gradients of weights.
@@ -72,6 +74,7 @@ class StageCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     backward_weight_us: float | None = None
     recompute_us: float | None = None
     update_us: float | None = None
+    gradient_pass_us: float = 0.0
     weight_bytes: int = 0
     trained_bytes: int | None = None
     reduced_bytes: int | None = None

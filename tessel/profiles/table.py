@@ -39,6 +39,7 @@ _TIMES = {
     "backward_weight": "backward_weight_us",
     "recompute": "recompute_us",
     "update": "update_us",
+    "gradient_pass": "gradient_pass_us",
 }
 """Attribute of `StageCosts` by what a column's name begins with."""
 

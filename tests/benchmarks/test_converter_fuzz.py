@@ -23,6 +23,7 @@ SAMPLE = (
 )
 
 
+@pytest.mark.slow  # torch's table of operators is imported
 @pytest.mark.parametrize(("name", "dtype"), SAMPLE)
 def test_an_operator_is_torchs_or_refused(name: str, dtype: str) -> None:
     found = [check(name, dtype, number, each) for number, each in samples(operators()[name], dtype, 8)]
@@ -144,6 +145,7 @@ def test_the_table_tells_what_is_refused_and_why() -> None:
     assert "| `fft` |  | float32 | it has none |" in table
 
 
+@pytest.mark.slow  # likewise
 def test_gradients_are_torchs_and_a_wrong_one_is_found(monkeypatch) -> None:
     applied = Applied(torch.nn.functional.pad, ((torch.rand(2, 3), (1, 2)), {"mode": "reflect"}))
     finding = check_gradients_of("pad", "float32", 0, applied)

@@ -19,6 +19,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> GpuKernelModel:
     return trained_gpu_model(tmp_path_factory)
 
 
+@pytest.mark.slow
 def test_measurements_of_a_gpu_are_set_beside_predictions_for_it(
     model: GpuKernelModel, capsys: pytest.CaptureFixture[str]
 ) -> None:

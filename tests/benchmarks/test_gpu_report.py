@@ -75,6 +75,7 @@ def test_ceilings_and_launches_are_rates_of_what_was_done(
     )
 
 
+@pytest.mark.slow
 def test_a_block_in_training_becomes_a_profile_that_is_planned_against_1f1b(context: Context) -> None:
     found = training(context)
     costs = found["float32"]

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from records.files.exchange import read_records
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "data" / "cpu"
 
 
+@pytest.mark.slow  # of files that nobody changes
 def test_published_kernels_are_whole_and_their_networks_name_them() -> None:
     found = list(read_records(FOLDER / "kernels_intel-xeon.jsonl.gz"))
     kernels = {workload.fingerprint for workload, _ in found if workload.role == "kernel"}

@@ -22,6 +22,7 @@ def check(figures):
     assert figures["network"].num_samples == 2 * (80 - 10), "workloads of two networks are not held out"
 
 
+@pytest.mark.slow  # test_training_range.py evaluates another split
 def test_a_split_has_figures_in_range():
     figures = figures_of(["network"])
     assert list(figures) == ["network"]

@@ -22,7 +22,7 @@ def dataset():
 
 @pytest.fixture(scope="module")
 def model(dataset):
-    return train_kernel_model(dataset, seed=1)
+    return train_kernel_model(dataset, seed=1, num_threads=1)
 
 
 def unseen_queries(dataset, count=200):
@@ -72,8 +72,11 @@ def test_of_few_samples_each_counts_alike_and_of_many_each_group(dataset):
     assert few.num_folds > many.num_folds
 
 
-def test_training_is_reproducible(dataset, model):
-    again = train_kernel_model(dataset, seed=1)
+@pytest.mark.parametrize("calibrated", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_training_is_reproducible(calibrated, dataset):
+    model, again = (
+        train_kernel_model(dataset, seed=1, calibrated=calibrated, num_threads=1) for _ in range(2)
+    )
     queries = list(unseen_queries(dataset, 20))
     assert again.predict(queries) == model.predict(queries)
     assert again.manifest == model.manifest

@@ -49,6 +49,7 @@ def test_intervals_widen_with_the_distance_and_say_why(model: KernelModel) -> No
     assert [float(values[0]) for values in arrays] == [far.latency_us, far.low_us, far.high_us]
 
 
+@pytest.mark.slow
 def test_intervals_hold_for_programs_far_larger_than_any_seen() -> None:
     dataset = load_dataset(many_records(80, seed=3))
     features = feature_matrix(dataset.queries)

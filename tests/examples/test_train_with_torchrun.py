@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 
 
+@pytest.mark.slow  # ranks of torchrun; mypy reads the example
 def test_its_gradients_are_exact_and_its_loss_falls() -> None:
     ran = subprocess.run(
         [*TORCHRUN, "--nproc-per-node", "2", str(ROOT / "examples" / "train_with_torchrun.py")],

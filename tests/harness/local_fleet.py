@@ -122,6 +122,7 @@ def _is_dask_worker(process: psutil.Process) -> bool:
 def _start(command: list[str], **variables: str) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
+        "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",  # which would sample a hundred times a second
         **variables,
         "PYTHONPATH": os.pathsep.join([variables.get("PYTHONPATH", str(ROOT)), str(ROOT), *sys.path]),
         "OMP_NUM_THREADS": "1",

@@ -108,7 +108,7 @@ def test_changed_metaschedule_databases_are_read_or_refused(tmp_path: Path, num_
     check_all(num_inputs, read)
 
 
-@pytest.mark.parametrize("amount", [150, pytest.param(2_500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("amount", [60, pytest.param(2_500, marks=pytest.mark.slow)])
 def test_changed_databases_are_read_or_refused(tmp_path: Path, amount: int) -> None:
     sound, path = tmp_path / "sound.db", tmp_path / "changed" / "records.db"
     with open_store(str(sound)) as store:

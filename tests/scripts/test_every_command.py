@@ -31,7 +31,7 @@ ARGUMENTS = {
     "schedule (period)": "vshape --devices 2 --period-only",
     "schedule (frontier)": "vshape --devices 2 --frontier --work 0.2",
     "schedule (file)": "vshape --devices 2 --micro-batches 2 --save {folder}/saved.json",
-    "chunk": "4096 --devices 2 --law 100,10,0.01 --multiple 512",
+    "chunk": "4096 --devices 2 --law 100,10,0.01 --multiple 1024",
     "compare": "{folder}/schedule.json --schedules 1f1b",
     "check": "{folder}/orders.csv --work 0.01",
     "check (layout)": "Et|tL --devices 2 --micro-batches 2 --work 0.01",

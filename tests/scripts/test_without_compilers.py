@@ -114,7 +114,7 @@ def test_what_needs_one_says_which_and_how_to_get_it(tmp_path: Path, command: st
 @pytest.mark.parametrize(
     ("command", "extra", "left_out"),
     [
-        ("run {folder}/plan.json", "torch", "torch"),
+        pytest.param("run {folder}/plan.json", "torch", "torch", marks=pytest.mark.slow),
         ("fleet status tcp://localhost:9", "fleet", "distributed,dask"),
         *(
             pytest.param(*each, marks=pytest.mark.slow)

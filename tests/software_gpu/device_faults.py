@@ -70,9 +70,14 @@ SUM = """  __shared__ float row[64];
 @pytest.mark.parametrize(
     ("first", "second", "says"),
     [
-        ("row[threadIdx.x / 2] = 1;", "", "writes 4 bytes of shared memory which thread 0 wrote"),
+        pytest.param(
+            "row[threadIdx.x / 2] = 1;",
+            "",
+            "writes 4 bytes of shared memory which thread 0 wrote",
+            marks=pytest.mark.slow,
+        ),
         ("float other = row[(threadIdx.x + 33) % 64];", "row[threadIdx.x] = other;", "(or another) read"),
-        ("row[0] += in[threadIdx.x];", "", "a data race"),
+        pytest.param("row[0] += in[threadIdx.x];", "", "a data race", marks=pytest.mark.slow),
     ],
     ids=["two writers", "a reader, then a writer", "a sum of all"],
 )
@@ -116,14 +121,21 @@ def test_what_was_never_written_is_reported(reports: Reports) -> None:
     ("body", "name", "says"),
     [
         ("  out[threadIdx.x + 1] = 0;", "cudaErrorIllegalAddress", "not allocated"),
-        ("  *(float2*)(out + 1) = make_float2(0, 0);", "cudaErrorMisalignedAddress", "no multiple"),
-        ("  *(float*)0x7000 = 0;", "cudaErrorIllegalAddress", "the host's memory"),
+        pytest.param(
+            "  *(float2*)(out + 1) = make_float2(0, 0);",
+            "cudaErrorMisalignedAddress",
+            "no multiple",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "  *(float*)0x7000 = 0;", "cudaErrorIllegalAddress", "the host's memory", marks=pytest.mark.slow
+        ),
         (
             "  if (threadIdx.x == 3) __shfl_sync(~0u, 1, 0);\n  __syncthreads();",
             "cudaErrorLaunchTimeout",
             "hangs",
         ),
-        ("  __trap();", "cudaErrorLaunchFailure", "trap"),
+        pytest.param("  __trap();", "cudaErrorLaunchFailure", "trap", marks=pytest.mark.slow),
     ],
     ids=["beyond the end", "misaligned", "no device memory", "lanes that never come", "trap"],
 )

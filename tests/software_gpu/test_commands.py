@@ -69,6 +69,7 @@ def measured(command: Command, probed: Path, tmp_path: Path) -> Callable[..., An
     return run
 
 
+@pytest.mark.slow  # device_probe.py says what kernels and torch find
 def test_doctor_finds_the_device_and_no_torch_for_it(command: Command) -> None:
     findings = {each["name"]: each for each in json.loads(command("doctor", "--json").stdout)["findings"]}
     assert findings["gpu"]["detail"] == "NVIDIA Software GPU, 580.0"

@@ -38,6 +38,7 @@ class LayerSums:
         backward_weight: of weight halves; zeros where the table has none.
         recompute: microseconds of running forwards again.
         update: microseconds of the optimizer's step.
+        gradient_pass: microseconds of passing once over all sums of gradients.
         weights: bytes of weights, tied tensors counted in each layer.
         trained: of these, bytes that have gradients and optimizer state.
         reduced: of those, bytes whose gradients are summed over replicas.
@@ -67,6 +68,7 @@ class LayerSums:
     backward_weight: FloatArray
     recompute: FloatArray
     update: FloatArray
+    gradient_pass: FloatArray
     weights: FloatArray
     trained: FloatArray
     reduced: FloatArray
@@ -184,6 +186,7 @@ def layer_sums(profile: Profile, key: TableKey) -> LayerSums:
         backward_weight=_sums([cost.backward_weight_us or 0.0 for cost in costs]),
         recompute=_sums(recompute),
         update=_sums([cost.update_us or 0.0 for cost in costs]),
+        gradient_pass=_sums([cost.gradient_pass_us for cost in costs]),
         weights=_sums([cost.weight_bytes for cost in costs]),
         trained=_sums([cost.updated_bytes for cost in costs]),
         reduced=_sums([cost.summed_bytes for cost in costs]),

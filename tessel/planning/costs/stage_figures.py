@@ -41,7 +41,7 @@ from tessel.planning.costs.stage_runs import StageRuns, sum_by_device
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import Runtime
-from tessel.planning.sharding import Shares
+from tessel.planning.sharding import SHARDINGS, Shares
 from tessel.profiles.classes import class_profile, mean_profile
 from tessel.profiles.profile import Profile
 
@@ -451,6 +451,10 @@ def update_sums(sums: LayerSums, layout: Layout, job: Job) -> tuple[FloatArray, 
     Without a measurement the traffic is that of one fused step, which reads weights, gradients and state and
     writes weights and state; of the part that a replica has where they divide it. State that lies in the
     memory of hosts comes from there and goes back besides. Only what was measured depends on the device.
+
+    Sums of gradients that lie whole on each replica are passed over besides: they are set to zero, looked
+    through for what is not finite, and, of several replicas, scaled before they are summed (Megatron Core,
+    `_ParamAndGradBucketGroup`).
     """
     optimizer, nothing = job.optimizer, 0.0 * sums.update
     if not optimizer.updates:
@@ -469,4 +473,5 @@ def update_sums(sums: LayerSums, layout: Layout, job: Job) -> tuple[FloatArray, 
         moved = trained * ratio / job.runtime.update_bytes_per_s * 1e6
     if job.offloads and job.cluster.host is not None:
         moved = moved + trained * 2 * optimizer.state_ratio / job.cluster.host.bytes_per_s * 1e6
-    return own(sums.update, sums.expert_update), moved
+    passes = 0 if job.sharding not in SHARDINGS[:2] else 2 if replicas_of(layout) == 1 else 4
+    return own(sums.update, sums.expert_update) + passes * sums.gradient_pass, moved

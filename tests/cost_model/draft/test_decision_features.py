@@ -89,6 +89,7 @@ def test_where_a_block_is_computed_says_what_is_computed_again() -> None:
     assert again == pytest.approx([1, 1, 144 * 18 / 128, 144 * 18 / 128], rel=1e-5)
 
 
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_figure_is_finite_and_depends_on_its_own_candidate_alone(seed: int) -> None:
     space = convolution_space(4, 6, 2, 3, 2)

@@ -18,9 +18,7 @@ from cost_model.gpu.kernel_model import MANIFEST, NUM_FORESTS, GpuKernelModel, G
 from cost_model.gpu.kernels import Family, kernel_of
 from cost_model.gpu.training import GpuSample, mixture_quantile, train_gpu_model
 from records.files.neusight import kernel_workload
-
-TABLES = sorted((Path(__file__).parents[3] / "benchmarks/data/neusight/dataset/test").glob("*.csv"))
-UNSEEN = ("H100 SXM", "L4")
+from tests.oracles.gpu_model import TABLES, UNSEEN, trained_gpu_model
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +27,8 @@ def samples() -> list[GpuSample]:
 
 
 @pytest.fixture(scope="module")
-def model(samples: list[GpuSample]) -> GpuKernelModel:
-    return train_gpu_model([s for s in samples if s.query.device.name not in UNSEEN], num_threads=1)
+def model(tmp_path_factory: pytest.TempPathFactory) -> GpuKernelModel:
+    return trained_gpu_model(tmp_path_factory)
 
 
 def test_unseen_devices_are_predicted_better_than_by_their_bound(samples, model) -> None:

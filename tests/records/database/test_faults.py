@@ -158,7 +158,9 @@ def test_kill_during_upgrade_leaves_the_old_or_the_new_file(tmp_path: Path, num_
     assert any(cut)
 
 
-@pytest.mark.parametrize("program", [IMPORT, MERGE], ids=["import", "merge"])
+@pytest.mark.parametrize(
+    "program", [IMPORT, pytest.param(MERGE, marks=pytest.mark.slow)], ids=["import", "merge"]
+)
 def test_kill_during_import_or_merge_is_mended_by_doing_it_again(
     tmp_path: Path, num_kills: int, program: str
 ) -> None:
@@ -185,6 +187,7 @@ def test_kill_during_import_or_merge_is_mended_by_doing_it_again(
     assert any(cut)
 
 
+@pytest.mark.slow
 def test_kill_during_prune_leaves_all_records_or_those_that_stay(tmp_path: Path, num_kills: int) -> None:
     source = tmp_path / "source.db"
     with open_store(str(source)) as store:

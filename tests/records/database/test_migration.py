@@ -54,6 +54,7 @@ def test_processes_that_open_an_older_database_at_once_upgrade_it_once(old_url: 
     assert len(list(tmp_path.rglob("*backup*"))) == old_url.startswith("sqlite")
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_database_at_once_wait_while_one_turns_its_journal(tmp_path: Path) -> None:
     """SQLite itself does not wait where several change a file from a rollback journal to write-ahead mode."""
     path = tmp_path / "records.db"

@@ -48,6 +48,7 @@ def test_this_installation_is_well() -> None:
     assert findings["apache-tvm-ffi"]["status"] == "ok"
 
 
+@pytest.mark.slow  # libraries are asked for the GPU
 @pytest.mark.tvm
 def test_a_later_ffi_threads_and_a_gpu_out_of_reach_are_found_with_their_fixes(
     tmp_path: Path,
@@ -85,8 +86,11 @@ def test_a_later_ffi_threads_and_a_gpu_out_of_reach_are_found_with_their_fixes(
 @pytest.mark.tvm
 def test_a_tvm_that_does_not_import_is_told_from_one_that_does(tmp_path: Path) -> None:
     (tmp_path / "tvm.py").write_text("raise ImportError('undefined symbol: TVMFFIThing')\n")
-    status, findings = doctor(PYTHONPATH=str(tmp_path))
+    pretend(tmp_path, "apache-tvm-ffi", "0.1.15.post2")
+    status, findings = doctor(PYTHONPATH=str(tmp_path), OMP_NUM_THREADS="4096", MKL_NUM_THREADS="many")
     assert status == 1
+    assert "0.1.15.post2 is installed, ==0.1.14.post1 is needed" in findings["apache-tvm-ffi"]["detail"]
+    assert "unset MKL_NUM_THREADS" in findings["threads"]["fix"]
     assert "undefined symbol: TVMFFIThing" in findings["tvm"]["detail"]
     assert "--force-reinstall" in findings["tvm"]["fix"]
 

@@ -51,6 +51,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model"
 
 
+@pytest.mark.slow
 def test_a_model_writes_schedules_that_are_ranked(tessel: Callable[..., Any], model: Path) -> None:
     known = ("--model", model, "--records", model.parent / "records.db", "--count", 3)
     outcome = tessel("language", "generate", "dense:6x34x60", *known, "--json")
@@ -67,6 +68,7 @@ def test_a_model_writes_schedules_that_are_ranked(tessel: Callable[..., Any], mo
     assert "100% taken as written" in " ".join(table.stdout.split())
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_a_model_without_what_is_held_out(
     tessel: Callable[..., Any], model: Path
 ) -> None:
@@ -121,6 +123,7 @@ def test_bad_input_is_one_line(
     assert len(outcome.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_model_of_another_number_of_threads_is_refused(tessel: Callable[..., Any], model: Path) -> None:
     outcome = tessel("language", "generate", "dense:4x8x8", "--model", model, "--threads", "2", "--quiet")
     assert outcome.status == 2
@@ -158,6 +161,7 @@ def interrupted(words: str, *, after: str) -> str:
     return rest
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_an_interrupted_training_leaves_a_whole_model(model: Path, tmp_path: Path) -> None:
     training = TRAINING.replace("--epochs 2", "--epochs 100000")

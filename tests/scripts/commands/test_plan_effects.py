@@ -22,6 +22,7 @@ BASE = {
     "backward_weight_ms": 1.0,
     "recompute_ms": 1.5,
     "update_ms": 0.3,
+    "gradient_pass_ms": 0.1,
     "weights_mib": 10.0,
     "trained_mib": 8.0,
     "reduced_mib": 6.0,

@@ -75,7 +75,8 @@ def test_a_command_whose_reader_left_still_does_its_work(tmp_path: Path) -> None
     assert failing.returncode == 2  # a reader who left does not make a failure good
 
 
-@pytest.mark.parametrize("encoding", ["ascii:strict", pytest.param("latin-1:strict", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["ascii:strict", "latin-1:strict"])
 def test_characters_that_the_output_lacks_do_not_stop_it(tmp_path: Path, encoding: str) -> None:
     environment = {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "LC_ALL": "C"}
     path = tmp_path / "records.db"

@@ -62,7 +62,9 @@ def program_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("program"), "tvm")[1]
 
 
-@pytest.mark.parametrize("library", BACKENDS)
+@pytest.mark.parametrize(
+    "library", [pytest.param(name, marks=() if name == "tvm" else pytest.mark.slow) for name in BACKENDS]
+)
 def test_a_fresh_process_gives_equal_outputs_and_loads_nothing_of_the_tuner(
     tmp_path: Path, library: str
 ) -> None:

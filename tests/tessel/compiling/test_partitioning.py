@@ -32,6 +32,7 @@ def test_keywords_are_the_options_of_the_command() -> None:
     }
 
 
+@pytest.mark.slow  # as tessel.compile, in test_program.py
 def test_a_torch_module_is_partitioned_and_stays_as_it_was(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
 

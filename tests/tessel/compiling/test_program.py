@@ -157,6 +157,11 @@ def _arrays(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in tensors.items()}
 
 
+@pytest.mark.parametrize(
+    "library",
+    [pytest.param(name, marks=() if name == "tvm" else pytest.mark.slow) for name in LIBRARIES],
+    indirect=True,
+)
 def test_two_programs_run_in_eight_threads_each(library: str, program: tessel.Program) -> None:
     other_module, other_input = perceptron()
     other = compile_within(other_module, other_input, seconds=0, threads=1, backends=["tvm"])

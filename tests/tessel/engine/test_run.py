@@ -75,6 +75,7 @@ def run(
     )
 
 
+@pytest.mark.slow  # tests/scripts/commands/run/test_run.py runs a plan and its 1F1B
 def test_both_schedules_run_and_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = make_schedule(make_shape("vshape", 2, choose_backward=True))
     report = run(schedule, 2, truth=summed_reference(2, MICRO_BATCHES), monkeypatch=monkeypatch)
@@ -89,6 +90,7 @@ def test_both_schedules_run_and_are_exact(monkeypatch: pytest.MonkeyPatch) -> No
     assert report.figures["searched"].simulated_ms == schedule.makespan * 0.5
 
 
+@pytest.mark.slow
 def test_without_a_length_of_a_step_blocks_are_simulated_as_they_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     report = run_schedule(

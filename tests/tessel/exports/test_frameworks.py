@@ -132,6 +132,6 @@ def test_megatron_runs_the_orders_that_its_export_simulates(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", OTHERS)
 def test_frameworks_take_the_file_of_a_plan(name: str) -> None:
     """It is parsed, its modules are those of the model, and the first steps end as in one process."""
-    plans = {plan: PLANS[plan] for plan in ("micro-batches out of order", "recomputing all")}
+    plans = {plan: PLANS[plan] for plan in ("recomputing all",)}
     found = outcomes(RELEASES[name], plans, python_of(name))
     assert all(text.startswith("exact") for text in found.values()), found

@@ -53,6 +53,7 @@ _TUNED: Mapping[str, Mapping[str, Any]] = {
     "tuned chain, momentum": {"micro_batches": 4, "optimizer": "momentum"},
     "tuned chain, one": {"micro_batches": 1},
 }
+_SLOW = ("tuned chain", "tuned chain, adam", "tuned chain, none", "tuned chain, sgd")
 
 
 def jobs() -> dict[str, Callable[[], object]]:
@@ -119,7 +120,9 @@ def text_of(documents: Mapping[str, object]) -> str:
     return "{" + ",\n".join(lines) + "}\n"
 
 
-@pytest.mark.parametrize("name", jobs())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in _SLOW else ()) for name in jobs()]
+)
 def test_a_plan_is_the_one_that_was_kept(name: str) -> None:
     assert jobs()[name]() == json.loads(GOLDEN.read_text())[name]
 

@@ -52,6 +52,7 @@ def plan(module: Net, asked: dict[str, Any]) -> tessel.Plan:
     return tessel.tune(module, (torch.ones(2, 8), torch.zeros(2, 4)), **asked)
 
 
+@pytest.mark.slow  # as by the command, in tests/scripts/documents/test_documents_printed.py
 def test_a_module_is_tuned_with_its_inputs(plan: tessel.Plan) -> None:
     tuned = plan.tuned
     assert tuned is not None
@@ -64,6 +65,7 @@ def test_a_module_is_tuned_with_its_inputs(plan: tessel.Plan) -> None:
     assert plan.compare().rows[0].schedule == "searched"
 
 
+@pytest.mark.slow
 def test_a_tuned_plan_explains_itself_and_comes_back(plan: tessel.Plan, tmp_path: Path) -> None:
     text = str(plan.explain())
     assert "Stages (per micro-batch)" in text
@@ -73,12 +75,14 @@ def test_a_tuned_plan_explains_itself_and_comes_back(plan: tessel.Plan, tmp_path
     assert plan.draw(tmp_path / "plan.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_second_call_measures_nothing(plan: tessel.Plan, module: Net, asked: dict[str, Any]) -> None:
     again = tessel.tune(module, (torch.ones(2, 8), torch.zeros(2, 4)), **asked)
     assert again.tuned is not None
     assert again.tuned.new_measurements == 0
 
 
+@pytest.mark.slow
 def test_a_plan_runs_on_ranks(plan: tessel.Plan) -> None:
     report = plan.run(stages="sleep", repeats=1, overheads="none", progress=False)
     assert set(report.figures) == {"searched", "1f1b"}

@@ -121,7 +121,7 @@ def test_plan_equals_exhaustive_search(
     assert found.optimal
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 @pytest.mark.parametrize(
     ("layers", "devices", "memory", "tensor", "branches"),
     [
@@ -151,7 +151,7 @@ def test_branches_side_by_side_equal_exhaustive_search(
     assert found.optimal
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), is_split=st.booleans(), is_divided=st.booleans())
 def test_more_memory_never_makes_a_step_longer(seed: int, is_split: bool, is_divided: bool) -> None:
     shards = (2,) if is_divided else ()
@@ -192,7 +192,7 @@ def check_plan(found: PlanResult) -> None:
     [
         (True, None, {}),
         (False, 200, {}),
-        (True, 200, {"placements": ("vshape", "zbv")}),
+        pytest.param(True, 200, {"placements": ("vshape", "zbv")}, marks=pytest.mark.slow),
     ],
 )
 def test_plan_is_valid_and_never_slower_than_a_baseline(

@@ -19,7 +19,7 @@ from tessel.validation import find_violations
         ("vshape", 4, (44, 268)),
         ("xshape", 4, (70, 518)),
         ("mshape", 6, (60, 396)),
-        ("nnshape", 6, (76, 524)),
+        pytest.param("nnshape", 6, (76, 524), marks=pytest.mark.slow),
         ("kshape", 6, (52, 388)),
     ],
 )

@@ -22,6 +22,7 @@ from tessel.tuned_model.model_figures import devices_of, gradient_sums
 from tessel.tuned_model.replicas import replicated
 from tuner.plan import ModelPlan, ShardsPlan
 from tuner.programs.compiled_stages import ProgramSpec, reference_step
+from tuner.programs.step_results import PipelineCopy
 from tuner.programs.torch_programs import TorchProgramSpec
 from tuner.programs.torch_programs import reference_step as reference_step_of_torch
 
@@ -114,6 +115,11 @@ def test_an_x_shape_has_the_losses_and_gradients_of_plain_torch(halves: ModelPla
     assert report.sums_ms > 0
 
 
+def test_micro_batches_of_a_step_go_round_the_copies() -> None:
+    copies = [PipelineCopy(number, 3) for number in range(3)]
+    assert [each.of_step(micro_batch) for micro_batch in range(2) for each in copies] == list(range(6))
+
+
 def test_one_copy_is_the_plan_itself(halves: ModelPlan) -> None:
     assert replicated(halves, 1) is halves
 
@@ -144,6 +150,7 @@ def test_two_copies_of_an_m_shape_have_the_losses_and_gradients_of_plain_torch()
     check(run(replicated(m_shape_on_tvm(LANGUAGE_MODEL, 2), 2)))
 
 
+@pytest.mark.slow  # two ranks compile
 def test_two_copies_have_the_losses_and_gradients_of_plain_torch(whole: ModelPlan) -> None:
     check(run(replicated(whole, 2)))
 

@@ -159,6 +159,7 @@ def test_two_tuners_measure_a_candidate_once(fleet: LocalFleet, tmp_path: Path) 
         assert store.stats().measurements == len(requests)
 
 
+@pytest.mark.slow  # test_task_queue.py kills workers, too
 def test_killed_workers_cost_no_record(fleet: LocalFleet, store: RecordStore) -> None:
     """One is killed after each few records, which other workers go on with."""
     ended = threading.Event()

@@ -194,7 +194,7 @@ def test_results_that_do_not_fit_what_is_said_of_them_are_refused(
         measuring.run(function_module([(4, 8)], lambda x: relax.op.add(x, x)), [])
 
 
-@pytest.mark.parametrize(("task_s", "tick_s"), [(None, 500), ("5", 10)])
+@pytest.mark.parametrize(("task_s", "tick_s"), [pytest.param(None, 500, marks=pytest.mark.slow), ("5", 10)])
 def test_a_candidate_that_a_machine_never_ends_is_given_up_and_is_no_failure_of_the_program(
     task_s: str | None, tick_s: int, liar: Liar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

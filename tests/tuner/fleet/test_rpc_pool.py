@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -26,6 +28,7 @@ from tuner.lowering.workload_of import workload_of
 from tuner.measuring.measurer import Measurer
 from tuner.measuring.messages import Timing
 from tuner.measuring.request import Limits, MeasureRequest
+from tuner.measuring.worker.runtimes import _ProgramThere
 from tuner.targets.resolution import resolve_target
 
 pytestmark = pytest.mark.tvm
@@ -119,9 +122,8 @@ def test_crashing_hanging_and_slow_candidates_have_their_records_and_the_device_
         assert store.stats().measurements == 4
 
 
-@pytest.mark.parametrize(
-    "compiler", ["/nothing/compiles", pytest.param("/bin/false", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # tests/tuner/measuring/test_measurer.py has one for a local pool
+@pytest.mark.parametrize("compiler", ["/nothing/compiles", "/bin/false"])
 def test_a_compiler_that_is_missing_or_broken_is_no_fault_of_programs(
     compiler: str, devices: RpcDevices, store: RecordStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_compiler_that_is_missing_or_broken_is_no_fault_of_programs(
         assert fixed.measurement.status is Status.OK
 
 
+@pytest.mark.slow  # as on a fleet's machine, in test_fleet.py
 def test_programs_race_run_and_are_compared_on_the_device(devices: RpcDevices, store: RecordStore) -> None:
     shapes = [(8, 16), (16, 8)]
     mix = partition_module("tvm", shapes, lambda x, w: op.matmul(x, w))
@@ -158,6 +161,7 @@ def test_programs_race_run_and_are_compared_on_the_device(devices: RpcDevices, s
         assert result.survivors == (0,)
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_started_again_and_costs_no_record(
     devices: RpcDevices, store: RecordStore
 ) -> None:
@@ -203,9 +207,17 @@ def test_a_stock_server_names_its_key_for_a_device(store: RecordStore) -> None:
         assert msgspec.json.decode(record.measurement.target.encode()) == json.loads(here.tvm_json)
 
 
-@pytest.mark.parametrize(
-    "says_s", ["nan", *(pytest.param(each, marks=pytest.mark.slow) for each in ("inf", "-1"))]
-)
+@pytest.mark.parametrize("says_s", [math.nan, math.inf, -1.0])
+def test_a_time_that_cannot_be_is_an_error_of_the_device(says_s: float) -> None:
+    machine = SimpleNamespace(
+        time_evaluator=lambda *_, **__: lambda *_: SimpleNamespace(results=[says_s])  # a clock that errs
+    )
+    with pytest.raises(OSError, match="the device's clock"):
+        _ProgramThere(machine, None).mean_us((), 1)
+
+
+@pytest.mark.slow  # each has a device of its own
+@pytest.mark.parametrize("says_s", ["nan", "inf", "-1"])
 def test_a_clock_that_cannot_be_gives_no_latency_and_no_failure_of_the_program(
     says_s: str, store: RecordStore
 ) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from distributed import KilledWorker
 
 from tests.harness.fleet_tasks import fail, nap, stall
 from tests.harness.local_fleet import LocalFleet, wait_until
 from tuner.errors import TunerError
-from tuner.fleet.task_queue import Sent, TaskQueue
+from tuner.fleet.task_queue import MAX_DEATHS, Sent, TaskQueue, _again
 
-NUM_WORKERS, NUM_KILLS = 3, 5
+NUM_WORKERS, NUM_KILLS = 3, 2
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +101,16 @@ def test_killed_workers_and_a_killed_scheduler_lose_nothing(fleet: LocalFleet, t
         destroyer.join()
     assert found == {number: str(number).encode() for number in range(4 * NUM_KILLS)}
     tasks.close()
+
+
+def test_a_task_whose_workers_died_is_sent_again_under_a_name_of_its_own() -> None:
+    worker = SimpleNamespace(address="tcp://127.0.0.1:1")
+    task, death = Sent(0, "key", ()), KilledWorker("key", worker, 3)
+    again = _again(task, death)
+    assert (again.num_deaths, again.dask_key) == (1, "key-1")
+    assert _again(task, ConnectionError()) == task
+    with pytest.raises(TunerError, match="die again and again"):
+        _again(dataclasses.replace(task, num_deaths=MAX_DEATHS), death)
 
 
 def test_a_connection_that_dask_gives_up_has_no_workers(

@@ -102,7 +102,10 @@ def test_model_computes_what_torch_computes(name: str, run_model, assert_close) 
     assert_close(run_model(model, inputs, parameters)[0], expected.numpy())
 
 
-@pytest.mark.parametrize("name", sorted(REFERENCES))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "resnet" else pytest.mark.slow) for name in sorted(REFERENCES)],
+)
 def test_model_for_training_returns_the_mean_cross_entropy(name: str, run_model, assert_close) -> None:
     model = load_model(f"{name}:tiny", batch=3, training=True)
     parameters, inputs = random_parameters(model, 0), random_inputs(model, 1)

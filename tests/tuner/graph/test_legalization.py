@@ -25,8 +25,17 @@ ROOM = Path(__file__).parents[3] / "tuner"
 
 
 @pytest.mark.parametrize("build", [build_module, build_unscheduled], ids=["scheduled", "plain loops"])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("reduction", "weighted"),
+    [
+        ("mean", True),
+        ("none", False),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("mean", False), ("sum", False), ("sum", True), ("none", True))
+        ),
+    ],
+)
 @pytest.mark.parametrize(("ignored", "labels"), [(-100, [2, -100, 0, -100, 4, 1]), (3, [3, 1, 3, 0, 4, 3])])
 @pytest.mark.parametrize("extra", [(), (2,)], ids=["rows", "positions"])
 def test_ignored_labels_have_no_share(

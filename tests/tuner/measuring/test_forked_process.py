@@ -88,6 +88,7 @@ def test_a_killed_client_takes_its_hanging_worker_along(server: ForkServer) -> N
     wait_until(lambda: has_ended(forked))
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_costs_a_slow_start(server: ForkServer) -> None:
     other = ForkServer(worker_environment(1), with_torch=False)
     forked = ForkedProcess(other.path)

@@ -34,9 +34,10 @@ def test_penalty_is_measured_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [pytest.param(Limits(build_timeout_s=0.001), marks=pytest.mark.slow), Limits(run_timeout_s=1e-6)],
+    [Limits(build_timeout_s=0.001), Limits(run_timeout_s=1e-6)],
     ids=["build", "run"],
 )
+@pytest.mark.slow  # as any failure of the machine (test_measurer.py)
 def test_a_probe_that_failed_is_measured_again(limits: Limits, tmp_path: Path) -> None:
     """Nothing of a program that runs wherever anything does can be the cause."""
     target = resolve_target("cpu", num_threads=1)

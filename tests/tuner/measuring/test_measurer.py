@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -23,7 +25,7 @@ from tests.tuner.misbehaving_backends import MODULE
 from tuner.backends.registry import backends_for
 from tuner.errors import TunerError
 from tuner.lowering.workload_of import workload_of
-from tuner.measuring.measurer import MeasureProgress, Measurer
+from tuner.measuring.measurer import MeasureProgress, Measurer, _is_answer
 from tuner.measuring.messages import Timing
 from tuner.measuring.request import Limits, MeasureRequest
 from tuner.measuring.worker_pool import WorkerPool
@@ -120,7 +122,7 @@ def test_a_failure_becomes_a_record_and_the_next_program_is_measured(
 
 @pytest.mark.parametrize(
     "broken",
-    ["library", "killed", *(pytest.param(each, marks=pytest.mark.slow) for each in ("tool", "memory"))],
+    ["library", *(pytest.param(each, marks=pytest.mark.slow) for each in ("killed", "tool", "memory"))],
 )
 def test_a_failure_of_the_machine_is_measured_again_when_it_is_fixed(
     broken: str, target: Target, store: RecordStore, monkeypatch: pytest.MonkeyPatch
@@ -170,8 +172,7 @@ def test_what_the_kernel_kills_in_a_full_control_group_is_one_line_and_is_measur
     "backend",
     [
         "crashing",
-        "wrong",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("raising", "unlowerable")),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("wrong", "raising", "unlowerable")),
     ],
 )
 def test_a_failure_of_the_program_is_not_measured_again(
@@ -276,7 +277,7 @@ def test_what_cannot_be_run_is_an_error_with_its_reason(measurer: Measurer) -> N
 
 def test_several_builders_measure_the_same_programs(store: RecordStore, target: Target) -> None:
     seen: list[MeasureProgress] = []
-    widths = range(8, 8 + 6)
+    widths = range(8, 8 + 3)
     backends = backends_for(["tvm", f"{MODULE}:crashing"], target)
     two = WorkerPool(target, backends, limits=LIMITS, seed=0, size=2)
     with Measurer(store, target, backends, limits=LIMITS, pool=two, on_progress=seen.append) as measurer:
@@ -284,11 +285,12 @@ def test_several_builders_measure_the_same_programs(store: RecordStore, target: 
         requests.insert(2, request("crashing", check=False))
         records = measurer.measure_many(requests)
     statuses = [record.measurement.status for record in records]
-    assert statuses == [Status.OK, Status.OK, Status.ERROR, *[Status.OK] * 4]
-    assert [progress.completed for progress in seen] == list(range(1, 8))
-    assert {progress.total for progress in seen} == {7}
+    assert statuses == [Status.OK, Status.OK, Status.ERROR, Status.OK]
+    assert [progress.completed for progress in seen] == list(range(1, 5))
+    assert {progress.total for progress in seen} == {4}
 
 
+@pytest.mark.slow  # two workers start
 def test_a_program_that_was_measured_runs_where_it_was_built(store: RecordStore, target: Target) -> None:
     """Its worker may hold it still; what nobody built runs in one of its own, beside what others run."""
     backends = backends_for(["tvm", f"{MODULE}:process"], target)
@@ -331,6 +333,14 @@ def test_what_threads_run_is_ended_when_the_user_interrupts(
     assert len(failures) == 1
 
 
+@pytest.mark.parametrize("status", Status)
+def test_what_runs_wherever_anything_does_is_measured_again_where_it_failed(status: Status) -> None:
+    record = SimpleNamespace(measurement=SimpleNamespace(status=status))
+    asked = request("tvm")
+    assert _is_answer(record, asked)
+    assert _is_answer(record, dataclasses.replace(asked, runs_anywhere=True)) == (status is Status.OK)
+
+
 def test_other_threads_other_records(measurer: Measurer) -> None:
     one = request("tvm", width=8)
     measurer.measure_many([one])
@@ -354,7 +364,7 @@ def ctrl_c() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_an_interruption_ends_at_once_and_keeps_what_was_measured(
     jobs: int, store: RecordStore, target: Target, hangs_at: Path
 ) -> None:
@@ -462,6 +472,7 @@ def test_two_processes_with_one_file_measure_everything_once(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["records.db"]
 
 
+@pytest.mark.slow  # tests/records/database/test_claims.py has claims
 def test_what_a_process_that_hangs_has_claimed_is_measured_all_the_same(
     store: RecordStore, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,20 +80,20 @@ def draw(disturb: Disturb, seed: int, *, rounds: int = LOOKS[-1]) -> tuple[np.nd
 @pytest.mark.parametrize("load", LOADS)
 def test_the_fastest_wins_or_is_among_those_tied(load: str) -> None:
     settled = 0
-    for seed in range(250):
+    for seed in range(80):
         latencies_us, samples = draw(LOADS[load], seed)
         result = race(Programs(samples), num_programs=len(latencies_us))
         assert latencies_us[list(result.survivors)].min() == latencies_us.min(), f"seed {seed}"
         # Nobody who is far behind is tied, and most races have a winner or end early.
         assert (latencies_us[list(result.survivors)] <= 1.1 * latencies_us.min()).all(), f"seed {seed}"
         settled += not result.is_tie or result.num_rounds < LOOKS[-1]
-    assert settled > 150
+    assert settled > 48
 
 
 def test_the_least_median_of_measurements_apart_follows_luck() -> None:
     """What the race replaced: three short measurements of each, seconds apart, and the least median."""
     wrong = 0
-    for seed in range(250):
+    for seed in range(80):
         latencies_us, samples = draw(drifting_load, seed, rounds=21 * 6 * 3)
         medians = []
         for program in range(len(latencies_us)):
@@ -102,7 +102,7 @@ def test_the_least_median_of_measurements_apart_follows_luck() -> None:
                 statistics.median(np.median(samples[program, begin : begin + 21]) for begin in starts)
             )
         wrong += latencies_us[int(np.argmin(medians))] > 1.06 * latencies_us.min()
-    assert wrong > 25
+    assert wrong >= 8
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_all_pairs_and_looks_share_the_error(rounds: tuple[int, ...], error: flo
 
 def test_intervals_hold_the_true_ratio() -> None:
     missed = 0
-    for seed in range(250):
+    for seed in range(80):
         latencies_us, samples = draw(list(LOADS.values())[seed % 4], seed)
         result = race(Programs(samples), num_programs=len(latencies_us))
         winner = result.survivors[0]
@@ -132,7 +132,7 @@ def test_intervals_hold_the_true_ratio() -> None:
             # A program that is disturbed more often than the other has a median of ratios of its own.
             slack = 1.05 if seed % 4 == 3 else 1.0
             missed += not found.low / slack <= true <= (found.high or np.inf) * slack
-    assert missed <= 12
+    assert missed <= 4
 
 
 def test_one_far_behind_runs_no_further_than_the_first_look() -> None:
@@ -190,11 +190,11 @@ def test_a_disturbed_program_is_not_taken_for_one_far_behind() -> None:
 def test_the_interval_of_five_rounds_holds_the_ratio_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     missed = 0
-    for _ in range(4000):
+    for _ in range(1000):
         first, second = np.exp(rng.normal(0.0, 0.1, (2, 5)))
         found = paired_ratio(first, second, error=0.05)
         missed += not found.low <= 1.0 <= (found.high or np.inf)
-    assert 150 < missed < 250
+    assert 30 < missed < 70
 
 
 def test_what_was_run_gives_the_same_result_again() -> None:

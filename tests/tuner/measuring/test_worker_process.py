@@ -86,6 +86,7 @@ def test_a_killed_worker_is_replaced(worker: WorkerProcess) -> None:
     assert not worker.alive
 
 
+@pytest.mark.slow  # a worker of its own starts
 def test_nothing_is_left_of_a_worker_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker, its libraries and compilers write is removed by the process that started it."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -101,7 +102,11 @@ def test_nothing_is_left_of_a_worker_that_was_killed(tmp_path: Path, monkeypatch
         assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("num_bytes", [0, 2**24], ids=["that waits", "that does not read"])
+@pytest.mark.parametrize(
+    "num_bytes",
+    [pytest.param(0, marks=pytest.mark.slow), 2**24],
+    ids=["that waits", "that does not read"],
+)
 def test_a_worker_that_hangs_is_killed_in_time(worker: WorkerProcess, num_bytes: int) -> None:
     """A stopped worker reads nothing: what a socket buffers is sent, more blocks the sender too."""
     worker.ask(Build(key=3, module_json="not a module", check=False, seed=0), 60)
@@ -129,6 +134,7 @@ print(deadline.is_over)
 """
 
 
+@pytest.mark.slow  # it waits
 def test_time_in_which_the_tuner_is_stopped_is_no_time_out() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WATCHED],

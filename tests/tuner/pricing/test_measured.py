@@ -103,6 +103,7 @@ def test_a_backend_that_the_measurer_lacks_is_named(graph: DataflowGraph, measur
         MeasuredPricer(graph, measurer).price([candidate(graph, [0], "torch")])
 
 
+@pytest.mark.slow  # as tests/tuner/measuring/test_launch_penalty.py
 def test_a_launch_costs_something_and_is_measured_once(measurer: Measurer) -> None:
     first = measure_launch_penalty(measurer)
     assert first.latency_us >= 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import numpy as np
 import pytest
@@ -29,8 +30,15 @@ from tuner.tuning.tune import TuningSettings
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
 
+@pytest.fixture(scope="module", params=["rule", pytest.param("measurement", marks=pytest.mark.slow)])
+def plan(request: pytest.FixtureRequest) -> ModelPlan:
+    if request.param == "rule":
+        return plan_on_tvm(THUMBNAILS, ["norms.1"], training=False)
+    return cast(ModelPlan, request.getfixturevalue("tuned"))
+
+
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> ModelPlan:
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> ModelPlan:
     url = f"sqlite:///{tmp_path_factory.mktemp('records')}/records.db"
     # Which of the two is faster differs with the machine and its load, so convolutions are given to one.
     backends = SessionSettings(
@@ -47,11 +55,12 @@ def programs(plan: ModelPlan) -> dict[int, CompiledStage]:
     return load_programs(ProgramSpec(plan=plan, trust_model=True), range(2))
 
 
-def test_stages_have_the_parts_that_the_whole_model_has(plan: ModelPlan) -> None:
+@pytest.mark.slow
+def test_stages_have_the_parts_that_the_whole_model_has(tuned: ModelPlan) -> None:
     """Folded normalisations, and kernels that need packed weights, were for the whole model alone once."""
-    assert plan.binds_weights
-    assert all("batch_norm" not in name for part in plan.partition for name in part.operators)
-    packing = {function for part in plan.partition if part.backend == "nhwc" for function in part.functions}
+    assert tuned.binds_weights
+    assert all("batch_norm" not in name for part in tuned.partition for name in part.operators)
+    packing = {function for part in tuned.partition if part.backend == "nhwc" for function in part.functions}
     assert packing == {"stage0.forward", "stage1.forward"}
 
 
@@ -66,7 +75,16 @@ def test_outputs_are_those_of_the_model_s_own_program(
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["first.weight", "norms.2.weight", "head.weight", "head.bias"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "norms.2.weight",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("first.weight", "head.weight", "head.bias")
+        ),
+    ],
+)
 def test_a_weight_that_is_changed_in_place_counts_from_then_on(
     plan: ModelPlan, programs: dict[int, CompiledStage], name: str
 ) -> None:
@@ -87,8 +105,10 @@ def test_a_weight_that_is_changed_in_place_counts_from_then_on(
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_kept_of_weights_is_counted(plan: ModelPlan, programs: dict[int, CompiledStage]) -> None:
-    for stage, program in zip(plan.stages, programs.values(), strict=True):
+@pytest.mark.slow
+def test_what_is_kept_of_weights_is_counted(tuned: ModelPlan) -> None:
+    programs = load_programs(ProgramSpec(plan=tuned, trust_model=True), range(2))
+    for stage, program in zip(tuned.stages, programs.values(), strict=True):
         assert program.memory is not None
         assert stage.bound_bytes > 0
         assert sum(program.memory.weights.values()) == stage.weight_bytes + stage.bound_bytes

@@ -36,7 +36,9 @@ def plan() -> ModelPlan:
     return plan_on_tvm(ENCODER_DECODER, ["encoder", "decoder.0"])
 
 
-@pytest.mark.parametrize("recomputed", [(), (0, 1, 2)], ids=["kept", "recomputed"])
+@pytest.mark.parametrize(
+    "recomputed", [pytest.param((), marks=pytest.mark.slow), (0, 1, 2)], ids=["kept", "recomputed"]
+)
 def test_losses_and_gradients_are_the_uncut_models(plan: ModelPlan, recomputed: tuple[int, ...]) -> None:
     """Joint and split backwards mixed, micro-batches out of order, weight halves last; twice over."""
     spec = ProgramSpec(plan=recomputing(plan, recomputed), trust_model=True)

@@ -41,7 +41,7 @@ def test_whole_numbers_that_a_module_takes_are_drawn() -> None:
     assert not draws_of(model, 0).given
 
 
-@pytest.mark.parametrize("stages", ["compiled", "torch"])
+@pytest.mark.parametrize("stages", [pytest.param("compiled", marks=pytest.mark.slow), "torch"])
 def test_stages_and_their_reference_are_given_alike(plan: ModelPlan, stages: str) -> None:
     """As on three ranks: each loads the model anew."""
     kind = compiled_stages if stages == "compiled" else torch_programs

@@ -33,6 +33,7 @@ def two() -> ModelPlan:
     return m_shape_on_tvm(LANGUAGE_MODEL, 2)
 
 
+@pytest.mark.slow  # test_placed_programs.py runs divided stages on two ranks
 def test_two_ranks_have_the_losses_and_gradients_of_plain_torch(two: ModelPlan) -> None:
     """The divided embedding and one stage of the chain recompute, the others keep what they saved."""
     check(run_compiled(recomputing(two, {0, 2}), MICRO_BATCHES))

@@ -49,7 +49,15 @@ def plan_of_the_zoo() -> ModelPlan:
 
 
 @pytest.mark.parametrize(
-    "name", ["plan", "plan_of_views", "plan_of_a_dataclass", "plan_with_dropout", "plan_of_the_zoo"]
+    "name",
+    [
+        "plan",
+        "plan_of_the_zoo",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("plan_of_views", "plan_of_a_dataclass", "plan_with_dropout")
+        ),
+    ],
 )
 def test_losses_and_gradients_are_the_uncut_modules(name: str, request: pytest.FixtureRequest) -> None:
     plan = request.getfixturevalue(name)

@@ -32,6 +32,9 @@ EVEN, UNEVEN = 24, 19
 
 NUM_SHARDS = (2, 3, 4, 8)
 
+FEW = {EVEN: (4,), UNEVEN: (2, 8)}
+"""What is tried always, by extent; the rest is slow."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -404,13 +407,19 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("extent", [EVEN, UNEVEN])
-def test_shards_together_equal_the_whole(name, extent, weighted, run_sharded):
+@pytest.mark.parametrize(
+    ("extent", "counts"),
+    [
+        *FEW.items(),
+        *(pytest.param(extent, NUM_SHARDS, marks=pytest.mark.slow) for extent in FEW),
+    ],
+)
+def test_shards_together_equal_the_whole(name, extent, counts, weighted, run_sharded):
     case = CASES[name]
     shapes = case.shapes(extent)
     (stage,) = build_stages(weighted(case.relax, shapes), ())
     tensors = draw(stage)
-    for num_shards in NUM_SHARDS:
+    for num_shards in counts:
         sharded = shard_stage(stage, layouts_of(case, shapes, num_shards), num_shards)
         found, _ = run_sharded(sharded, tensors, run_in_torch)
         assert_equal_to_torch(found, case.torch, tensors, len(shapes))

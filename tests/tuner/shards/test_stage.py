@@ -67,7 +67,7 @@ def assert_equal(found, reference):
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_a_tied_vocabulary_over_any_shards_equals_the_uncut_model(data, trained, run_sharded):
     num_shards = data.draw(st.sampled_from([2, 3, 4, 8]))

@@ -63,7 +63,7 @@ class Transformer(nn.Module):
         pytest.param(Transformer, torch.zeros(2, 4, dtype=torch.int64), marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("split", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_gradients_of_stages_are_torchs(build, example, split, run):
     torch.manual_seed(0)
     module = build().eval()

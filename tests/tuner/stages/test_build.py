@@ -72,7 +72,7 @@ def write_program(steps):
     return build
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=programs(), data=st.data())
 def test_stages_of_random_programs_equal_the_uncut_program(steps, data, make_model, interpret):
     # In float64, since whole gradients may cancel here and leave nothing but what was rounded.

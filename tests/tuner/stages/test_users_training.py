@@ -110,7 +110,7 @@ class Padded(nn.Module):
         return self.head(x.tanh())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_rows_of_padding_get_no_gradient_from_look_ups(run, dtype) -> None:
     torch.manual_seed(0)
     given = torch.tensor([[0, 1, 2, 3, 1, 2]])

@@ -86,7 +86,7 @@ def test_the_machine_code_of_a_model_is_tvms(name: str) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.slow), "bfloat16"])
 def test_half_types_keep_their_own_headers(dtype: str) -> None:
     source = source_of(product(dtype))
     found = nvrtc.cubin_of(source, ARCHITECTURE, options=extra())

@@ -91,7 +91,10 @@ PROGRAMS: dict[str, tuple[str, Sequence[Sequence[int]], Body]] = {
 }
 
 
-@pytest.mark.parametrize("options", ["", "-mcpu=x86-64-v3", "-mcpu=x86-64-v2"])
+@pytest.mark.parametrize(
+    "options",
+    ["-mcpu=x86-64-v2", *(pytest.param(each, marks=pytest.mark.slow) for each in ("", "-mcpu=x86-64-v3"))],
+)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_kernels_for_fewer_registers_compute_the_same(program: str, options: str) -> None:
     target = resolve_target(f"llvm {options}" if options else "cpu", num_threads=1)

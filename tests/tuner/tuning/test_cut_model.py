@@ -17,7 +17,11 @@ pytestmark = pytest.mark.tvm
 
 @pytest.mark.parametrize(
     ("model", "offered"),
-    [("mt5:tiny", {"nnshape", "kshape"}), ("flava:tiny", {"kshape"}), ("gpt2:tiny", set())],
+    [
+        pytest.param("mt5:tiny", {"nnshape", "kshape"}, marks=pytest.mark.slow),
+        ("flava:tiny", {"kshape"}),
+        ("gpt2:tiny", set()),
+    ],
 )
 def test_a_model_offers_what_its_data_allow(model: str, offered: set[str]) -> None:
     loaded, found = load_model(model, training=True), set()

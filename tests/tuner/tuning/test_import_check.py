@@ -206,6 +206,7 @@ OPERATOR_FAULTS = {
 }
 
 
+@pytest.mark.slow  # it becomes a call below
 @pytest.mark.parametrize("operator", sorted(OPERATOR_FAULTS))
 def test_an_operator_that_is_imported_wrongly_is_named(operator: str, session, monkeypatch) -> None:
     converter, message = OPERATOR_FAULTS[operator]
@@ -436,7 +437,7 @@ class Flexible(torch.nn.Module):
     [
         (Cache(), (torch.randn(1, 4),), ("kept",)),
         (Rotary(), (torch.randn(6, 4),), ()),
-        (Flexible(), (torch.randn(1, 6, 8),), ()),
+        pytest.param(Flexible(), (torch.randn(1, 6, 8),), (), marks=pytest.mark.slow),
     ],
 )
 def test_written_buffers_are_inputs_and_results_and_second_calls_agree(

@@ -62,7 +62,7 @@ def session(tmp_path: Path):
         )
 
 
-@pytest.fixture(params=["onnxruntime", "onnx"])
+@pytest.fixture(params=["onnxruntime", pytest.param("onnx", marks=pytest.mark.slow)])
 def only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The one runtime that is installed."""
     pytest.importorskip(request.param)
@@ -214,6 +214,7 @@ def quantised(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_values_beside_a_half_are_ties_and_the_rest_is_compared(quantised: Path, session) -> None:
     model = load_model(str(quantised), guarded=False)
     weights = [np.asarray(model.parameters[name]) for name in model.parameter_names]

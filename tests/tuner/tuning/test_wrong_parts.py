@@ -77,6 +77,7 @@ def test_a_part_that_is_wrong_in_place_is_recorded_and_another_chosen(
     assert again.function.fingerprint == found.function.fingerprint
 
 
+@pytest.mark.slow
 def test_only_where_nobody_is_right_it_is_an_error(records_url: str) -> None:
     with (
         open_session(records_url, "blas") as session,

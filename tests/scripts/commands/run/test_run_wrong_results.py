@@ -154,9 +154,10 @@ NON_FINITE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name == "right" else [pytest.mark.slow]) for name in NON_FINITE],
+    NON_FINITE,
 )
 def test_what_is_not_finite_is_wrong_without_a_reference(
     name: str, tessel: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

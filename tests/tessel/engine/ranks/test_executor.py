@@ -78,6 +78,7 @@ def test_any_order_of_a_chain_is_exact(devices: Devices, run_ranks: Callable[...
             assert all(e.ready_s <= e.start_s <= e.end_s for e in step)
 
 
+@pytest.mark.slow  # tests/tessel/engine/test_run.py runs both ends of a v on ranks
 def test_a_rank_that_holds_both_ends_of_the_v_is_exact(run_ranks: Callable[..., object]) -> None:
     placement = make_shape("zbv", 2, split_backward=True)
     rng = np.random.default_rng(1)
@@ -92,7 +93,10 @@ def test_a_rank_that_holds_both_ends_of_the_v_is_exact(run_ranks: Callable[..., 
 
 @pytest.mark.parametrize(
     ("shape", "devices"),
-    [("mllm", CPUS), pytest.param("nnshape", CPUS, marks=pytest.mark.slow), ("nnshape", IN_ORDER)],
+    [
+        *(pytest.param(each, CPUS, marks=pytest.mark.slow) for each in ("mllm", "nnshape")),
+        ("nnshape", IN_ORDER),
+    ],
     ids=str,
 )
 def test_blocks_on_all_ranks_are_exact(

@@ -90,6 +90,7 @@ def test_the_rank_that_fails_first_is_named_with_its_log(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_provider_that_does_not_exist_is_named(processes: Callable[[], list[int]]) -> None:
     with pytest.raises(EngineError, match=r"could not start .*'no_such_module:provide' cannot be imported"):
         launch(failing_job("", provider="no_such_module:provide"), timeout_s=240)
@@ -164,6 +165,7 @@ def test_a_rank_that_is_stopped_is_known_even_where_it_was_waiting(tmp_path: Pat
         process.wait()
 
 
+@pytest.mark.slow  # it waits; how one is known is tried above
 def test_a_rank_that_is_stopped_is_named_long_before_the_time_out(
     processes: Callable[[], list[int]],
 ) -> None:

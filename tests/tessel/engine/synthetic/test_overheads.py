@@ -146,6 +146,7 @@ def test_real_ranks_are_measured_once_and_then_found_in_the_records(
             known_overheads(store, 3, target="cpu", machine=MACHINE)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_stages_that_sleep_take_at_least_as_long_as_simulated_on_shared_blocks_too() -> None:
     pytest.importorskip("torch")

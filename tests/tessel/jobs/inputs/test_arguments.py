@@ -43,8 +43,14 @@ def test_a_command_that_takes_one_shape_says_who_takes_several() -> None:
         parse_shapes(["a=2", "b=3", "b=4"])
 
 
-@pytest.mark.parametrize("command", ["partition", "stages", "tune"])
-@pytest.mark.parametrize("name", ["absent.onnx", "absent.pt2"])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("tune", "absent.onnx"),
+        ("partition", "absent.pt2"),
+        pytest.param("stages", "absent.onnx", marks=pytest.mark.slow),
+    ],
+)
 def test_a_file_that_is_not_there_is_refused_before_tvm_is_loaded(command: str, name: str) -> None:
     script = (
         "import sys; from scripts.app import app\n"

@@ -186,7 +186,7 @@ def test_a_chosen_block_shows_which_backend_runs_its_sub_graphs_at_what_cost(sma
 
 
 def test_a_block_takes_a_few_bytes_of_the_page() -> None:
-    schedules = comparison(16, 256)
+    schedules = comparison(16, 64)
     blocks = sum(len(schedule.starts) for _, schedule in schedules.schedules)
     empty = page_document(comparison(16, 1), title="")
 

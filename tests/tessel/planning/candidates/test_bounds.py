@@ -43,8 +43,8 @@ EXPERTS = ((1, 2), (2, 1), (2, 2))
 """Degrees of context and expert parallelism beside none."""
 
 
-LONG = (12, 14)
-"""Seeds that take ten seconds each, of cases that others are like."""
+LONG = (12, 13, 14, 21, 30, 31, 35)
+"""Seeds that take seconds each, of cases that others are like."""
 
 
 @pytest.mark.parametrize(

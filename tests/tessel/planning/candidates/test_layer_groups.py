@@ -39,7 +39,7 @@ def test_groups_have_the_sums_of_their_layers_and_tied_layers_alone(monkeypatch:
     assert [tensor.layers for tensor in grouped.tied] == [(0, len(bounds) - 2)]
 
 
-@pytest.mark.parametrize("memory", [None, 500])
+@pytest.mark.parametrize("memory", [pytest.param(None, marks=pytest.mark.slow), 500])
 def test_a_grouped_plan_counts_layers_and_its_bound_holds_for_all_cuts(
     monkeypatch: pytest.MonkeyPatch, memory: int | None
 ) -> None:

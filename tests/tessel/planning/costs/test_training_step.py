@@ -161,6 +161,10 @@ class ByHand:
         elif all(cost.update_us is None for cost in self.costs):
             moved = 2 + self.optimizer.gradient_ratio + 2 * self.optimizer.state_ratio
             updates = [held * moved / self.runtime.update_bytes_per_s * 1e6 for held in weights]
+        if self.optimizer.name != "none":  # set to zero and looked through; read and written to be scaled
+            passes = 2 if self.layout.data_parallel == 1 else 4
+            for index in range(count):
+                updates[index] += passes * sum(cost.gradient_pass_us for cost in self.stage(index))
         return max(end + update for end, update in zip(finished, updates, strict=True))
 
     def memory_bytes(self) -> list[float]:
@@ -199,6 +203,7 @@ cost_of_layer = st.builds(
     forward_us=st.integers(1, 500).map(float),
     backward_us=st.integers(1, 900).map(float),
     update_us=st.integers(0, 30).map(float),
+    gradient_pass_us=st.integers(0, 9).map(float),
     weight_bytes=st.integers(0, 50_000),
     saved_bytes=st.integers(0, 9_000),
     peak_bytes=st.integers(0, 9_000),

@@ -77,6 +77,7 @@ def times_of(trace: Trace, rank: int, kinds: str) -> list[float]:
     return [each.duration_us for each in trace.ranges if each.rank == rank and LETTER[each.kind] in kinds]
 
 
+@pytest.mark.slow
 def test_ranges_are_what_each_rank_was_told_to_run(job: Path) -> None:
     trace = load_trace(job / "traces")
     assert trace.stage_names == ("stage0", "stage1")
@@ -93,6 +94,7 @@ def test_ranges_are_what_each_rank_was_told_to_run(job: Path) -> None:
     assert any("count 0" in note for note in trace.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_durations_are_those_of_stopwatches_without_waits(job: Path, rank: int) -> None:
     trace = load_trace(job / "traces")
@@ -106,6 +108,7 @@ def test_durations_are_those_of_stopwatches_without_waits(job: Path, rank: int) 
             assert min(beside[micro_batch::3]) <= SLACK_US
 
 
+@pytest.mark.slow
 def test_the_second_rank_really_waited(job: Path) -> None:
     """Its labels are longer than its work, which is what the reader has to tell apart."""
     text = gzip.decompress((job / "traces" / "rank1_trace.json.gz").read_bytes())
@@ -116,6 +119,7 @@ def test_the_second_rank_really_waited(job: Path) -> None:
     assert max(waits) > SLACK_US
 
 
+@pytest.mark.slow
 def test_clocks_of_ranks_are_one(job: Path) -> None:
     trace = load_trace(job / "traces")
     start = {(each.step, each.stage, each.kind, each.micro_batch): each for each in trace.ranges}
@@ -125,6 +129,7 @@ def test_clocks_of_ranks_are_one(job: Path) -> None:
             assert own.start_us >= before.start_us + before.duration_us
 
 
+@pytest.mark.slow
 def test_profile_of_a_folder_has_each_stage(job: Path) -> None:
     profile = load_profile(job / "traces")
     assert [layer.name for layer in profile.layers] == ["stage0", "stage1"]
@@ -137,6 +142,7 @@ def test_profile_of_a_folder_has_each_stage(job: Path) -> None:
     assert any("no bytes" in note for note in profile.notes)
 
 
+@pytest.mark.slow
 def test_one_rank_of_two_is_told_or_refused(job: Path, tmp_path: Path) -> None:
     first = job / "traces" / "rank0_trace.json.gz"
     assert any("traces of 1 of 2 ranks" in note for note in load_profile(first).notes)

@@ -71,7 +71,13 @@ def test_asking_does_not_import_numba() -> None:
     ).stdout.split() == ["False"]
 
 
-@pytest.mark.parametrize("command", [("schedule", "zbv"), ("plan", "examples/profiles/eight_layers.csv")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("schedule", "zbv"),
+        pytest.param(("plan", "examples/profiles/eight_layers.csv"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_cold_search_begins_uncompiled_and_says_so(tmp_path: Path, command: tuple[str, ...]) -> None:
     (tmp_path / "compiling").touch()  # another process at work, so that none begins here
     ran = python(

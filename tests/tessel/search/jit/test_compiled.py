@@ -39,8 +39,14 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, first.stdout
 
 
-@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
-@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("suffix", "share"),
+    [
+        ("nbi", 0.5),
+        ("nbc", 0.0),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("nbi", 0.0), ("nbc", 0.5))),
+    ],
+)
 def test_files_that_are_cut_or_emptied_are_made_again(
     kept: tuple[Path, str], suffix: str, share: float
 ) -> None:

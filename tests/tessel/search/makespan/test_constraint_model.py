@@ -41,6 +41,7 @@ def test_it_finds_and_proves_the_least_makespan(case: Case) -> None:
     check_schedule(found)
 
 
+@pytest.mark.slow
 def test_choices_are_proven_and_the_proof_is_labelled() -> None:
     placement = make_shape(
         "vshape", 3, choose_backward=True, backward_span=6, backward_input_span=4, backward_weight_span=3

@@ -16,7 +16,7 @@ from tessel.shapes import make_shape
 
 for options in ({"split_backward": True}, {"choose_backward": True, "lag": 1}):
     placement = make_shape("zbv", 2, forward_span=2, **options)
-    budget = SearchBudget(0.05)
+    budget = SearchBudget(0.02)
     found = find_schedule(placement, micro_batches=3, memory=5, budget=budget, seed=5)
     print(budget.operations, found.makespan, found.found_by, [start.start for start in found.starts])
 """

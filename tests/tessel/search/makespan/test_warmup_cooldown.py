@@ -59,7 +59,7 @@ def test_a_repetend_unrolls_to_a_whole_schedule(placement: Placement, memory: in
         (vshape(4), 4, (44, 76)),
         (xshape(4), 4, (70, 134)),
         (mshape(4), 6, (60, 108)),
-        (nnshape(4), 6, (76, 140)),
+        pytest.param(nnshape(4), 6, (76, 140), marks=pytest.mark.slow),
         (kshape(4), 6, (52, 100)),
     ],
 )

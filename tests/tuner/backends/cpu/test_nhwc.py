@@ -193,7 +193,24 @@ def target() -> Target:
     return resolve_target("cpu", num_threads=1)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+ALIKE = (
+    "images of one column, with a sum",
+    "images of one column and three channels, without padding",
+    "images of three channels, without padding and pixelwise",
+    "Winograd's method and a clip",
+    "a sum with itself",
+    "what else a normalisation returns",
+    "depthwise convolutions that are added",
+    "joined channels, read in many ways",
+    "a normalisation of joined channels that fill no vectors",
+    "pools and strides of pixels",
+)
+"""Those that are slow: of each, others and random stretches have the parts."""
+
+
+@pytest.mark.parametrize(
+    "program", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in PROGRAMS]
+)
 def test_a_stretch_computes_what_it_did(program: str, target: Target) -> None:
     module = partition_module("nhwc", *PROGRAMS[program])
     assert Nhwc().refusal(part_of(module), target) is None
@@ -257,7 +274,7 @@ def _differs_by(seed: int, target: Target) -> float:
     return relative_error(results, expected)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_random_stretches_compute_what_they_did(seed: int, target: Target) -> None:
     assert _differs_by(seed, target) < ROUNDING
 

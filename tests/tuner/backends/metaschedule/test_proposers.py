@@ -46,7 +46,7 @@ def knowledge() -> Knowledge:
     return Knowledge(tuple(trials), CACHES, Network(shape, initial_weights(shape, 0)))
 
 
-@pytest.mark.parametrize("name", [RANDOM, NEIGHBOUR, DRAFT, LANGUAGE])
+@pytest.mark.parametrize("name", [RANDOM, NEIGHBOUR, DRAFT, pytest.param(LANGUAGE, marks=pytest.mark.slow)])
 def test_candidates_are_new_and_many(name: str, knowledge: Knowledge) -> None:
     candidates = candidates_named("dense:24x72x112")
     proposer = new_proposer(name, "new", candidates, knowledge, seed=0)
@@ -72,7 +72,7 @@ def test_what_is_known_of_others_makes_the_first_trials_fast(name: str, knowledg
     assert min(made_up_latencies(space, rows)) < np.quantile(drawn, 0.03)
 
 
-@pytest.mark.parametrize("name", [DRAFT, LANGUAGE])
+@pytest.mark.parametrize("name", [pytest.param(DRAFT, marks=pytest.mark.slow), LANGUAGE])
 def test_a_model_that_errs_does_not_choose_the_whole_first_batch(name: str, knowledge: Knowledge) -> None:
     candidates = candidates_named("dense:24x72x112")
     proposer = new_proposer(name, "new", candidates, knowledge, seed=0)

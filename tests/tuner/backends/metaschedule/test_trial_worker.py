@@ -15,6 +15,7 @@ from tuner.language.trials import measure_schedules
 pytestmark = pytest.mark.tvm
 
 
+@pytest.mark.slow
 def test_trials_are_measured_in_a_process_that_may_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = space_of("dense:4x8x12")
     candidates = candidates_of(kernel.module, kernel.tuned_for)

@@ -32,6 +32,7 @@ def test_the_proposer_is_part_of_settings_and_reference() -> None:
     assert MetaSchedule(trials=4).settings == "trials=4"
 
 
+@pytest.mark.slow  # test_lasting_knowledge.py measures trials of this backend, too
 def test_trials_are_records_of_their_kernel_and_device(tmp_path: Path) -> None:
     url, target = str(tmp_path / "records.db"), resolve_target("cpu", num_threads=1)
     module = partition_module(

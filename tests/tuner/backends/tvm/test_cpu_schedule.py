@@ -123,7 +123,7 @@ def test_a_scheduled_kernel_computes_what_the_unscheduled_one_does(name: str, ta
     assert error_of(function_module(shapes, body), target) < 1e-5
 
 
-@settings(max_examples=16, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     batch=st.integers(1, 3),
     rows=st.integers(1, 80),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -115,7 +117,7 @@ class OnGpu(nn.Module):
         ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float16])
 def test_a_gpu_kernel_gives_nan_and_compares_as_asked(dtype: torch.dtype, target: Target) -> None:
     """By the same statements, run by the processor, which takes none in bfloat16: thread after thread."""
     x = sprinkled(9, 48).to(dtype)
@@ -126,7 +128,13 @@ def test_a_gpu_kernel_gives_nan_and_compares_as_asked(dtype: torch.dtype, target
 
 
 @pytest.mark.skipif(compiler_obstacle() is not None, reason=str(compiler_obstacle()))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.bfloat16,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (torch.float32, torch.float16)),
+    ],
+)
 def test_a_gpu_kernel_that_does_so_compiles(dtype: torch.dtype) -> None:
     model = import_module(OnGpu(), (torch.zeros(9, 48, dtype=dtype),), "on_gpu")
     code = compile_for_gpu(model.module, resolve_target("nvidia/nvidia-a100"))
@@ -140,12 +148,12 @@ def assert_equal(found, expected, text: str) -> None:
         assert deviation.is_within(1e-5), f"{name} {deviation.describe(1e-5)}"
 
 
-def test_extrema_pass_on_what_is_not_a_number(target: Target) -> None:
+@pytest.mark.parametrize("build", [build_module, pytest.param(build_unscheduled, marks=pytest.mark.slow)])
+def test_extrema_pass_on_what_is_not_a_number(build: Any, target: Target) -> None:
     inputs = sprinkled(9, 48), sprinkled(9, 7), sprinkled(1, 16, 12, 12)
     model = import_module(Extrema(), inputs, "extrema")
     expected, arrays = Extrema()(*inputs), [each.numpy() for each in inputs]
-    assert_equal(run_module(build_unscheduled(model.module, target), arrays, target), expected, "plain loops")
-    assert_equal(run_module(build_module(model.module, target), arrays, target), expected, "schedules")
+    assert_equal(run_module(build(model.module, target), arrays, target), expected, "whole")
     pooled = import_module(nn.MaxPool2d(2), inputs[2:], "pool")
     fused = schedule_kernels(fuse_function(pooled.module["main"]), target)
     assert_equal(run_module(build_module(fused, target), arrays[2:], target), expected[:1], "a fused kernel")

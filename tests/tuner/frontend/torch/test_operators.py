@@ -101,7 +101,18 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+ALONE = ("an input that is returned", "bags, which stay a call of torch", "half", "several results by name")
+"""Those that are told apart by what a whole program takes and returns."""
+
+
+def test_results_within_one_program_are_torchs(assert_as_torch) -> None:
+    assert_as_torch({name: case for name, case in CASES.items() if name not in ALONE})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in ALONE else pytest.mark.slow) for name in sorted(CASES)],
+)
 def test_result_is_torchs(name: str, run_model, assert_close) -> None:
     module, inputs = CASES[name]
     model = import_module(module, inputs, name)

@@ -123,6 +123,7 @@ def test_own_model_of_the_example_computes_what_torch_computes(run_model, assert
     assert model.tied == (("embedding.weight", "head.weight"),)
 
 
+@pytest.mark.slow  # its model is imported for inference by the test before
 def test_own_model_for_training_returns_a_loss() -> None:
     model = load_model(OWN_MODEL, training=True)
     assert len(model.module["main"].ret_ty.shape) == 0

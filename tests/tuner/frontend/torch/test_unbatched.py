@@ -47,7 +47,9 @@ class OneLine(nn.Module):
 CASES = {"image": (OneImage, (3, 12, 12)), "line": (OneLine, (3, 13))}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "image" else ()) for name in CASES]
+)
 def test_partitions_of_one_example_give_torchs_values(name) -> None:
     module, example = drawn(name)
     model = import_module(module, (example,), name)
@@ -57,7 +59,9 @@ def test_partitions_of_one_example_give_torchs_values(name) -> None:
     assert finding.outcome == "equal", finding.reason
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "line" else ()) for name in CASES]
+)
 def test_stages_of_one_example_give_torchs_gradients(name) -> None:
     module, example = drawn(name)
     finding = check_training(import_module(module, (example,), name), 2)

@@ -234,8 +234,12 @@ class Weighted(nn.Module):
 
 @pytest.mark.parametrize(
     ("dtype", "every"),
-    [(torch.float32, 1), (torch.bfloat16, 4), pytest.param(torch.bfloat16, 1, marks=pytest.mark.slow)],
-    ids=["float32", "bfloat16-some", "bfloat16-all"],
+    [
+        (torch.float32, 3),
+        (torch.bfloat16, 11),
+        *(pytest.param(dtype, 1, marks=pytest.mark.slow) for dtype in (torch.float32, torch.bfloat16)),
+    ],
+    ids=["float32-some", "bfloat16-some", "float32-all", "bfloat16-all"],
 )
 def test_gradients_at_borders_are_torchs(dtype, every: int) -> None:
     is_single = dtype is torch.float32

@@ -151,7 +151,7 @@ def exported(module: nn.Module, path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("num_stages", [1, 2])
+@pytest.mark.parametrize("num_stages", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_an_exported_module_has_torchs_gradients_under_torchs_names(
     num_stages: int, tmp_path: Path, run
 ) -> None:

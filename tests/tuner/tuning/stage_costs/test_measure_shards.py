@@ -129,6 +129,7 @@ def small_language_model():
     )
 
 
+@pytest.mark.slow  # it measures the stages of a placement
 def test_the_ends_of_an_m_shape_are_divided_and_its_gradients_are_the_uncut_ones(session):
     link = Link(bytes_per_s=1e09, latency_us=10.0)
     measured = measure_stages(small_language_model(), session, num_stages=2, collectives=link)
@@ -153,6 +154,7 @@ def test_the_ends_of_an_m_shape_are_divided_and_its_gradients_are_the_uncut_ones
     assert devices_of_stages(measured.stages) == ((0, 1), (0,), (1,), (0, 1))
 
 
+@pytest.mark.slow  # tests/tuner/measuring/communication/test_all_reduce.py measures them
 def test_all_reduces_are_measured_once_and_labelled(session):
     made = session.measurer.new_measurements
     small, large = MeasuredCollectives(session).all_reduces([4, 1 << 20], 2)

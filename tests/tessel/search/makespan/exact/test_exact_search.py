@@ -114,7 +114,7 @@ def test_without_choices_it_is_least(case: Case) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "micro_batches", "memory", "makespan"),
-    [("nnshape", 8, 6, 76), ("mshape", 8, 6, 60), ("kshape", 8, 6, 52)],
+    [pytest.param("nnshape", 8, 6, 76, marks=pytest.mark.slow), ("mshape", 8, 6, 60), ("kshape", 8, 6, 52)],
 )
 def test_shared_blocks_are_proven_by_it(shape: str, micro_batches: int, memory: int, makespan: int) -> None:
     best = searched((make_shape(shape, 4), micro_batches, (memory,) * 4))

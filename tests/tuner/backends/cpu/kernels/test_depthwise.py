@@ -76,7 +76,9 @@ def _check(shape: DepthwiseShape, rng: np.random.Generator, activation: Bounds, 
     assert np.abs(found - expected).max() <= 1e-5 * max(1.0, np.abs(expected).max())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 12))]
+)
 def test_it_equals_a_sum_over_shifted_images(seed: int) -> None:
     rng = np.random.default_rng(seed)
     window = (int(rng.integers(1, 6)), int(rng.integers(1, 6)))

@@ -26,7 +26,9 @@ def _run(kernel: Any, inputs: Sequence[np.ndarray], result: Sequence[int]) -> np
     return found.numpy()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 8))]
+)
 def test_a_convolution_of_joined_data_equals_one_of_the_data(seed: int) -> None:
     rng = np.random.default_rng(seed)
     pixels = (int(rng.integers(1, 3)), *(int(extent) for extent in rng.integers(2, 12, 2)))

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.tvm
 ACTIVATIONS = (UNBOUNDED, RELU, Bounds(0.0, 0.5))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 10))]
+)
 def test_it_equals_one_kernel_after_another(seed: int) -> None:
     rng = np.random.default_rng(seed)
     block = _random_block(rng)

@@ -52,8 +52,18 @@ def model_of(
     return load_model(str(path), guarded=False)
 
 
-@pytest.mark.parametrize("length", [None, 5, 6, 16])
-@pytest.mark.parametrize("axis", [-2, 1, 0])
+FEW = ((-2, None), (1, 5), (1, 6), (0, 16))
+"""Axes and lengths that are tried always."""
+
+
+@pytest.mark.parametrize(
+    ("axis", "length"),
+    [
+        pytest.param(axis, length, marks=() if (axis, length) in FEW else pytest.mark.slow)
+        for axis in (-2, 1, 0)
+        for length in (None, 5, 6, 16)
+    ],
+)
 def test_a_transform_is_numpys(
     axis: int, length: int | None, tmp_path: Path, run_model: Callable, assert_close: Callable
 ) -> None:
