@@ -40,7 +40,8 @@ class StagesOptions(TuningOptions):
         "the model's own code marks them.",
     ] = None
     devices: Annotated[
-        int | None, "Number of stages, such as 4, whose cuts are found; those of --cut or of the model if left out."
+        int | None,
+        "Number of stages, such as 4, cut where found best; --cut or the model says it if left out.",
     ] = None
     train: Annotated[
         bool, typer.Option("--train/--infer", help="Forward and backward, or forward alone.")

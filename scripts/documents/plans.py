@@ -127,6 +127,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
         stopped_by: what ended the search.
         search_seconds: wall-clock time.
         spreads: where durations vary, the finalists' steps, the shortest first; left out where they do not.
+        stage_spreads: sigma by stage of the best plan, where the table says how much its layers vary.
     """
 
     model: str
@@ -146,3 +147,4 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     stopped_by: StoppedBy
     search_seconds: float
     spreads: tuple[PrintedSpread, ...] | msgspec.UnsetType = msgspec.UNSET
+    stage_spreads: tuple[float, ...] | msgspec.UnsetType = msgspec.UNSET

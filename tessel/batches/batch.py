@@ -49,17 +49,17 @@ class MicroBatchClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     def __post_init__(self) -> None:
         check_name("class", self.name)
-        steps = (*self.spans, *self.lags)
-        wrong = next((each for each in steps if not 0 <= each <= MAX_SPAN), None)
-        if wrong is not None:
+        steps = (0, *self.spans, *self.lags)
+        if min(steps) < 0 or max(steps) > MAX_SPAN:
+            wrong = min(steps) if min(steps) < 0 else max(steps)
             raise ScheduleError(
                 f"class {self.name!r} has a span or lag of {wrong}; both are whole numbers of steps, "
                 f"0..{MAX_SPAN}"
             )
-        wrong = next((each for each in self.memory if abs(each) > MAX_MEMORY), None)
-        if wrong is not None:
+        most = max(self.memory, key=abs, default=0)
+        if abs(most) > MAX_MEMORY:
             raise ScheduleError(
-                f"class {self.name!r} has memory {wrong}; at most {MAX_MEMORY} units are added or freed"
+                f"class {self.name!r} has memory {most}; at most {MAX_MEMORY} units are added or freed"
             )
 
 
@@ -80,12 +80,13 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def __post_init__(self) -> None:
         if not self.classes or not self.sequence:
             raise ScheduleError("batch has no class, or no micro-batch; give at least one of each")
-        names = Counter(each.name for each in self.classes)
-        twice = next((name for name, count in names.items() if count > 1), None)
-        if twice is not None:
+        names = [each.name for each in self.classes]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
             raise ScheduleError(f"class name {twice!r} occurs twice; give each class a name of its own")
-        wrong = next((each for each in self.sequence if not 0 <= each < len(self.classes)), None)
-        if wrong is not None:
+        lowest, highest = min(self.sequence), max(self.sequence)
+        if lowest < 0 or highest >= len(self.classes):
+            wrong = lowest if lowest < 0 else highest
             raise ScheduleError(
                 f"batch has a micro-batch of class {wrong}; there are classes 0..{len(self.classes) - 1}"
             )
@@ -199,9 +200,16 @@ def scaled_class(placement: Placement, name: str, factor: float) -> MicroBatchCl
     """
     if not 0 < factor < float("inf"):
         raise ScheduleError(f"class {shown(name)!r} has factor {factor}; give a number above 0")
+    if factor == 1:
+        return MicroBatchClass(
+            name=name,
+            spans=tuple([block.span for block in placement.blocks]),
+            memory=tuple([block.memory for block in placement.blocks]),
+            lags=tuple([edge.lag for edge in placement.edges]),
+        )
     spans = [max(round(block.span * factor), min(block.span, 1)) for block in placement.blocks]
     memory = [round(block.memory * factor) for block in placement.blocks]
-    for device in range(placement.devices if factor != 1 else 0):  # nothing was rounded
+    for device in range(placement.devices):
         here = [index for index, block in enumerate(placement.blocks) if device in block.devices]
         if not here or sum(placement.blocks[index].memory for index in here) != 0:
             continue

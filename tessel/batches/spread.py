@@ -31,13 +31,14 @@ class Spread:
 
     Attributes:
         kind: `lognormal`, `uniform` or `measured`.
-        size: sigma, or half of the width; of measured ones the standard deviation.
+        size: sigma, of all blocks or as an array that broadcasts to factors; half of the width; or the
+            standard deviation of measured ones.
         seen: of measured ones: durations over the mean of their kind.
         source: the file that holds them.
     """
 
     kind: str
-    size: float
+    size: float | FloatArray
     seen: tuple[float, ...] = ()
     source: str = ""
 

@@ -130,6 +130,10 @@ PlanAgain = Callable[[Job, PlanOptions, float], PlannedStep | None]
 """From a job, options and a share of the budget to the best step then; None where there is none."""
 
 
+OTHER_MICRO_BATCHES = "micro-batches"
+"""Beginning of the names of changes that make a plan no easier."""
+
+
 def plan_changed(
     layout: Layout, job: Job, options: PlanOptions, sizes: Sequence[int], plan_again: PlanAgain
 ) -> dict[str, PlannedStep]:
@@ -154,20 +158,20 @@ def plan_changed(
 def changes_of(best: PlannedStep, found: Mapping[str, PlannedStep]) -> tuple[Change, ...]:
     """Return what each change saves, the most first.
 
+    Where devices, links or memory are better, the plan itself is there, too: a later change may have improved
+    it beyond what an earlier one found.
+
     Args:
         best: the plan's step.
         found: as `plan_changed` returns them.
     """
     best_us = best.estimate.step_us
-    changes = (
-        Change(
-            change=text,
-            step_us=again.estimate.step_us,
-            saves_us=best_us - again.estimate.step_us,
-            name=again.name,
-        )
-        for text, again in found.items()
-    )
+    changes = []
+    for text, again in found.items():
+        is_easier = not text.startswith(OTHER_MICRO_BATCHES)
+        own = best if is_easier and best_us < again.estimate.step_us else again
+        own_us = own.estimate.step_us
+        changes.append(Change(change=text, step_us=own_us, saves_us=best_us - own_us, name=own.name))
     return tuple(sorted(changes, key=lambda change: -change.saves_us))
 
 
@@ -178,17 +182,20 @@ def _changed_problems(
     for text, changed in _changed_clusters(layout, job.cluster):
         yield text, replace(job, cluster=changed), options
     if job.mixture is not None:
-        yield "micro-batches that take equally long", replace(job, mixture=None), options
+        yield f"{OTHER_MICRO_BATCHES} that take equally long", replace(job, mixture=None), options
     if options.micro_batch is None:
         for size in sizes:
             if size != layout.micro_batch:
-                yield f"micro-batches of {size}", job, replace(options, micro_batch=size)
+                yield f"{OTHER_MICRO_BATCHES} of {size}", job, replace(options, micro_batch=size)
 
 
 def _changed_clusters(layout: Layout, cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
     if cluster.memory_bytes is not None or cluster.device_memory_bytes:
         yield f"{MORE_MEMORY - 1:.0%} more memory", _with_memory(cluster, MORE_MEMORY)
         yield "unlimited memory", _with_memory(cluster, None)
+    if len(set(cluster.device_speed)) > 1:
+        fastest = (max(cluster.device_speed),) * cluster.devices
+        yield "all devices as fast as the fastest", msgspec.structs.replace(cluster, device_speed=fastest)
     if layout.pipeline > 1:
         hop = _faster(cluster.hop)
         intra = None if cluster.intra_node is None else _faster(cluster.intra_node)

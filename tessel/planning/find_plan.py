@@ -24,11 +24,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tessel.batches.spread import Spread
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.planning.candidates.baselines import rules_on_stages, with_rules_on_stages
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.candidates.robustness import chosen_by, spread_of_step
+from tessel.planning.costs.stage_spreads import stage_spreads
 from tessel.planning.explanation import changes_of, explain, plan_changed
 from tessel.planning.job import Job
 from tessel.planning.nothing_fits import nearest_to_fitting, why_nothing_fits
@@ -129,10 +129,10 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
     )
     alternatives = tuple(candidate.planned().of_layers(bounds) for candidate in others[:ALTERNATIVES])
     spreads: tuple[StepSpread, ...] = ()
-    if with_changes and pool.problem.options.spread is not None:
+    if with_changes and pool.problem.varies:
         finalists = [own, *(each.planned(with_schedule=True) for each in others[:ALTERNATIVES])]
         finalists += [each for each in on_stages if each.order != own.order]
-        own, spreads = _by_spread(finalists, pool.problem.options, pool.problem.options.spread, search.seed)
+        own, spreads = _by_spread(finalists, pool.problem, search.seed)
         if own is not finalists[0]:
             rest = (replace(each, schedule=None) for each in finalists if each is not own)
             alternatives = tuple(each.of_layers(bounds) for each in rest)[:ALTERNATIVES]
@@ -157,11 +157,19 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
 
 
 def _by_spread(
-    finalists: Sequence[PlannedStep], options: PlanOptions, spread: Spread, seed: int
+    finalists: Sequence[PlannedStep], problem: Problem, seed: int
 ) -> tuple[PlannedStep, tuple[StepSpread, ...]]:
     """Return the finalist that is chosen where durations vary, and the distribution of each one's step."""
-    percentile = 50.0 if options.robust is None else options.robust
-    found = [spread_of_step(each, spread, percentile=percentile, seed=seed) for each in finalists]
-    best = chosen_by(finalists, found, percentile=options.robust)
+    robust = problem.options.robust
+    laws = [
+        problem.options.spread
+        or stage_spreads(problem.class_profiles, each.of_layers(problem.bounds).layout, problem.job)
+        for each in finalists
+    ]
+    found = [
+        spread_of_step(each, law, percentile=50.0 if robust is None else robust, seed=seed)
+        for each, law in zip(finalists, laws, strict=True)
+    ]
+    best = chosen_by(finalists, found, percentile=robust)
     found[best] = replace(found[best], is_chosen=True)
     return finalists[best], tuple(found)

@@ -42,7 +42,7 @@ class PlanOptions:
         chunks: stages per device.
         baselines: whether to compute the rows to compare with.
         by_hand: a layout to compare with.
-        spread: how durations vary from step to step; None where they do not.
+        spread: how durations vary from step to step; None for as the table's layers say.
         robust: percentile of the step by which the plan is chosen among finalists; None for the step itself.
         what_if: whether to plan again with more memory, faster hops and other micro-batch sizes, for the
             explanation.

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from tessel.batches.mixture import Mixture
 from tessel.documents import read_document
@@ -19,6 +20,7 @@ from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.planning.cluster import OPTIMIZERS, Cluster
 from tessel.planning.costs.block_check import check_blocks
 from tessel.planning.costs.stage_figures import stage_figures
+from tessel.planning.costs.stage_spreads import stage_spreads
 from tessel.planning.costs.training_step import end_of_step
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
@@ -187,6 +189,18 @@ class SavedPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             return self.profile
         mixture = self.batch.mixture
         return mean_profile([class_profile(self.profile, name) for name in mixture.classes], mixture.counts)
+
+    @property
+    def stage_spreads(self) -> tuple[float, ...]:
+        """Sigma of each stage's work, on average over micro-batches; empty where no layer says."""
+        if not self.profile.has_spreads:
+            return ()
+        mixture = None if isinstance(self.batch, msgspec.UnsetType) else self.batch.mixture
+        if mixture is None:
+            return tuple(stage_spreads((self.profile,), self.layout, self.job)[0].tolist())
+        profiles = [class_profile(self.profile, name) for name in mixture.classes]
+        found = stage_spreads(profiles, self.layout, self.job)
+        return tuple(np.average(found, axis=0, weights=mixture.counts).tolist())
 
     @property
     def proof(self) -> str:

@@ -1,7 +1,7 @@
 """A profile of several classes of micro-batches: each of them alone, their mean, and what none falls below.
 
 Lengths between measured ones are interpolated layer by layer: times by `tessel.batches.lengths`, bytes of
-activations evenly. Weights are one model's: they are the same in all classes. Checked in
+activations and spreads evenly. Weights are one model's: they are the same in all classes. Checked in
 tests/tessel/profiles/test_classes.py.
 """
 
@@ -81,7 +81,7 @@ def _combined(profiles: Sequence[Profile], times: _Combine, activations: _Combin
         combined = tuple(
             _combined_cost(own, times, activations, name) for own, name in zip(costs, names, strict=True)
         )
-        tables.append(msgspec.structs.replace(table, costs=combined, intervals=()))
+        tables.append(msgspec.structs.replace(table, costs=combined, intervals=(), spreads=msgspec.UNSET))
     return msgspec.structs.replace(first, tables=tuple(tables))
 
 
@@ -131,4 +131,8 @@ def _between(tables: dict[int, CostTable], length: int) -> CostTable:
             is_known = before is not None and after is not None
             changed[name] = round(before + (after - before) * share) if is_known else None
         costs.append(msgspec.structs.replace(short, **changed))
-    return msgspec.structs.replace(tables[low], costs=tuple(costs))
+    pairs = zip(tables[low].spread_by_layer, tables[high].spread_by_layer, strict=True)
+    spreads = tuple(before + (after - before) * share for before, after in pairs)
+    return msgspec.structs.replace(
+        tables[low], costs=tuple(costs), spreads=spreads if any(spreads) else msgspec.UNSET
+    )

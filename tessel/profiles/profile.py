@@ -29,6 +29,9 @@ MAX_LATENCY_US = 3.6e9
 MAX_FACTOR = 1000.0
 """Widest interval of a prediction, as a share of it: beyond, nothing is known."""
 
+MAX_SPREAD = 2.0
+"""Widest spread of a layer's times: beyond, hardly any draw is near their mean."""
+
 MAX_BYTES = 1 << 44
 """Most bytes of a layer on one device, 16 TiB: anything above is a wrong unit."""
 
@@ -207,6 +210,7 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         intervals: where the times are predicted, one a layer: the interval that holds a time with
             probability 0.9, as shares of it; empty where they were measured.
         of: class of micro-batches that it was measured with, a length or a name; `UNSET` where all are alike.
+        spreads: how much each layer's times vary, as sigma of a log-normal law; `UNSET` where they do not.
     """
 
     micro_batch: int
@@ -216,6 +220,7 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     costs: tuple[StageCosts, ...]
     intervals: tuple[tuple[float, float], ...] = ()
     of: str | int | msgspec.UnsetType = msgspec.UNSET
+    spreads: tuple[float, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, msgspec.UnsetType):
@@ -228,6 +233,12 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ScheduleError(
                 f"{len(self.intervals)} intervals are given for {len(self.costs)} layers; give one for each"
             )
+        spreads = self.spread_by_layer
+        if len(spreads) != len(self.costs) or not all(0 <= each <= MAX_SPREAD for each in spreads):
+            raise ScheduleError(
+                f"the spreads are no number from 0 to {MAX_SPREAD:g} for each of {len(self.costs)} layers; "
+                "give shares of their times"
+            )
         for low, high in self.intervals:
             if not 0 < low <= 1 <= high <= MAX_FACTOR:
                 raise ScheduleError(
@@ -239,6 +250,18 @@ class CostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def degrees(self) -> Degrees:
         """Micro-batch size and degrees, which tell the tables of a profile apart."""
         return Degrees(self.micro_batch, self.tensor_parallel, self.context_parallel, self.expert_parallel)
+
+    @property
+    def spread_by_layer(self) -> tuple[float, ...]:
+        """How much the times of each layer vary; 0 of those that do not."""
+        return (0.0,) * len(self.costs) if isinstance(self.spreads, msgspec.UnsetType) else self.spreads
+
+    @property
+    def widened(self) -> CostTable:
+        """The table with all times longer by their spreads."""
+        own = zip(self.costs, self.spread_by_layer, strict=True)
+        costs = (cost.with_times_scaled(1 + spread) for cost, spread in own)
+        return msgspec.structs.replace(self, costs=tuple(costs), spreads=msgspec.UNSET)
 
     def at_bound(self, index: int) -> CostTable:
         """Return the table with all times at the low (0) or high (1) end of their intervals."""
@@ -396,6 +419,16 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """Whether times are predictions with intervals."""
         return any(table.intervals for table in self.tables)
 
+    @property
+    def has_spreads(self) -> bool:
+        """Whether it says how much times vary."""
+        return any(any(table.spread_by_layer) for table in self.tables)
+
+    @property
+    def widened(self) -> Profile:
+        """The profile with all times longer by their spreads."""
+        return msgspec.structs.replace(self, tables=tuple(table.widened for table in self.tables))
+
     def at_bound(self, index: int) -> Profile:
         """Return the profile with all times at the low (0) or high (1) end of their intervals."""
         return msgspec.structs.replace(self, tables=tuple(table.at_bound(index) for table in self.tables))
@@ -511,6 +544,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                     table,
                     costs=_with_inner(table.costs, inner),
                     intervals=_with_inner(table.intervals, inner) if table.intervals else (),
+                    spreads=_with_inner(table.spread_by_layer, inner) if table.spreads else msgspec.UNSET,
                 )
                 for table in self.tables
             ),

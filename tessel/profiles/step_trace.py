@@ -164,7 +164,8 @@ def _columns_of_parquet(file: Path) -> Columns:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise DocumentError(
-            f"{file} is parquet, and no reader is installed; pip install pyarrow, or convert it to .csv.gz"
+            f"{file} is parquet, and no reader is installed; pip install 'tessel-tuner[parquet]', or "
+            "convert it to .csv.gz"
         ) from error
     try:
         table = parquet.read_table(file)
@@ -230,6 +231,7 @@ def trace_of_columns(file: Path, columns: Columns) -> StepTrace:
     shape = (len(steps), len(replicas), 1 + int(computed.micro_batch.max()), 1 + int(computed.stage.max()))
     spans, starts, ends = _by_block(file, computed, shape, steps, replicas)
     devices = _device_of_stage(file, computed, shape[3])
+    _check_ends(file, whole, devices)
     orders, order_of = _orders(starts, devices)
     placement = chain_placement(devices)
     lags, notes = _lags(whole, placement, starts, devices)
@@ -333,6 +335,20 @@ def _device_of_stage(file: Path, computed: _Operations, stages: int) -> tuple[in
             )
         found += devices
     return tuple(found)
+
+
+def _check_ends(file: Path, whole: _Operations, devices: Sequence[int]) -> None:
+    """Refuse a trace whose last stage sends its forwards on: that of the next one is missing.
+
+    Raises:
+        DocumentError: it is one.
+    """
+    last = max(devices)
+    if devices.count(last) == 1 and ((whole.kind == "forward-send") & (whole.device == last)).any():
+        raise DocumentError(
+            f"{file} has a forward-send of stage {last}, its last one, and no computation of a stage "
+            f"{last + 1}; give the rows of all workers"
+        )
 
 
 def _orders(starts: FloatArray, devices: Sequence[int]) -> tuple[tuple[Orders, ...], IntArray]:

@@ -6,7 +6,7 @@
 Units stand in the names of the columns, so that `forward_us` or `weights_gib` are read as what they say. Rows
 stand in model order; with the columns `micro_batch`, `tensor_parallel`, `context_parallel` and
 `expert_parallel` they repeat for each combination that was measured, and with `length` or `class` for each
-kind of micro-batch. What is left blank is unknown, except
+kind of micro-batch. `spread` says how much a row's times vary. What is left blank is unknown, except
 for one half of a backward whose other half is given: that is 0, as of a first layer, which needs no gradient
 of its input. Checked in tests/tessel/profiles/test_table.py.
 """
@@ -26,7 +26,7 @@ from tessel.documents import save_document
 from tessel.errors import ScheduleError
 from tessel.names import name_of_path
 from tessel.profiles.figures import decode_json, make_cost, read_count, read_number, refusal
-from tessel.profiles.profile import CostTable, Degrees, Layer, Profile, StageCosts
+from tessel.profiles.profile import MAX_SPREAD, CostTable, Degrees, Layer, Profile, StageCosts
 from tessel.profiles.reading import Reading
 from tessel.progress.manual import manual
 
@@ -60,6 +60,8 @@ _BYTES = {"bytes": 1.0, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "kb": 1e
 _TEXTS = ("layer", "tie")
 _COUNTS = Degrees._fields
 _CLASSES = ("length", "class")
+_SPREAD = "spread"
+_PLAIN = (*_TEXTS, *_COUNTS, *_CLASSES, _SPREAD)
 _USUAL_COLUMNS = "layer,forward_ms,backward_ms,weights_mib,saved_mib,boundary_mib"
 
 COLUMNS = {
@@ -262,7 +264,7 @@ def _check_header(header: Sequence[str], path: Path, place: str, *, complete: bo
     """
     seen: dict[str, str] = {}
     for name in header:
-        attribute = name if name in (*_TEXTS, *_COUNTS, *_CLASSES) else COLUMNS.get(name, ("", 1.0))[0]
+        attribute = name if name in _PLAIN else COLUMNS.get(name, ("", 1.0))[0]
         if not attribute:
             raise refusal(path, place, *_unknown_column(name))
         if attribute in seen:
@@ -299,7 +301,7 @@ def _unknown_column(name: str) -> tuple[str, str]:
     if name in _TIMES or name in _SIZES:
         unit = "ms" if name in _TIMES else "mib"
         return f"the column {name!r} has no unit", f"name it {name}_{unit}"
-    known = (*_TEXTS, *_COUNTS, *_CLASSES, *COLUMNS)
+    known = (*_PLAIN, *COLUMNS)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}? " if near else f"a table begins with {_USUAL_COLUMNS}; "
     return f"the column {name!r} is not known", f"{hint}{manual('profiles.md')} has all columns"
@@ -361,7 +363,12 @@ def _profile(
         _check_same_layers(names, ties, group, path, where)
         costs = tuple(_cost(row, path) for row in group.values())
         _check_backwards(costs, list(group.values()), path)
-        tables.append(CostTable(**degrees._asdict(), costs=costs, of=of))
+        spreads = tuple(_spread(row, path) for row in group.values())
+        tables.append(
+            CostTable(
+                **degrees._asdict(), costs=costs, of=of, spreads=spreads if any(spreads) else msgspec.UNSET
+            )
+        )
     layers = tuple(_layer(row, path) for row in first.values())
     try:
         return Profile(name=model, device=device, layers=layers, tables=tuple(tables))
@@ -442,6 +449,21 @@ def _cost(row: _Row, path: Path) -> StageCosts:
     return make_cost(figures, path, row.place)
 
 
+def _spread(row: _Row, path: Path) -> float:
+    """Return how much a row's times vary; 0 where it says nothing.
+
+    Raises:
+        DocumentError: it is no such share.
+    """
+    place = f"{row.place}, {_SPREAD}"
+    found = read_number(row.values.get(_SPREAD, 0), path, place)
+    if found > MAX_SPREAD:
+        raise refusal(
+            path, place, f"{found:g} is no share of a time", f"give 0.1 for 10 %, {MAX_SPREAD:g} at most"
+        )
+    return found
+
+
 def _check_backwards(costs: Sequence[StageCosts], rows: Sequence[_Row], path: Path) -> None:
     """Refuse backwards that are missing in some rows, or of another unit than the forwards.
 
@@ -477,7 +499,7 @@ def _rows_of(profile: Profile) -> Iterable[dict[str, str | float | int | None]]:
         if all(getattr(table, name) == 1 for table in profile.tables):
             left_out.add(name)
     for table in profile.tables:
-        for layer, cost in zip(profile.layers, table.costs, strict=True):
+        for index, (layer, cost) in enumerate(zip(profile.layers, table.costs, strict=True)):
             row: dict[str, str | float | int | None] = {"layer": layer.name}
             for column in WRITTEN:
                 if column in left_out:
@@ -492,6 +514,8 @@ def _rows_of(profile: Profile) -> Iterable[dict[str, str | float | int | None]]:
             row |= {name: value for name, value in table.degrees._asdict().items() if name not in left_out}
             if not isinstance(table.of, msgspec.UnsetType):
                 row["length" if isinstance(table.of, int) else "class"] = table.of
+            if profile.has_spreads:
+                row[_SPREAD] = table.spread_by_layer[index]
             yield row
 
 

@@ -51,6 +51,7 @@ COLUMNS = (
     "tie",
     "micro_batch",
     "tensor_parallel",
+    "spread",
 )
 """Columns of the table, as docs/profiles.md describes them."""
 
@@ -277,7 +278,13 @@ def _figures(run: _Run, times: _Times) -> Row:
         "saved_mib": _mib(run.saved_bytes),
         "peak_mib": _mib(run.peak_bytes()),
         "boundary_mib": _mib(run.boundary_bytes),
+        "spread": _rounded(_sigma([sum(each) for each in zip(times.forward, times.backward, strict=True)])),
     }
+
+
+def _sigma(times: Sequence[float]) -> float:
+    """Return sigma of a log-normal law whose middle half is as wide as that of some times."""
+    return min(2.0, _spread(times) / 0.6745 / max(statistics.median(times), 1e-9))
 
 
 class _Run:

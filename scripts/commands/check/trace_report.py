@@ -13,6 +13,10 @@ WORTH_NAMING = 1.01
 """Slowdown from which a straggler is named."""
 
 
+FAR_OFF = 0.05
+"""Mean error of replays from which the trace is doubted; of the published jobs it is at most 0.8 %."""
+
+
 def print_trace_assessment(assessment: TraceAssessment) -> None:
     """Print the assessment in sentences, and the changes as a table."""
     trace = assessment.trace
@@ -23,6 +27,7 @@ def print_trace_assessment(assessment: TraceAssessment) -> None:
     console.print_line(
         f"step {assessment.step_s:.3f} s, of which the pipeline {assessment.pipeline_s:.3f} s, replayed "
         f"within {assessment.error_mean:.2%} (worst {assessment.error_worst:.2%})"
+        + (": far off, as where a stage is missing in the trace" if assessment.error_mean > FAR_OFF else "")
     )
     console.print_line(
         f"stragglers make the pipeline {assessment.slowdown:.2f} times as long as with equal blocks "

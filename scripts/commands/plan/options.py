@@ -182,7 +182,7 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     spread: Annotated[
         str | None,
         "How the duration of each block varies: lognormal:0.1, uniform:0.2, or as recorded steps (.csv) or "
-        "records (.jsonl) do; steps get quantiles.",
+        "records (.jsonl) do, in place of a table's column spread; steps get quantiles.",
     ] = None
     robust: Annotated[str | None, "Choose among the best plans by a percentile of the step: p95."] = None
     work: Annotated[float | None, work_help(f"{DEFAULT_WORK:g}")] = None

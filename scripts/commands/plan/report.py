@@ -62,6 +62,7 @@ def plan_document(plan: Plan, saved_to: Path | None) -> Planned:
         stopped_by=result.stopped_by,
         search_seconds=result.search_seconds,
         spreads=tuple(map(_spread_document, result.spreads)) or msgspec.UNSET,
+        stage_spreads=plan.planned.stage_spreads or msgspec.UNSET,
     )
 
 

@@ -64,7 +64,14 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
         *BATCH,
     ),
     "--robust": (
-        Rule(needs=given("--spread"), why="durations do not vary", remedy="say how they do, lognormal:0.1"),
+        Rule(
+            needs=(
+                *given("--spread"),
+                Condition("a table", lambda line: not (_is_measured(line) or _is_config(line))),
+            ),
+            why="durations do not vary",
+            remedy="say how they do, lognormal:0.1",
+        ),
     ),
     "--shape": (_MODEL_ALONE,),
     "--value": (_MODEL_ALONE,),

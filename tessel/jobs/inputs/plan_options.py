@@ -121,7 +121,7 @@ class PlanOptions(ConfigOptions):
         price: where latencies come from, and
         cost_model: folder of a trained model.
         spread: how the duration of each block varies, `lognormal:0.1`, `uniform:0.2` or as a file of recorded
-            steps or records; not if None.
+            steps or records; as the table's column `spread` says if None.
         robust: percentile of the step by which the plan is chosen, such as `p95`; by the step itself if None.
         work: units of the search, of about a second each; `DEFAULT_WORK` if None.
         time_limit: of the search, such as `10s`, or seconds; `DEFAULT_TIME_LIMIT_S` if both are None.
@@ -244,6 +244,11 @@ class PlanOptions(ConfigOptions):
         from tessel.jobs.inputs.batches import read_kinds
         from tessel.profiles.classes import class_profile
 
+        if self.robust is not None and self.spread is None and not profile.has_spreads:
+            raise UsageError(
+                f"--robust {self.robust} without --spread, and {profile.name} has no column spread: nothing "
+                "says how durations vary; give one of them"
+            )
         if not profile.classes:
             if not isinstance(self.batch, int):
                 raise UsageError(
@@ -386,16 +391,13 @@ class PlanOptions(ConfigOptions):
         """Return how durations vary, and the percentile that plans are chosen by."""
         from tessel.jobs.inputs.spreads import spread_of
 
+        spread = None if self.spread is None else spread_of(self.spread)
         if self.robust is None:
-            return (None if self.spread is None else spread_of(self.spread)), None
+            return spread, None
         match = re.fullmatch(r"p(\d{1,2}(?:\.\d+)?)", self.robust)
         if match is None or float(match[1]) < 1:
             raise UsageError(f"--robust {self.robust!r} is no percentile; write p95, from p1 to p99")
-        if self.spread is None:
-            raise UsageError(
-                f"--robust {self.robust} without --spread, which says how durations vary; give both"
-            )
-        return spread_of(self.spread), float(match[1])
+        return spread, float(match[1])
 
     def _placement(self) -> PlacementName | CustomPlacement:
         """Return the placement named, or the devices of the chain that a placement or its file holds."""

@@ -15,12 +15,11 @@ from tessel.jobs.shown.plan_tables import (
     BASELINE_COLUMNS,
     MAX_REPLICAS,
     REPLICA_COLUMNS,
-    STAGE_COLUMNS,
     baseline_rows,
     format_gap,
     order_words,
     replica_rows,
-    stage_rows,
+    stage_table,
     step_words,
 )
 from tessel.jobs.shown.sections import Sections
@@ -59,7 +58,7 @@ def _add_saved(out: Sections, plan: PlanView) -> None:
     out.line(f"in {order_words(saved.order)}; {format_bytes(max(saved.memory_bytes))} on the fullest device")
     if saved.schedule.overlap_factor is not None:
         out.line(overlap_words(saved.schedule))
-    out.table("", STAGE_COLUMNS, stage_rows(saved.mean_profile, saved.layout))
+    out.table("", *stage_table(saved))
     _add_replicas(out, saved)
     out.table("", BASELINE_COLUMNS, baseline_rows(saved))
 
@@ -109,7 +108,7 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
     state = "" if estimate.fits else ", DOES NOT FIT"
     out.line(f"peak memory   {format_bytes(max(estimate.memory_bytes))} on the fullest device{limit}{state}")
     out.line(f"busy          {estimate.busy_ratio:.1%} of all devices' time\n")
-    out.table("", STAGE_COLUMNS, stage_rows(saved.mean_profile, best.layout))
+    out.table("", *stage_table(saved))
     _add_replicas(out, saved)
     _add_comparison(out, result)
     _add_spreads(out, result)

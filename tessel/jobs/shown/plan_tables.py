@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from tessel.comparison import Comparison
     from tessel.picture.page.document import PageTable
     from tessel.planning.costs.training_step import StepEstimate
-    from tessel.planning.layout import Layout
     from tessel.planning.saved_plan import SavedPlan
-    from tessel.profiles.profile import Profile
 
 
 def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
@@ -32,7 +30,7 @@ def layout_report(plan: SavedPlan, comparison: Comparison) -> str:
         "### The order against hand-written ones, on the same stages\n",
         comparison_table(comparison),
         "### Stages\n",
-        markdown_table(STAGE_COLUMNS, stage_rows(plan.mean_profile, plan.layout)),
+        markdown_table(*stage_table(plan)),
     ]
     return "\n".join(parts)
 
@@ -41,12 +39,9 @@ def layout_tables(plan: SavedPlan) -> tuple[PageTable, ...]:
     """Return what a page shows of a plan of layers beside its schedule."""
     from tessel.picture.page.document import PageTable
 
+    columns, rows = stage_table(plan)
     return (
-        PageTable(
-            title="Stages, per micro-batch",
-            columns=STAGE_COLUMNS,
-            rows=stage_rows(plan.mean_profile, plan.layout),
-        ),
+        PageTable(title="Stages, per micro-batch", columns=columns, rows=rows),
         PageTable(
             title=f"Training step ({plan.proof}) against hand-written ways, each with its own best degrees "
             "and cut",
@@ -72,13 +67,14 @@ def step_words(estimate: StepEstimate) -> str:
 STAGE_COLUMNS = ("stage", "devices", "layers", "forward (ms)", "backward (ms)", "weights", "recomputes")
 
 
-def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
-    """Return a row a stage: where it runs, what it holds and what it takes."""
+def stage_table(plan: SavedPlan) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return columns, and a row a stage: where it runs, what it holds and takes, and how much that varies."""
     from tessel.planning.costs.stage_costs import costs_of
     from tessel.planning.costs.stage_figures import table_key
     from tessel.planning.layout import name_devices
 
-    costs = costs_of(profile, table_key(layout))
+    layout, spreads = plan.layout, plan.stage_spreads
+    costs = costs_of(plan.mean_profile, table_key(layout))
     rows = []
     for stage, (first, last) in enumerate(layout.cuts):
         inner = costs[first : last + 1]
@@ -92,9 +88,10 @@ def stage_rows(profile: Profile, layout: Layout) -> tuple[tuple[str, ...], ...]:
                 f"{sum(cost.joint_backward_us or 0.0 for cost in inner) / 1e3:.4g}",
                 format_bytes(sum(cost.weight_bytes for cost in inner)),
                 "yes" if is_recomputed else "no",
+                *((f"{spreads[stage]:.1%}",) if spreads else ()),
             )
         )
-    return tuple(rows)
+    return (*STAGE_COLUMNS, *(("spread",) if spreads else ())), tuple(rows)
 
 
 def format_gap(gap: float) -> str:

@@ -63,7 +63,7 @@ def grouped_profile(profile: Profile, bounds: Sequence[int]) -> Profile:
 
 def _grouped_table(table: CostTable, groups: Collection[tuple[int, int]]) -> CostTable:
     costs = tuple(table.costs[first] for first, _ in groups)
-    return msgspec.structs.replace(table, costs=costs, intervals=())
+    return msgspec.structs.replace(table, costs=costs, intervals=(), spreads=msgspec.UNSET)
 
 
 _BY_LAYER = (

@@ -92,6 +92,16 @@ class Problem:
         return self.job.cluster
 
     @property
+    def class_profiles(self) -> tuple[Profile, ...]:
+        """The profile of each class of micro-batches."""
+        return self.by_class or (self.profile,)
+
+    @property
+    def varies(self) -> bool:
+        """Whether durations vary, as the user or the table says."""
+        return self.options.spread is not None or any(each.has_spreads for each in self.class_profiles)
+
+    @property
     def num_layers(self) -> int:
         """Layers, or groups of them, between which stages are cut."""
         return len(self.bounds) - 1

@@ -1,10 +1,10 @@
 """Distribution of a planned step where durations vary: quantiles by replay, of finalists and their orders.
 
-Each sample draws a factor for every block of every micro-batch and replica (`tessel.batches.spread`)
-and replays the plan's orders; replicas that run the same order draw from the same replays. Gradients are
-exchanged when the last replica has them. Hops, collectives and the optimizer take what they take. Beside the
-static order stands a greedy runtime under the same draws. Equal seeds give equal figures. Checked in
-tests/tessel/planning/candidates/test_robustness.py.
+Each sample draws a factor for every block of every micro-batch and replica (`tessel.batches.spread`; where a
+table says how much its layers vary, `stage_spreads`) and replays the plan's orders; replicas that run the
+same order draw from the same replays. Gradients are exchanged when the last replica has them. Hops,
+collectives and the optimizer take what they take. Beside the static order stands a greedy runtime under the
+same draws. Equal seeds give equal figures. Checked in tests/tessel/planning/candidates/test_robustness.py.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tessel.search.batches.sampled import GREEDY_SAMPLES, SAMPLES, has_greedy, s
 
 
 def spread_of_step(
-    planned: PlannedStep, spread: Spread, *, percentile: float, seed: int, samples: int = SAMPLES
+    planned: PlannedStep, spread: Spread | FloatArray, *, percentile: float, seed: int, samples: int = SAMPLES
 ) -> StepSpread:
     """Return the distribution of a step.
 
     Args:
         planned: has a schedule.
-        spread: of durations.
+        spread: of durations: one law, or sigma by class of micro-batches and stage.
         percentile: that plans are chosen by, within 0..100.
         seed: of the draws; plans of one seed are compared.
         samples: steps.
@@ -57,13 +57,13 @@ def spread_of_step(
 
 
 def sampled_steps(
-    planned: PlannedStep, spread: Spread, *, seed: int, samples: int, is_greedy: bool = False
+    planned: PlannedStep, spread: Spread | FloatArray, *, seed: int, samples: int, is_greedy: bool = False
 ) -> FloatArray:
     """Return microseconds of whole steps; float64, shape (samples,).
 
     Args:
         planned: has a schedule.
-        spread: of durations.
+        spread: see `spread_of_step`.
         seed: of the draws.
         samples: steps.
         is_greedy: whether devices run what can start, not what the order says; see `greedy_starts`.
@@ -95,14 +95,17 @@ def chosen_by(
 def _stage_ends(
     planned: PlannedStep,
     schedule: Schedule,
-    spread: Spread,
+    spread: Spread | FloatArray,
     rng: np.random.Generator,
     samples: int,
     is_greedy: bool,
 ) -> FloatArray:
     """Return when each stage's last block ends; float64, shape (samples, stages), in microseconds."""
-    replay, ends = sampled_ends(schedule, spread, rng, samples, is_greedy=is_greedy)
     stage_of = [int(block.name[1:].partition("_")[0]) for block in schedule.placement.blocks]
+    if not isinstance(spread, Spread):
+        of_class = [0] if schedule.classes is None else list(schedule.classes.sequence)
+        spread = Spread(kind="lognormal", size=spread[of_class][:, stage_of])
+    replay, ends = sampled_ends(schedule, spread, rng, samples, is_greedy=is_greedy)
     of_task = np.array(stage_of)[replay.block]
     stages = range(len(planned.step.figures.groups))
     return planned.step.step_us * np.stack([ends[of_task == stage].max(axis=0) for stage in stages], axis=1)

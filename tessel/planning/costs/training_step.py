@@ -72,7 +72,8 @@ class StepEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Attributes:
         step_us: microseconds of the whole step.
         pipeline_us: microseconds until the last block ends.
-        synchronisation_us: microseconds of collectives on the device that has most, overlapped or not.
+        synchronisation_us: microseconds of collectives on the device that has most, overlapped or not, with
+            the gathering of updated weights.
         update_us: microseconds of the optimizer on the device that has most.
         memory_bytes: most bytes held, by device of one pipeline.
         fits: whether every device keeps its limit.
@@ -347,4 +348,4 @@ def finish_us(figures: StageFigures, stage_ends_us: Sequence[float]) -> tuple[fl
     finished = (
         max(computed[device], free[device]) + figures.after_us[device] for device in range(num_devices)
     )
-    return max(finished), max(spent)
+    return max(finished), max(map(sum, zip(spent, figures.gather_us, strict=True)))

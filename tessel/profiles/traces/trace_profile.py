@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from tessel.errors import ScheduleError
 from tessel.placement import BlockKind
 from tessel.profiles.figures import make_cost, refusal
-from tessel.profiles.profile import CostTable, Layer, Profile
+from tessel.profiles.profile import MAX_SPREAD, CostTable, Layer, Profile
 from tessel.profiles.traces.ranges import Trace
 
 NO_BYTES = (
@@ -22,7 +22,10 @@ NO_BYTES = (
 )
 """What every profile of timings alone lacks."""
 
-MAX_SPREAD = 0.25
+MIN_RUNS = 4
+"""Runs of a block below which nothing is said of how much they vary."""
+
+WIDE = 0.25
 """Half the width of the middle half of a stage's times, as a share of the median, above which it is told."""
 
 _FIGURES = {
@@ -60,7 +63,14 @@ def profile_of_trace(trace: Trace, path: object = None) -> Profile:
             name=trace.name,
             device=trace.device,
             layers=tuple(map(Layer, trace.stage_names)),
-            tables=(CostTable(micro_batch=1, tensor_parallel=1, costs=tuple(costs)),),
+            tables=(
+                CostTable(
+                    micro_batch=1,
+                    tensor_parallel=1,
+                    costs=tuple(costs),
+                    spreads=tuple(_sigma(taken, stage) for stage in range(len(costs))),
+                ),
+            ),
             notes=(*trace.notes, NO_BYTES, *_spread(trace.stage_names, taken)),
         )
     except ScheduleError as error:
@@ -95,12 +105,22 @@ def _figures(taken: _Times, stage: int) -> dict[str, float | None]:
     return found
 
 
+def _sigma(taken: _Times, stage: int) -> float:
+    """Return sigma of a log-normal law whose middle half is as wide as that of a stage's times."""
+    whole = width = 0.0
+    for (own, _), times in taken.items():
+        if own == stage and len(times) >= MIN_RUNS:
+            low, middle, high = statistics.quantiles(times, n=4)
+            whole, width = whole + middle, width + (high - low) / 2
+    return min(MAX_SPREAD, width / 0.6745 / whole) if whole else 0.0
+
+
 def _spread(names: Sequence[str], taken: _Times) -> list[str]:
     """Return a note on the times that differ most between micro-batches."""
-    worst, note = MAX_SPREAD, []
+    worst, note = WIDE, []
     for (stage, kind), times in taken.items():
         middle = statistics.median(times)
-        if len(times) < 4 or not middle:
+        if len(times) < MIN_RUNS or not middle:
             continue
         low, _, high = statistics.quantiles(times, n=4)
         if (high - low) / 2 / middle > worst:

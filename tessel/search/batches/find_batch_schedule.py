@@ -62,51 +62,37 @@ def find_batch_schedule(
         return _find_equal(placement, batch, limits, budget, seed)
     fold = _Fold.of(placement, batch)
     best = _best_by_hand(placement, batch, limits, budget.part(SHARE_OF_SEQUENCES), seed)
-    inner = budget.part(1.0)
-    inner.on_progress = lambda progress: budget.report(
-        progress.makespan, progress.lower_bound, progress.found_by
-    )
-
-    def answer() -> Schedule | None:
-        found = None if inner.answer is None else inner.answer()
-        return fold.unfolded(found) if isinstance(found, Schedule) else best
-
-    budget.answer = answer
+    budget.answer = lambda: best
     found = find_schedule(
         fold.folded,
         micro_batches=len(fold.parts),
         memory=limits,
-        budget=inner,
+        budget=budget,
         seed=seed,
         start_from=None if best is None else fold.fold(best),
+        answered=fold.unfolded,
     )
-    budget.is_proven = found.optimal
-    return msgspec.structs.replace(fold.unfolded(found), search_seconds=time.monotonic() - began_s)
+    return msgspec.structs.replace(found, search_seconds=time.monotonic() - began_s)
 
 
 def _find_equal(
     placement: Placement, batch: Batch, limits: tuple[int, ...] | None, budget: SearchBudget, seed: int
 ) -> Schedule:
     """Return the schedule of micro-batches of one class: that of a placement with its figures."""
-    own = batch.class_placement(placement, batch.sequence[0])
-    inner = budget.part(1.0)
-    inner.on_progress = lambda progress: budget.report(
-        progress.makespan, progress.lower_bound, progress.found_by
-    )
 
-    def of_batch(found: object) -> Schedule | None:
-        if not isinstance(found, Schedule):
-            return None
+    def of_batch(found: Schedule) -> Schedule:
         return msgspec.structs.replace(
             found, placement=placement, batch=batch, schema_version=SCHEMA_VERSION, repetend=None
         )
 
-    budget.answer = lambda: of_batch(None if inner.answer is None else inner.answer())
-    found = find_schedule(own, micro_batches=batch.micro_batches, memory=limits, budget=inner, seed=seed)
-    budget.is_proven = found.optimal
-    answer = of_batch(found)
-    assert answer is not None, "a schedule was found"
-    return answer
+    return find_schedule(
+        batch.class_placement(placement, batch.sequence[0]),
+        micro_batches=batch.micro_batches,
+        memory=limits,
+        budget=budget,
+        seed=seed,
+        answered=of_batch,
+    )
 
 
 def limits_by_device(placement: Placement, memory: Sequence[int] | int | None) -> tuple[int, ...] | None:

@@ -15,7 +15,7 @@ tests/tessel/search/makespan/test_find_schedule.py against exhaustive search and
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -55,7 +55,7 @@ OPERATIONS_A_TASK = 6_000
 """Charged for each task of the schedule: its place in the arrays, and writing it down in the end."""
 
 
-def find_schedule(
+def find_schedule(  # noqa: PLR0913  # what is searched, what may be spent, and how it is answered
     placement: Placement,
     *,
     micro_batches: int,
@@ -65,6 +65,7 @@ def find_schedule(
     seed: int = 0,
     start_from: Schedule | None = None,
     params: MakespanParams | None = None,
+    answered: Callable[[Schedule], Schedule] = lambda found: found,
 ) -> Schedule:
     """Return the best schedule found; it is valid, and no longer than the hand-written ones that fit.
 
@@ -90,6 +91,7 @@ def find_schedule(
         seed: seed of what is random.
         start_from: a schedule of the same micro-batches that keeps the limits; the answer is never longer.
         params: how the budget is divided; the defaults of `MakespanParams` if left out.
+        answered: makes the answer of the best schedule, here and where the budget is asked for it.
 
     Raises:
         InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.
@@ -109,7 +111,7 @@ def find_schedule(
         best.offer(_starts_of(start_from, instance), start_from.found_by)
     offer_serial(best)
     offer_rules(best)
-    budget.answer = lambda: _answer(best, budget)
+    budget.answer = lambda: answered(_answer(best, budget))
     best.on_better = budget.report
     try:
         budget.report(best.makespan, best.lower_bound, best.best.found_by)
@@ -121,7 +123,7 @@ def find_schedule(
     except KeyboardInterrupt:
         budget.interrupt()
         logger.info("interrupted; the best schedule so far is kept")
-    return _answer(best, budget)
+    return answered(_answer(best, budget))
 
 
 def _budget_of_search(budget: SearchBudget, instance: Instance) -> SearchBudget:

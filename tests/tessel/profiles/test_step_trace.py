@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import sys
 from pathlib import Path
 
@@ -19,11 +20,15 @@ JOB = Job(spread=0.3, stages=3, micro_batches=5)
 def written(folder: Path, rows: list[str], name: str = "steps.csv") -> Path:
     path = folder / name
     text = "\n".join(rows) + "\n"
+    if name.endswith(".parquet"):
+        reader = pytest.importorskip("pyarrow.csv", reason="needs the extra `parquet`")
+        pytest.importorskip("pyarrow.parquet").write_table(reader.read_csv(io.BytesIO(text.encode())), path)
+        return path
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     return path
 
 
-@pytest.mark.parametrize("name", ["steps.csv", "steps.csv.gz"])
+@pytest.mark.parametrize("name", ["steps.csv", "steps.csv.gz", "steps.parquet"])
 def test_durations_orders_and_transfers_are_read(tmp_path: Path, name: str) -> None:
     trace = read_step_trace(written(tmp_path, rows_of(JOB), name))
     assert (trace.steps, trace.replicas, trace.stages, trace.micro_batches) == ((10, 11, 12), (0, 1), 3, 5)
@@ -96,6 +101,7 @@ def change(row: int, column: int, value: str) -> list[str]:
         (change(1, 7, "-3"), "negative mb_id"),
         (change(1, 7, "1"), "forward-compute of stage 0 and micro-batch 0 0 times in step 10 of replica 0"),
         ([row for row in rows_of(JOB) if "compute" not in row], "none of forward-compute"),
+        ([row for row in rows_of(JOB) if row.split(",")[1] != "2"], "no computation of a stage 2"),
     ],
 )
 def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, rows: list[str], says: str) -> None:
@@ -119,4 +125,4 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, monkeypatch: pyte
         read_step_trace(written(tmp_path, rows_of(JOB), "large.csv.gz"))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(DocumentError, match="no reader is installed"):
-        read_step_trace(written(tmp_path, rows_of(JOB), "steps.parquet"))
+        read_step_trace(tmp_path / "steps.parquet")

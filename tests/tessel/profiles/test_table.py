@@ -212,6 +212,11 @@ def change(row: int, old: str, new: str) -> str:
             "times as long as all forwards",
         ),
         (change(2, "block", '"block'), "", "no CSV file"),
+        (
+            TABLE.replace("\n", ",20\n").replace(",20", ",spread", 1),
+            "row 2, spread",
+            "20 is no share of a time",
+        ),
     ],
 )
 def test_bad_tables_are_refused_with_row_and_remedy(
@@ -267,6 +272,11 @@ names = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min
 )
 
 
+def spreads(count: int) -> st.SearchStrategy[tuple[float, ...] | msgspec.UnsetType]:
+    some = st.lists(st.floats(0, 2), min_size=count, max_size=count).filter(any)
+    return st.just(msgspec.UNSET) | some.map(tuple)
+
+
 @st.composite
 def profiles(draw: st.DrawFn) -> Profile:
     labels = draw(st.lists(names, min_size=1, max_size=4, unique=True))
@@ -290,7 +300,12 @@ def profiles(draw: st.DrawFn) -> Profile:
         name="model",
         device=draw(st.sampled_from(["", "X100"])),
         layers=tuple(Layer(label, draw(st.sampled_from(["", "tie"]))) for label in labels),
-        tables=tuple(CostTable(**key._asdict(), costs=tuple(cost() for _ in labels)) for key in keys),
+        tables=tuple(
+            CostTable(
+                **key._asdict(), costs=tuple(cost() for _ in labels), spreads=draw(spreads(len(labels)))
+            )
+            for key in keys
+        ),
     )
 
 
@@ -304,7 +319,7 @@ def test_written_tables_are_read_as_they_were(
     found = load_profile(path)
     assert (found.name, found.device, found.layers) == (profile.name, profile.device, profile.layers)
     for table, expected in zip(found.tables, profile.tables, strict=True):
-        assert table.degrees == expected.degrees
+        assert (table.degrees, table.spreads) == (expected.degrees, expected.spreads)
         for cost, wanted in zip(table.costs, expected.costs, strict=True):
             for name in StageCosts.__struct_fields__:
                 value, other = getattr(cost, name), getattr(wanted, name)

@@ -202,6 +202,7 @@ def test_halves_of_a_busy_machine_are_those_of_equal_rounds(monkeypatch: pytest.
     joint, first, second = map(float, halves[0])
     assert first + second == pytest.approx(joint, rel=1e-3)
     assert second / first == pytest.approx(4 / 3, rel=1e-3)
+    assert rows[0]["spread"] == rows[1]["spread"] > 0.1
 
 
 def test_layers_that_are_alike_and_differ_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:

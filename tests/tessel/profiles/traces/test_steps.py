@@ -77,6 +77,10 @@ def test_check_names_the_straggler_of_a_profilers_trace(
     assert found["by_stage"][0]["stage"] == 2
     assert found["error_worst"] < 1e-3
     assert sum(each["share"] for each in found["path_shares"]) == pytest.approx(1)
+    for rank in (6, 7, 8):  # the last stage
+        (folder / f"rank{rank}_trace.json").unlink()
+    assert main(["check", "--trace", str(folder), "--work", "0.05", "--quiet"]) == 0
+    assert "far off, as where a stage is missing" in capsys.readouterr().out
 
 
 def test_what_cannot_be_replayed_is_left_out_or_refused(tmp_path: Path) -> None:

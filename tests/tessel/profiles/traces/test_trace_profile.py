@@ -56,6 +56,9 @@ def test_times_far_apart_are_told() -> None:
     assert not any("in half of its" in note for note in near.notes)
     far = profile_of_trace(trace(*((0, F, each) for each in (10, 30, 10, 40, 20)), num_stages=1))
     assert any("forward of stage0 took" in note for note in far.notes)
+    # Half of the middle half over the median: 0.5 of 10, and 12.5 of 20; the normal law's is 0.6745 sigma.
+    found = [each.tables[0].spread_by_layer[0] for each in (near, far)]
+    assert found == pytest.approx([0.05 / 0.6745, 0.625 / 0.6745])
 
 
 def test_stages_that_are_not_in_it_are_named() -> None:

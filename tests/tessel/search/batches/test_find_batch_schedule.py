@@ -49,6 +49,7 @@ def test_small_batches_are_solved_exactly() -> None:
         found = find_batch_schedule(placement, batch, budget=SearchBudget(1))
         assert found.optimal
         assert found.makespan == truth
+        assert (found.placement, found.classes) == (placement, batch)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -83,6 +84,7 @@ def test_equal_micro_batches_are_searched_as_ever() -> None:
     found = find_batch_schedule(placement, batch, memory=3, budget=SearchBudget(0.05))
     alike = find_schedule(placement, micro_batches=6, memory=3, budget=SearchBudget(0.05))
     assert (found.makespan, found.lower_bound) == (alike.makespan, alike.lower_bound)
+    assert (found.placement, found.classes) == (placement, batch)
 
 
 def test_a_placement_with_choices_keeps_them() -> None:
