@@ -151,7 +151,6 @@ class _Transfer(NamedTuple):
     """A tensor on its way between neighbours, just before the block at `place` of the order of all blocks."""
 
     place: int
-    ready: int
     source: int
     target: int
     micro_batch: int
@@ -167,13 +166,13 @@ def _with_transfers(recipe: Recipe, orders: RankActions) -> list[list[_Event]]:
     own: list[list[int]] = [[] for _ in orders]
     for place, block in enumerate(blocks):
         own[block.action.stage].append(place)
-    keyed: list[list[tuple[tuple[int, int, int, int, int], _Event]]] = [[] for _ in orders]
-    for place, block in enumerate(blocks):
-        keyed[block.action.stage].append(((place, 1, 0, 0, 0), block))
+    keyed: list[list[tuple[int, _Event]]] = [[] for _ in orders]
+    # Sorted by place alone, and stably: at one place transfers come first, as they get ready.
     for transfer in _transfers(blocks, place_of, own):
-        key = (transfer.place, 0, transfer.ready, transfer.source, transfer.micro_batch)
         for stage in (transfer.source, transfer.target):
-            keyed[stage].append((key, transfer))
+            keyed[stage].append((transfer.place, transfer))
+    for place, block in enumerate(blocks):
+        keyed[block.action.stage].append((place, block))
     return [[event for _, event in sorted(events, key=lambda pair: pair[0])] for events in keyed]
 
 
@@ -196,7 +195,7 @@ def _in_one_order(recipe: Recipe, orders: RankActions) -> list[_Block]:
 def _transfers(
     blocks: Sequence[_Block], place_of: Mapping[Action, int], own: Sequence[Sequence[int]]
 ) -> Iterator[_Transfer]:
-    """Yield every activation and gradient with its place."""
+    """Yield every activation and gradient with its place, in the order in which they are ready."""
     last = len(own) - 1
     for place, block in enumerate(blocks):
         stage, kind, micro_batch = block.action
@@ -207,7 +206,7 @@ def _transfers(
         until = place_of[Action(target, kind, micro_batch)]
         after = place if is_forward else max(place, _backward_before(blocks, own[target], until))
         found = _place(blocks, (own[stage], own[target]), after=after, until=until)
-        yield _Transfer(found, place, stage, target, micro_batch)
+        yield _Transfer(found, stage, target, micro_batch)
 
 
 def _backward_before(blocks: Sequence[_Block], own: Sequence[int], until: int) -> int:

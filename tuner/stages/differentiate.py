@@ -212,7 +212,7 @@ def _propagate(tape: _Tape, binding: Binding) -> None:
 
 def _but_for_row(gradient: Expr, indices: Expr, row: int) -> Expr:
     """Give the gradient of looked-up rows, a matrix, with zeros where the row of padding was."""
-    looked_up = relax.op.reshape(indices, (int(indices.ty.shape[0]), 1))
+    looked_up = relax.op.expand_dims(indices, -1)
     is_padding = relax.op.equal(looked_up, relax.const(row, indices.ty.dtype))
     return relax.op.where(is_padding, relax.op.zeros_like(gradient), gradient)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -111,14 +112,17 @@ def part_names(paths: Sequence[str], program: Program, spans: Sequence[Span]) ->
     wanted = {span: module_starts(paths, span) for span in spans}
     borders = sorted({*(span.start for span in spans[1:]), *itertools.chain(*wanted.values())})
     crossing = find_flow(program, borders).crossing
-    bytes_at = {
-        position: sum(tensor_info(value, "").num_bytes for value in values)
-        for position, values in zip(borders, crossing, strict=True)
-    }
+    # Nothing is sent before the first layer, nor after the last.
+    bytes_at = Counter(
+        {
+            position: sum(tensor_info(value, "").num_bytes for value in values)
+            for position, values in zip(borders, crossing, strict=True)
+        }
+    )
     products = [index for index, binding in enumerate(program.bindings) if _is_product(binding)]
     found: dict[int, str] = {}
     for span, starts in wanted.items():
-        allowed = max(bytes_at.get(span.start, 0), bytes_at.get(span.stop, 0))
+        allowed = max(bytes_at[span.start], bytes_at[span.stop])
         begun = span.start
         for position in starts:
             is_worth_it = _has_product(products, begun, position) and _has_product(

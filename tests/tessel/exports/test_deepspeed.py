@@ -280,7 +280,9 @@ def test_stages_take_their_layers_and_recompute_as_planned() -> None:
         ONE_F_ONE_B.build(vshape(2), micro_batches=2), recompute=(True, False), micro_batch=4, data_parallel=2
     )
     assert parts_of(recipe) == (0, 2, 4)
-    exported = load(deepspeed_module(recipe))
+    text = deepspeed_module(recipe)
+    assert text.index("    # stage 0\n") < text.index("    # stage 1\n")
+    exported = load(text)
     assert '"train_micro_batch_size_per_gpu": 4' in exported["__doc__"]
     assert "deepspeed --num_gpus 4 YOUR_SCRIPT.py" in exported["__doc__"]
     for stage, (bounds, interval) in enumerate([((0, 2), 1), ((2, 4), 0)]):

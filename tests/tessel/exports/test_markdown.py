@@ -14,7 +14,8 @@ from tessel.shapes import vshape, xshape
 
 
 def test_a_plan_is_shown_whole() -> None:
-    text = recipe_markdown(recipe_of_saved_plan(saved_plan(data_parallel=2)))
+    recipe = recipe_of_saved_plan(saved_plan(data_parallel=2))
+    text = recipe_markdown(recipe)
     assert "## Pipeline of toy" in text
     settings = (
         "stages | 2",
@@ -22,6 +23,7 @@ def test_a_plan_is_shown_whole() -> None:
         "samples of a micro-batch | 1",
         "global batch | 8",
         "data parallel | 2",
+        f"bubble ratio | {recipe.schedule.bubble_ratio:.1%}",
     )
     assert all(f"| {each} |" in text for each in settings)
     assert "| stage | rank | layers | recomputes |\n| --- | --- | --- | --- |\n| 0 | 0 | embed" in text

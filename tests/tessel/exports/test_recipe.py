@@ -194,12 +194,18 @@ def test_recipes_name_the_user_s_devices_where_the_plan_orders_them() -> None:
 
 def test_weights_of_several_stages_are_told() -> None:
     plan = saved_plan()
-    layers = [
-        msgspec.structs.replace(layer, tie="wte" if place in (0, len(plan.profile.layers) - 1) else "")
-        for place, layer in enumerate(plan.profile.layers)
-    ]
-    tied = msgspec.structs.replace(plan, profile=msgspec.structs.replace(plan.profile, layers=tuple(layers)))
-    recipe = recipe_of_saved_plan(tied)
+    last = len(plan.profile.layers) - 1
+
+    def tied(*places: int) -> Recipe:
+        layers = tuple(
+            msgspec.structs.replace(layer, tie="wte" if place in places else "")
+            for place, layer in enumerate(plan.profile.layers)
+        )
+        profile = msgspec.structs.replace(plan.profile, layers=layers)
+        return recipe_of_saved_plan(msgspec.structs.replace(plan, profile=profile))
+
+    recipe = tied(0, last)
+    assert tied(recipe.cuts[1][0], last).tied == ()  # both in the second stage
     assert recipe.tied == ((0, 1),)
     assert recipe.tie_notes() == [
         "Stages 0, 1 hold one weight: sum its gradients over ranks 0, 1 before each update."

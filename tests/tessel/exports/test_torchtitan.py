@@ -171,6 +171,10 @@ def test_the_release_is_the_one_that_is_asked_for_or_installed(
     assert [written(version=name) for name in RELEASES] == list(RELEASES)
     installed[0] = "0.4.0.dev20261101+cpu"
     assert [written(), written("t.toml")] == ["main", "0.2.2"]
+    installed[0] = "0.3.0+cu130"
+    assert written() == "0.3.0"
+    installed[0] = "0.3.1"
+    assert written() == "main"
     installed[0] = "0.2.1"
     assert [written(), written("t.py")] == ["0.2.2", "0.3.0"]
     with pytest.raises(UsageError, match=r"ends with \.toml, and --out ends with \.py"):

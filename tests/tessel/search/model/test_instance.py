@@ -302,6 +302,32 @@ def test_a_search_that_was_cut_off_does_not_claim_that_there_is_no_order(
         build_instance(placement, micro_batches=2, memory=(2, 6))
 
 
+def test_a_search_of_all_tasks_gives_up_at_its_limit_of_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What adds least comes first: with both s started, no a has room.
+    units = {"x": -2, "s": 1, "a": 6, "z": -5, "t": -1}
+    blocks = tuple(Block(name=name, devices=(0,), memory=memory) for name, memory in units.items())
+    edges = (Edge("x", "a"), Edge("a", "z"), Edge("a", "t"), Edge("s", "t"))
+    placement = Placement(devices=1, blocks=blocks, edges=edges)
+    assert build_instance(placement, micro_batches=2, memory=(3,)).first_tasks is not None
+    monkeypatch.setattr(feasible_order, "MAX_ORDER_STATES", 0)
+    with pytest.raises(InfeasibleError, match="not every order was tried"):
+        build_instance(placement, micro_batches=2, memory=(3,))
+
+
+def test_what_is_needed_counts_all_that_any_option_may_free_first() -> None:
+    # With x, two micro-batches need 3: x x a z a z; with y, which frees nothing before a, they need 6.
+    units = {"x": -2, "y": -1, "a": 6, "z": -5}
+    placement = Placement(
+        devices=1,
+        blocks=tuple(Block(name=name, devices=(0,), memory=memory) for name, memory in units.items()),
+        edges=(Edge("a", "y"), Edge("a", "z")),
+        choices=(Choice("way", (("x",), ("y",))),),
+    )
+    assert build_instance(placement, micro_batches=2, memory=(3,)).first_tasks is not None
+    with pytest.raises(InfeasibleError, match="device 0 is tightest: it needs at least 2 units"):
+        build_instance(placement, micro_batches=2, memory=(2,))
+
+
 def test_what_only_an_option_not_taken_ties_is_no_proof_that_nothing_fits() -> None:
     # With x, nothing says that f comes before b; the order of all blocks that is looked for has i between.
     blocks = tuple(

@@ -48,6 +48,8 @@ def test_blocks_of_options_not_taken_are_left_out() -> None:
         ["f0", "f1", "b1", "b0_input", "b0_weight"],
         ["f0", "f1", "b1_input", "b1_weight", "b0_input", "b0_weight"],
     ]
+    untold = make_problem(placement, memory=None).block_indices
+    assert [placement.blocks[index].name for index in untold] == names[0]
 
 
 def test_limits_are_one_for_all_or_one_a_device() -> None:
