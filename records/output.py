@@ -79,7 +79,10 @@ def check_output(path: str | os.PathLike[str]) -> None:
 
 def output_problem(path: str | os.PathLike[str], error: OSError) -> str:
     """Return in one sentence why a file cannot be written, and what to do."""
-    return f"{os.fspath(path)} cannot be written, {io_reason(error)}; {io_remedy(error)}"
+    remedy = io_remedy(error)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        remedy += ", or make the folder first"
+    return f"{os.fspath(path)} cannot be written, {io_reason(error)}; {remedy}"
 
 
 def io_reason(error: OSError) -> str:
@@ -93,7 +96,7 @@ def io_remedy(error: OSError) -> str:
     """Return what to do about an error with a file."""
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
-            return "check the path, or make the folder first"
+            return "check the path"
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return "choose a place you may use, or change its permissions"
         case errno.EISDIR:

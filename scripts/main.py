@@ -159,7 +159,7 @@ _REWORDED = (
     (r"Value error, ", ""),
     (
         r"^Invalid value for '(--[\w-]+)': '?(.*?)'? is not one of (.*)\.$",
-        r"\1 is \2, which is none of \3; give one",
+        lambda found: f"{found[1]} is {found[2]}, which is none of {found[3].replace(chr(39), '')}; give one",
     ),
     (r"^Missing argument '(.+)'\.$", r"\1 is missing; --help shows an example"),
     (r"^Missing option '(.+)'\.$", r"\1 is missing, and it has no default; --help shows an example"),

@@ -178,9 +178,13 @@ def shown_name(schedule: str) -> str:
     return OURS if schedule == SEARCHED else schedule
 
 
+_IN_DOCUMENTS = {OURS: SEARCHED, "looped-bfs": "breadth-first"}
+"""Names in documents by what users type: in words, or by a name of until version 0.4."""
+
+
 def named_schedule(text: str) -> str:
     """Return the name in documents of a schedule that is named in words."""
-    return SEARCHED if text == OURS else text
+    return _IN_DOCUMENTS.get(text, text)
 
 
 def format_ms(time_ms: float) -> str:

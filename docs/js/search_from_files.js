@@ -23,3 +23,12 @@ if (location.protocol === "file:") {
     }
   };
 }
+
+// What scrolls sideways on a narrow screen is reached by keys too; what the theme leaves outside of landmarks has one.
+document.addEventListener("DOMContentLoaded", () => {
+  document.querySelector(".rst-content footer [role=contentinfo]")?.removeAttribute("role");
+  document.querySelector(".rst-content footer")?.setAttribute("role", "contentinfo");
+  const turning = document.querySelector(".rst-versions");
+  turning?.setAttribute("role", "navigation"); turning?.setAttribute("aria-label", "Previous and next page");
+  for (const code of document.querySelectorAll(".rst-content pre code")) code.tabIndex = 0;
+});

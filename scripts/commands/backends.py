@@ -22,7 +22,10 @@ def backends(
     ] = "cpu",
     own: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODULE:OBJECT", help="Also list your own backend; repeatable."),
+        typer.Option(
+            metavar="MODULE:OBJECT",
+            help="Also list your own backend, such as my_package:backend; repeatable.",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -28,16 +28,31 @@ if TYPE_CHECKING:
 class ChunkCommandOptions:
     """A serving pipeline, and what a chunk takes on one of its stages."""
 
-    devices: Annotated[int | None, "Stages of the pipeline."] = None
-    law: Annotated[str | None, "`a,b,c`: n tokens after p take a + b n + c n (p + n/2) us on a stage."] = None
-    times: Annotated[Path | None, "Measured chunks that give the law: a CSV, `tokens,prefix,time_us`."] = None
-    stage_factors: Annotated[str | None, "Time of each stage over the law's, `1,1,1,1.1`."] = None
+    devices: Annotated[
+        int | None, "Stages of the pipeline, such as 4; as many as --stage-factors has if left out."
+    ] = None
+    law: Annotated[
+        str | None,
+        "`a,b,c`: n tokens after p take a + b n + c n (p + n/2) us on a stage; needed without --times.",
+    ] = None
+    times: Annotated[
+        Path | None,
+        "Measured chunks that give the law: a CSV, `tokens,prefix,time_us`; needed without --law.",
+    ] = None
+    stage_factors: Annotated[
+        str | None, "Time of each stage over the law's, `1,1,1,1.1`; all alike if left out."
+    ] = None
     multiple: Annotated[int, "Every chunk but the last is a multiple of so many tokens."] = 64
-    max_chunk: Annotated[int | None, "Most tokens of a chunk."] = None
-    max_wait_us: Annotated[float | None, "Longest that a chunk may take on a stage, in us."] = None
+    max_chunk: Annotated[int | None, "Most tokens of a chunk, such as 8192; no limit if left out."] = None
+    max_wait_us: Annotated[
+        float | None, "Longest that a chunk may take on a stage, in us, such as 50000; no limit if left out."
+    ] = None
     decode_us: Annotated[float, "A decode step that runs on each stage after every chunk, in us."] = 0.0
     hop_us: HopUsOption = 0.0
-    save: Annotated[Path | None, "Write the schedule, in steps of a us, to this file."] = None
+    save: Annotated[
+        Path | None,
+        "Write the schedule, in steps of a us, to this file, such as chunks.json; kept nowhere if left out.",
+    ] = None
     json: JsonOption = False
 
 

@@ -13,7 +13,7 @@ from scripts.terminal import console
 from tessel.jobs.inputs.arguments import parse_names
 from tessel.jobs.plan import load_planned
 from tessel.jobs.shown.pictures import build_comparison
-from tessel.jobs.shown.plan_tables import baseline_rows
+from tessel.jobs.shown.plan_tables import BASELINE_COLUMNS, baseline_rows
 from tessel.progress import messages
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def compare(
             console.print_line(
                 f"\nTraining steps, each with its own best degrees and cut; this plan: {saved.proof}"
             )
-            console.print_table("", ("plan", "step (ms)", "fits"), baseline_rows(saved))
+            console.print_table("", BASELINE_COLUMNS, baseline_rows(saved))
     if explain:
         say = messages.note if json else console.print_line
         for name, reason in comparison.not_applicable:

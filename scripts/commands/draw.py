@@ -29,7 +29,7 @@ class DrawOptions:
     out: Annotated[
         Path | None,
         "What to write; the suffix chooses: .svg .png .pdf a picture, .html a page, .json a trace "
-        "for Perfetto, .txt text, .md a report. Left out: text on the terminal.",
+        "for Perfetto, .txt text, .md a report. Left out: text on the terminal, the default.",
     ] = None
     compare: Annotated[bool, "Draw the hand-written schedules beside it, on one time axis."] = False
     gains: Annotated[bool, "Draw a bar chart of the gains over 1F1B in place of the schedules."] = False

@@ -31,7 +31,7 @@ def export(
         "primus: the same as overrides in YAML, with the layers to recompute. deepspeed: a Python file "
         "with parts and schedule. markdown: tables to paste.",
     ],
-    out: Annotated[Path | None, "Write to this file; on stdout if left out."] = None,
+    out: Annotated[Path | None, "Write to this file, such as titan.py; on stdout if left out."] = None,
     roles: Annotated[
         str | None,
         "What each row of the profile is, a letter a row: E embedding, t transformer layer, m "

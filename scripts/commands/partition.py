@@ -52,7 +52,9 @@ class PartitionOptions(TuningOptions):
     value: ValueOption = None
     graph_level_search: GraphLevelSearchOption = Defaults.graph_level_search
     coalesce: CoalesceOption = Defaults.coalesce
-    picture: Annotated[Path | None, "Draw the graph coloured by backend (.svg, .png, .pdf)."] = None
+    picture: Annotated[
+        Path | None, "Draw the graph coloured by backend (.svg, .png, .pdf); none if left out."
+    ] = None
     width: WidthOption = None
     style: StyleOption = None
     explain: Annotated[

@@ -39,14 +39,19 @@ class StagesOptions(TuningOptions):
         "Cut after this module, such as layer:3; may be repeated. If left out: where "
         "the model's own code marks them.",
     ] = None
-    devices: Annotated[int | None, "Number of stages; the cuts are then found."] = None
+    devices: Annotated[
+        int | None,
+        "Number of stages, such as 4, cut where found best; --cut or the model says it if left out.",
+    ] = None
     train: Annotated[
         bool, typer.Option("--train/--infer", help="Forward and backward, or forward alone.")
     ] = True
     batch: BatchOption = 1
     shape: ShapeOption = None
     value: ValueOption = None
-    save: Annotated[Path | None, "Write the document to this file."] = None
+    save: Annotated[
+        Path | None, "Write the document to this file, such as stages.json; kept nowhere if left out."
+    ] = None
     json: JsonOption = False
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 TIME_HELP = (
     "Time limit of the search, such as 10s. Without --work it is the only limit, and the result then "
-    "depends on the machine's speed and load."
+    "depends on the machine's speed and load; none if left out."
 )
 
 EQUAL_WORK = "; equal budgets give equal results on every machine"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from scripts.options import completion
-from tessel.jobs import sessions
+from tessel.jobs import sessions, sources
 from tessel.jobs.inputs.arguments import (
     check_choice,
     check_remote_target,
@@ -37,7 +37,13 @@ PRICES = ("measured", "active", "model")
 
 
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=completion.models)
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help=MODEL_HELP,
+        autocompletion=completion.models,
+        callback=sources.check_model,
+    ),
 ]
 TargetOption = Annotated[
     str,
@@ -60,7 +66,7 @@ RecordsOption = Annotated[str, "Where records are kept; an SQLAlchemy URL or a p
 BackendsOption = Annotated[
     str | None,
     typer.Option(
-        help="Backends to choose among, separated by commas; default: all available.",
+        help="Backends to choose among, such as tvm,blas; default: all available.",
         autocompletion=completion.backends,
     ),
 ]
@@ -72,7 +78,7 @@ AssignOption = Annotated[
 TrialsOption = Annotated[int, "MetaSchedule trials of each kernel; 0 tunes none."]
 ThreadsOption = Annotated[
     int | None,
-    "Threads of each measurement and of cost-model training; if left out, measurements use "
+    "Threads of each measurement and of cost-model training, such as 1; if left out, measurements use "
     "every core available to a device, and training every idle one.",
 ]
 JobsOption = Annotated[int, "Programs built, and placements searched, at once; one is measured at a time."]
@@ -124,9 +130,13 @@ ProposerOption = Annotated[
 LanguageModelOption = Annotated[
     Path | None, "Folder of the language model that proposes; default: out/language."
 ]
-ShapeOption = Annotated[list[str] | None, "Bind a symbolic shape: input_ids=1,128; may be repeated."]
+ShapeOption = Annotated[
+    list[str] | None,
+    "Bind a symbolic shape, which is asked for if left out: input_ids=1,128; may be repeated.",
+]
 ValueOption = Annotated[
-    list[str] | None, "Fix an input of an ONNX file to a constant: use_cache_branch=false; may be repeated."
+    list[str] | None,
+    "Fix an input of an ONNX file to a constant, such as use_cache_branch=false; none if left out.",
 ]
 BatchOption = Annotated[int, "Batch size of one micro-batch, for zoo models."]
 SeedOption = Annotated[int, "Seed of inputs and searches."]

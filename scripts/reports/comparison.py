@@ -29,7 +29,7 @@ def _check_names(text: str | None) -> str | None:
 SchedulesOption = Annotated[
     str | None,
     typer.Option(
-        help="Hand-written schedules to compare with, separated by commas; default: all that apply.",
+        help="Hand-written schedules to compare with, such as 1f1b,zb-h1; default: all that apply.",
         autocompletion=completion.schedules,
         callback=_check_names,
     ),

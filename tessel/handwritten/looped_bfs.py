@@ -37,4 +37,4 @@ def _stream(stages: range, micro_batches: int) -> Iterator[Instruction]:
             yield Backward(stage, micro_batch)
 
 
-LOOPED_BFS = StreamRule(name="looped-bfs", applies=why_not_interleaved, streams=_streams)
+LOOPED_BFS = StreamRule(name="breadth-first", applies=why_not_interleaved, streams=_streams)

@@ -6,6 +6,7 @@ Checked in tests/tessel/jobs/test_planning.py.
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import os
 from collections.abc import Iterable, Mapping
@@ -38,6 +39,22 @@ def is_model(source: str) -> bool:
     if Path(source).exists():
         return Path(source).suffix in _MODEL_FILES
     return name in MODEL_NAMES or bool(colon) or Path(source).suffix in _MODEL_FILES
+
+
+def check_model(source: str) -> str:
+    """Return what names a model, or refuse what can name none before anything heavy is loaded.
+
+    Raises:
+        UsageError: it is no name of the zoo, no file of a model, and no `module:function`.
+    """
+    if ":" in source or source.startswith(MODEL_NAMES) or Path(source).suffix in _MODEL_FILES:
+        return source
+    near = difflib.get_close_matches(source, MODEL_NAMES, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(
+        f"there is no model {source!r}; {hint}give one of {', '.join(MODEL_NAMES)}, a file .onnx or .pt2, or "
+        "module:function of a torch module"
+    )
 
 
 def profile_of_source(source: ProfileSource, options: PlanOptions, example_inputs: Any = None) -> Profile:

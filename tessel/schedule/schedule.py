@@ -289,7 +289,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.makespan / self.lower_bound - 1 if self.lower_bound else float("inf")
 
     def __repr__(self) -> str:
-        proof = "optimal" if self.optimal else f"lower bound {self.lower_bound}"
+        proof = "optimal" if self.optimal else f"lower bound {self.lower_bound or 'not known'}"
         return (
             f"Schedule({self.placement.devices} devices, {self.micro_batches} micro-batches, makespan "
             f"{self.makespan} ({proof}), bubble ratio {self.bubble_ratio:.1%}, peak memory "

@@ -29,7 +29,6 @@ def run(cell: str, names: dict[str, Any]) -> Any:
 
 def test_the_tour_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     shown = [value for cell in cells("tour.ipynb") if (value := run(cell, names)) is not None]

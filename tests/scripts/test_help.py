@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from scripts.app import app
+from scripts.options.dataclass_options import ADVANCED
 
 
 def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -67,6 +68,16 @@ def test_examples_are_taken_by_the_parser(path: tuple[str, ...]) -> None:
         command.make_context("tessel", words)  # raises what a user would see
 
 
+@pytest.mark.parametrize(
+    "name", ["tune", "plan", "schedule", "check", "stages", "compile", "chunk", "draw", "compare"]
+)
+def test_every_common_option_says_what_holds_without_it(name: str) -> None:
+    for option in COMMANDS[(name,)].params:
+        is_common = getattr(option, "rich_help_panel", None) != ADVANCED and option.opts[0].startswith("--")
+        if is_common and option.default is None and not option.is_flag and not option.required:
+            assert re.search("left out|default|needed|[Ii]n place of", option.help or ""), option.opts
+
+
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_every_command_that_has_a_result_prints_json_on_request(path: tuple[str, ...]) -> None:
     serves = path in (("fleet", "worker"), ("fleet", "server"))
@@ -111,6 +122,7 @@ NEAR = {
     "optimizer": (("tune", "mlp", "--optimizer", "adamm"), "'adam'"),
     "price": (("partition", "mlp", "--price", "activ"), "'active'"),
     "schedule": (("compare", "{file}", "--schedules", "1f1,gpipe"), "'1f1b'"),
+    "model": (("tune", "gpt3"), "'gpt2'"),
     "schedule to draw": (("draw", "{file}", "--out", "x.svg", "--schedules", "gpip"), "'gpipe'"),
 }
 

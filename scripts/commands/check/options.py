@@ -21,20 +21,25 @@ class CheckCommandOptions:
         "Replay recorded steps in place of a file: a table of operations (.csv, .csv.gz, .parquet) "
         "or traces of PyTorch's profiler (.json, .json.gz, or a folder with one of each rank).",
     ] = None
-    devices: Annotated[int | None, "Ranks of the pipeline, for a layout of Megatron."] = None
-    micro_batches: Annotated[int | None, "Micro-batches of a step, for a layout of Megatron."] = None
+    devices: Annotated[int | None, "Ranks of the pipeline, such as 4; needed by a layout of Megatron."] = None
+    micro_batches: Annotated[
+        int | None, "Micro-batches of a step, such as 16; needed by a layout of Megatron."
+    ] = None
     group_size: Annotated[
         int | None, "Megatron's microbatch_group_size_per_vp_stage.  [default: --devices]"
     ] = None
     profile: Annotated[
-        Path | None, "A table of layer timings, or another tool's profile, that gives the stages' costs."
+        Path | None,
+        "A table of layer timings (profile.csv), or another tool's profile, for the stages' costs; blocks "
+        "take steps if left out.",
     ] = None
     cuts: Annotated[
         str | None, "First and last layer of each stage of a CSV, `0-5,6-11`; balanced if left out."
     ] = None
     memory: Annotated[
         str | None,
-        "Limit of a device: 80GiB with a profile or plan, else units (`6`, or one each: `6,6,4,4`).",
+        "Limit of a device: 80GiB with a profile or plan, else units (`6`, or one each: `6,6,4,4`); "
+        "none if left out.",
     ] = None
     micro_batch: Annotated[
         int | None, "Samples of a micro-batch, of the profile's sizes; the smallest if left out."
@@ -55,5 +60,9 @@ class CheckCommandOptions:
         float | None, work_help(f"{DEFAULT_WORK:g}", search="the search of better orders", promise="")
     ] = None
     time_limit: TimeLimitOption = None
-    save: Annotated[Path | None, "Write the best schedule found on these stages to this file (.json)."] = None
+    save: Annotated[
+        Path | None,
+        "Write the best schedule found on these stages to this file, such as best.json; kept "
+        "nowhere if left out.",
+    ] = None
     json: JsonOption = False

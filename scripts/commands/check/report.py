@@ -136,10 +136,13 @@ def _memory_line(case: Case, found: Simulated) -> str:
 
 
 def _length_line(assessment: Assessment, found: Simulated) -> str:
+    from tessel.jobs.shown.plan_tables import step_words
+    from tessel.planning.costs.training_step import estimate_step
+
     case, schedule = assessment.case, found.schedule
     text = f"pipeline {_length(case, schedule.makespan)}"
     if case.step is not None:
-        text = f"training step {format_us(found.length)}, {text}"
+        text = f"step {step_words(estimate_step(case.step, schedule))}"
     best = assessment.best
     if best is not None:
         if best.schedule.makespan < schedule.makespan:

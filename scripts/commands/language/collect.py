@@ -32,9 +32,11 @@ class CollectOptions:
     target: TargetOption = "cpu"
     threads: ThreadsOption = 1
     kernels: Annotated[
-        str | None, "Kernels, or models for all of theirs, separated by spaces; random ones if left out."
+        str | None,
+        "Kernels, or models for all of theirs, such as `gpt2:tiny`, separated by spaces; random "
+        "ones if left out.",
     ] = None
-    count: Annotated[int, "Random kernels, of all families in turn."] = 48
+    count: Annotated[int, "Random kernels, of every kind in turn."] = 48
     random: Annotated[int, "Trials at random of each kernel."] = 16
     rounds: Annotated[int, "Rounds guided by the draft model after that."] = 4
     batch: Annotated[int, "Trials of each kernel in a guided round."] = 9

@@ -53,7 +53,7 @@ class TrainOptions:
     batch: Annotated[int, "Trials of each kernel in a round."] = 4
     hold_out: Annotated[
         str | None,
-        "Kernels, models or whole families that are not learnt, separated by spaces, such as "
+        "Kernels, models or kinds of kernels that are not learnt, separated by spaces, such as "
         "`dense:64x256x256,relu gpt2:tiny depthwise`.",
     ] = None
     layers: Annotated[int, "Layers of the network."] = 3
@@ -96,7 +96,7 @@ def train(options: TrainOptions) -> None:
     kernels = [word for word in words if word not in FAMILIES]
     families = tuple(family for family in FAMILIES if family not in words)
     if not families:
-        raise typer.BadParameter("--hold-out names every family of kernels; leave one to be learnt")
+        raise typer.BadParameter("--hold-out names every kind of kernel; leave one to be learnt")
     ignored = ignored_trials(options.records, machine)
     if ignored:
         messages.note(f"{ignored} trials are ignored: earlier versions tuned packed kernels by them")

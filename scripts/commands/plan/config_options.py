@@ -19,7 +19,7 @@ class ConfigCommandOptions:
         str | None,
         typer.Option(
             help="GPU whose data sheet prices a config.json, and gives memory and links that are not given: "
-            f"{', '.join(GPUS)}.",
+            f"{', '.join(GPUS)}; needed with a config.json.",
             autocompletion=completion.one_of(*GPUS),
         ),
     ] = None

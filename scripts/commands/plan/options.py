@@ -62,7 +62,7 @@ def _read_batch(text: str) -> str | int:
 class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     """What a plan is made for and from, and where it goes."""
 
-    devices: Annotated[int, "Devices in all."]
+    devices: Annotated[int, "Devices in all, such as 16."]
     memory: Annotated[
         str | None, "Memory of one device, such as 80GiB; the GPU's, or unlimited, if left out."
     ] = None
@@ -115,7 +115,9 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
         "Share of their sum that a forward and a backward take that run together on a device: "
         "0.6; each runs by itself if left out.",
     ] = None
-    global_batch: Annotated[int | None, "Samples of a training step."] = None
+    global_batch: Annotated[
+        int | None, "Samples of a training step, such as 512; as --micro-batches says if left out."
+    ] = None
     micro_batches: Annotated[
         int | None,
         "In place of --global-batch: micro-batches of a step over all replicas, of the profile's "
@@ -187,7 +189,9 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     time_limit: Annotated[
         str | None, f"Time limit of the search, such as 10s.  [default: {DEFAULT_TIME_LIMIT_S:g}s]"
     ] = None
-    save: Annotated[Path | None, "Write the plan to this file (.json)."] = None
+    save: Annotated[
+        Path | None, "Write the plan to this file, such as plan.json; kept nowhere if left out."
+    ] = None
     save_table: Annotated[
         Path | None,
         "Write the layers' costs to this file (.csv or .json), to edit, to fill in what a trace "
@@ -196,7 +200,7 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     out: Annotated[
         Path | None,
         "Draw the plan: .svg .png .pdf a picture, .html a page, .json a trace for Perfetto, .txt "
-        "text, .md a report.",
+        "text, .md a report; none if left out.",
     ] = None
     json: JsonOption = False
 

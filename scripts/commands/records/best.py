@@ -68,7 +68,7 @@ def best(
     console.print_table("", columns, [_row(record) for record in found], text_columns=2)
     if missing:
         messages.note(
-            f"{missing} more parts have no record for this target; `tessel partition` measures them"
+            f"parts that have no record for this target: {missing}; `tessel partition` measures them"
         )
 
 

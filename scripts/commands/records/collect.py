@@ -31,7 +31,7 @@ class CollectOptions(MeasuringOptions):
     stages: Annotated[bool, "After the kernels, also measure layers as stages."] = False
     max_gflops: Annotated[float | None, "Leave out programs of more than this many GFLOP."] = None
     max_samples: Annotated[int | None, "Maximum number of programs to measure now."] = None
-    time_limit: Annotated[str | None, "Time limit, such as 10m."] = None
+    time_limit: Annotated[str | None, "Time limit, such as 10m; none if left out."] = None
     save_networks: Annotated[Path, "Where to write which workloads belong to which network."] = Path(
         "out/networks.json"
     )

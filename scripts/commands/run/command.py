@@ -58,7 +58,7 @@ def run(
 
     `tessel run m.json --stages examples/vocabulary_parallel.py:stages`
 
-    `torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m scripts run PLAN`
+    `torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m tessel run PLAN`
     """
     options.check()
     wanted = job_options(RunOptions, options)

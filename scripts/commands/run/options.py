@@ -24,9 +24,7 @@ class RunCommandOptions:
         "model's own modules; for plans of a module:function. sleep: stages that take as long as their "
         "blocks (the default for a schedule). module:function or file.py:function: your own stages.",
     ] = None
-    step: Annotated[
-        str | None, "How long a step of a schedule takes, such as 5ms; 10ms where stages sleep."
-    ] = None
+    step: Annotated[str | None, "How long a step of a schedule takes, such as 5ms; 10ms if left out."] = None
     device: Annotated[
         Device | None,
         "Device of the ranks; if left out, the plan's target, or cpu for a schedule. Ranks that "
@@ -35,14 +33,19 @@ class RunCommandOptions:
     repeats: Annotated[int, "Timed steps of each schedule."] = 3
     timeout: Annotated[str, "Time limit for the ranks, such as 5m."] = "5m"
     trace: Annotated[
-        Path | None, "Write the measured timeline of every rank as a Perfetto trace (.json)."
+        Path | None,
+        "Write the measured timeline of every rank as a Perfetto trace, such as real.json; none if left out.",
     ] = None
-    picture: Annotated[Path | None, "Draw the measured timeline of every rank (.svg, .pdf or .png)."] = None
+    picture: Annotated[
+        Path | None, "Draw the measured timeline of every rank (.svg, .pdf or .png); none if left out."
+    ] = None
     csv: Annotated[
-        Path | None, "Only write the orders as the CSV that torch.distributed.pipelining loads."
+        Path | None,
+        "Only write the orders as the CSV that torch.distributed.pipelining loads, such as orders.csv.",
     ] = None
     orders: Annotated[
-        Path | None, "Run this CSV's orders, as --csv writes them, in place of the document's own."
+        Path | None,
+        "Run the orders of this CSV (orders.csv), as --csv writes them; the document's own if left out.",
     ] = None
     overheads: Annotated[
         Overheads,

@@ -33,7 +33,7 @@ DEFAULT_MICRO_BATCHES = 8
 class ShapeOptions:
     """What a shape is made of; a placement file says all of it itself."""
 
-    devices: Annotated[int | None, "Number of devices."] = None
+    devices: Annotated[int | None, "Number of devices, such as 4; needed with a shape's name."] = None
     infer: Annotated[bool, "Leave out the backward and all memory."] = False
     split_backward: Annotated[bool, "Split each backward into its input and weight halves."] = False
     choose_backward: Annotated[bool, "Let the search choose joint or split, block by block."] = False
@@ -49,21 +49,23 @@ class ShapeOptions:
         str | None, "Units that a recomputation adds and its backward frees; one, or one per stage."
     ] = None
     tensor_parallel_span: Annotated[int | None, "Steps of a tensor-parallel block."] = None
-    chunks: Annotated[int | None, "Stages per device, for `interleaved` and `zbv`."] = None
-    lag: Annotated[str | None, "Steps between devices; one, or one per hop."] = None
+    chunks: Annotated[int | None, "Stages per device, for `interleaved` and `zbv`.  [default: 2]"] = None
+    lag: Annotated[str | None, "Steps between devices; one, or one per hop (`1,0,1`).  [default: 0]"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOptions:
     """What is searched for on a placement, for how long, and where the answer goes."""
 
-    micro_batches: Annotated[int | None, "Micro-batches of one step.  [default: 8]"] = None
+    micro_batches: Annotated[int | None, "Micro-batches of one step, such as 16.  [default: 8]"] = None
     batch: Annotated[
         str | None, "Micro-batches that differ: factors of spans and how many, `1x6,2.5x2`, or a .json file."
     ] = None
     replicas: Annotated[int | None, "Share out the batch to so many replicas of the pipeline."] = None
     keep_order: Annotated[bool, "Give each replica consecutive micro-batches of the batch."] = False
-    memory: Annotated[str | None, "Limit in units: one number, or one per device (`6,6,4,4`)."] = None
+    memory: Annotated[
+        str | None, "Limit in units: one number, or one per device (`6,6,4,4`); none if left out."
+    ] = None
     overlap_factor: Annotated[
         float | None,
         "Share of their sum that a forward and a backward take that run together on a device: 0.6.",
@@ -80,7 +82,9 @@ class ScheduleOptions:
     work: Annotated[float | None, work_help("10, unless --time-limit is given")] = None
     time_limit: TimeLimitOption = None
     seed: Annotated[int, "Seed of the search."] = 0
-    save: Annotated[Path | None, "Write the schedule to this file."] = None
+    save: Annotated[
+        Path | None, "Write the schedule to this file, such as schedule.json; kept nowhere if left out."
+    ] = None
     width: WidthOption = None
     style: StyleOption = None
     json: JsonOption = False

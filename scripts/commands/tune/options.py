@@ -51,8 +51,8 @@ class TuneCommandOptions(TuningOptions):
     batch: BatchOption = TuneOptions.batch
     shape: Annotated[
         list[str] | None,
-        "Shape of an input: input_ids=1,128; may be repeated. Several of one input are planned in "
-        "the same stages, cut for the largest.",
+        "Shape of an input, the model's own if left out: input_ids=1,128; may be repeated. Several of one "
+        "input are planned in the same stages, cut for the largest.",
     ] = None
     value: ValueOption = None
     cut: Annotated[

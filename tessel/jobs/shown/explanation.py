@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from tessel.jobs.inputs.arguments import describe_shapes
 from tessel.jobs.shown.formatting import format_bytes, format_numbers
+from tessel.jobs.shown.pictures import verdict_of
 from tessel.jobs.shown.placement_tables import add_placements, add_planned
 from tessel.jobs.shown.plan_tables import (
+    BASELINE_COLUMNS,
     MAX_REPLICAS,
     REPLICA_COLUMNS,
     baseline_rows,
@@ -18,6 +20,7 @@ from tessel.jobs.shown.plan_tables import (
     order_words,
     replica_rows,
     stage_table,
+    step_words,
 )
 from tessel.jobs.shown.sections import Sections
 from tessel.jobs.shown.tables import add_end_to_end, add_partition, add_stages
@@ -51,15 +54,13 @@ def _add_saved(out: Sections, plan: PlanView) -> None:
     """Add what a plan's file holds: the step, the stages, and the ways that it was compared with."""
     saved = plan.planned
     assert saved is not None, "the plan is of a table"
-    out.line(
-        f"{saved.title}: {plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {saved.proof}"
-    )
+    out.line(f"{saved.title}: {verdict_of(plan)}")
     out.line(f"in {order_words(saved.order)}; {format_bytes(max(saved.memory_bytes))} on the fullest device")
     if saved.schedule.overlap_factor is not None:
         out.line(overlap_words(saved.schedule))
     out.table("", *stage_table(saved))
     _add_replicas(out, saved)
-    out.table("", ("plan", "step (ms)", "fits"), baseline_rows(saved))
+    out.table("", BASELINE_COLUMNS, baseline_rows(saved))
 
 
 def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
@@ -83,11 +84,8 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
     out.line(
         f"micro-batches {layout.micro_batches} of {layout.micro_batch} samples, in {order_words(best.order)}"
     )
-    after_us = round(max(0.0, estimate.step_us - estimate.pipeline_us - estimate.update_us), 3)
     out.line(
-        f"step          {_ms(estimate.step_us)} ms = {_ms(estimate.pipeline_us)} pipeline + "
-        f"{_ms(estimate.update_us)} optimizer + {_ms(after_us)} synchronisation "
-        f"(of {_ms(estimate.synchronisation_us)}, the rest overlapped)"
+        f"step          {step_words(estimate)} (of {_ms(estimate.synchronisation_us)}, the rest overlapped)"
     )
     proof = "proven optimal" if result.optimal else f"gap {format_gap(result.gap)}"
     out.line(
@@ -275,15 +273,15 @@ def _add_schedule(out: Sections, whole: PlanView, plan: TunedPlan) -> None:
     """Add what the schedule search found beside every hand-written schedule."""
     from tessel.comparison import format_ms
 
-    schedule = plan.schedule
-    proof = (
-        "its order proven optimal on these stages"
-        if schedule.optimal
-        else f"its order within {schedule.gap:.1%} of optimal on these stages"
-    )
     comparison = whole.compare()
-    out.line(f"\nSchedule: {format_ms(schedule.makespan * plan.step_us / 1000)} ms per step, {proof};")
-    out.line(f"simulated from the stages' figures above, hop latency {plan.hop_source}")
+    out.line(
+        f"\nstep          {format_ms(whole.step_ms)} ms of pipeline, without optimizer and synchronisation; "
+        f"simulated from the stages' figures above, hop latency {plan.hop_source}"
+    )
+    out.line(
+        f"bound         {whole.proof}: none takes less than {format_ms(whole.lower_bound_ms)} ms; "
+        "other cuts and placements have no bound"
+    )
     add_comparison_rows(out, comparison, in_bytes=True)
     if plan.placements:
         out.line()

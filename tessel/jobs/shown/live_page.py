@@ -1,6 +1,7 @@
 """A page whose schedule is searched again for other durations, memory and numbers of micro-batches.
 
-    durations of forward blocks   1            one for all, or one per block of that kind
+    durations of forward blocks   1            one for all, or one per block of that kind: steps; of a plan
+                                               milliseconds, such as 0.3,1.5
     memory                        4,4,3,3      one for all devices, or one per device; empty for no limit;
                                                of a plan sizes such as 16GiB, its weights included
     micro-batches                 8
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +26,8 @@ import msgspec
 
 from tessel.errors import ScheduleError, UsageError
 from tessel.jobs.inputs.arguments import parse_bytes
-from tessel.jobs.shown.formatting import format_bytes, format_us
-from tessel.jobs.shown.pictures import build_comparison, compared_page
+from tessel.jobs.shown.formatting import format_bytes
+from tessel.jobs.shown.pictures import build_comparison, compared_page, verdict_of
 
 if TYPE_CHECKING:
     from tessel.jobs.inputs.plan_view import PlanView
@@ -44,6 +46,9 @@ FRONTIER_LIMITS = 5
 
 MAX_FRONTIER_BLOCKS = 4_000
 """Blocks of all micro-batches up to which they are made: they are all on the page."""
+
+_MILLISECONDS = re.compile(r"\s*[0-9]{1,9}(\.[0-9]{0,9})?(e[-+][0-9]{1,2})?\s*", re.ASCII)
+"""A time as a field holds it, in plain digits or as `4.8e-05`."""
 
 MAX_BLOCKS_RUN = 20_000
 """Blocks of all micro-batches: of more, not even the hand-written schedules are there within a second."""
@@ -169,7 +174,7 @@ class LivePage:
         """Return the placement with the durations asked for, by kind of block, in the order of the blocks."""
         spans: dict[str, int] = {}
         for kind, names in _names_by_kind(self.schedule.placement).items():
-            given = _numbers(_label(kind), query.get(kind, ""), (1, len(names)), least=0)
+            given = self._spans(self._label(kind), query.get(kind, ""), (1, len(names)))
             spans.update(zip(names, given * (len(names) // len(given)), strict=True))
         blocks = tuple(
             msgspec.structs.replace(block, span=spans[block.name]) for block in self.schedule.placement.blocks
@@ -182,8 +187,8 @@ class LivePage:
         limits = self.schedule.memory
         values = {
             str(kind): (
-                _label(kind) + self._step_words(),
-                _joined([placement.block(name).span for name in names]),
+                self._label(kind),
+                _joined([placement.block(name).span for name in names], self._duration),
             )
             for kind, names in _names_by_kind(placement).items()
         }
@@ -196,8 +201,31 @@ class LivePage:
         values["micro_batches"] = ("Micro-batches", str(self.schedule.micro_batches))
         return {name: (label, query.get(name, value)) for name, (label, value) in values.items()}
 
-    def _step_words(self) -> str:
-        return "" if self.plan is None else f", of {format_us(self.plan.step_us)} each"
+    def _label(self, kind: str) -> str:
+        words = kind.replace("_", " ")
+        return f"Steps of {words} blocks" if self.plan is None else f"{words.capitalize()} blocks, ms"
+
+    def _duration(self, span: int) -> str:
+        """Return a span as a field holds it: steps, or milliseconds in the fewest digits that say it."""
+        if self.plan is None:
+            return str(span)
+        step_ms = self.plan.step_us / 1e3
+        texts = (f"{span * step_ms:.{digits}g}" for digits in range(3, 18))
+        return next(text for text in texts if round(float(text) / step_ms) == span)
+
+    def _spans(self, name: str, text: str, counts: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the spans of a field.
+
+        Raises:
+            UsageError: they are none, or not as many as one of the counts.
+        """
+        if self.plan is None:
+            return _numbers(name, text, counts, least=0)
+        parts = text.split(",")
+        if len(parts) not in counts or not all(map(_MILLISECONDS.fullmatch, parts)):
+            allowed = " or ".join(map(str, sorted(set(counts))))
+            raise UsageError(f"{name} is {text[:60]!r}; give {allowed} times, separated by commas: 0.3,1.5")
+        return tuple(round(float(part) * 1e3 / self.plan.step_us) for part in parts)
 
     def _page(self, schedule: Schedule, values: Mapping[str, tuple[str, str]], said: str) -> bytes:
         from tessel.picture.page.document import PageField, PageForm, with_form
@@ -206,9 +234,18 @@ class LivePage:
             PageField(name=name, label=label, value=value) for name, (label, value) in values.items()
         )
         comparison = build_comparison(schedule, self.plan, ("1f1b",))
-        title = self.title if schedule is self.schedule else f"{self.title}, changed"
+        is_changed = schedule is not self.schedule
+        title = f"{self.title}, changed" if is_changed else self.title
+        if self.plan is not None and not is_changed:
+            title = f"{title}: {verdict_of(self.plan)}"
         return with_form(
-            compared_page(comparison, self.plan, title=title, variants=self._variants(schedule)),
+            compared_page(
+                comparison,
+                self.plan,
+                title=title,
+                variants=self._variants(schedule),
+                is_changed=is_changed,
+            ),
             PageForm(fields=fields, said=said),
         )
 
@@ -218,10 +255,6 @@ def _names_by_kind(placement: Placement) -> dict[BlockKind, list[str]]:
     for block in placement.blocks:
         found.setdefault(block.kind, []).append(block.name)
     return found
-
-
-def _label(kind: str) -> str:
-    return f"Steps of {kind.replace('_', ' ')} blocks"
 
 
 def _joined(numbers: Sequence[int], shown: Callable[[int], str] = str) -> str:

@@ -80,7 +80,7 @@ def write_picture(
     elif comparison is None and schedule.found_by:
         title = f"{title}, found by {schedule.found_by}"
     if plan is not None:
-        title = f"{title}: {plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {plan.proof}"
+        title = f"{title}: {verdict_of(plan)}"
     with messages.bar(f"drawing {len(schedule.starts)} blocks"):
         if comparison is not None and out.suffix not in PICTURES:
             save_document(out, _compared_document(comparison, plan, out, title=title))
@@ -96,6 +96,11 @@ def write_picture(
                 width=width,
                 device_names=None if plan is None else plan.device_names,
             )
+
+
+def verdict_of(plan: PlanView) -> str:
+    """Return what a step takes, what it takes at least, and what is proven of it, for a heading."""
+    return f"{plan.step_ms:.4g} ms a step, at least {plan.lower_bound_ms:.4g} ms, {plan.proof}"
 
 
 def load_look(style: Path | None) -> PictureStyle:
@@ -148,9 +153,22 @@ def _compared_document(comparison: Comparison, plan: PlanView | None, out: Path,
 
 
 def compared_page(
-    comparison: Comparison, plan: PlanView | None, *, title: str, variants: Sequence[PageVariant] = ()
+    comparison: Comparison,
+    plan: PlanView | None,
+    *,
+    title: str,
+    variants: Sequence[PageVariant] = (),
+    is_changed: bool = False,
 ) -> bytes:
-    """Return the page of a comparison; in milliseconds and bytes for a plan."""
+    """Return the page of a comparison; in milliseconds and bytes for a plan.
+
+    Args:
+        comparison: schedules of the plan's placement, or of any.
+        plan: that they are of.
+        title: heading of the page.
+        variants: schedules that were searched beforehand.
+        is_changed: whether blocks or limits are others than the plan's, whose tables are then left out.
+    """
     from tessel.picture.page.document import page_document
 
     return page_document(
@@ -160,7 +178,7 @@ def compared_page(
         static_bytes=None if plan is None else plan.static_bytes,
         device_names=None if plan is None else plan.device_names,
         model=None if plan is None or plan.tuned is None else _plan_model(plan.tuned),
-        tables=() if plan is None else _tables(plan),
+        tables=() if plan is None or is_changed else _tables(plan),
         variants=variants,
     )
 

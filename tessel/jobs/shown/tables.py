@@ -79,8 +79,8 @@ def add_end_to_end(out: Sections, title: str, found: ModelPlan | PartitionedMode
         out.line("a tie: no difference exceeds its interval, so the mix is the simplest of the tied programs")
     error = found.sum_of_parts.latency_us / mix - 1
     out.line(
-        f"sum of the parts' latencies {format_us(found.sum_of_parts.latency_us)} "
-        f"({error:+.1%} from the mix), launch penalty {found.launch_penalty_us:.2f} us"
+        f"its parts, timed one by one: {format_us(found.sum_of_parts.latency_us)} in sum ({error:+.1%} from "
+        f"the mix as a whole), {found.launch_penalty_us:.2f} us a launch included"
     )
     whole = "the model's own program" if found.reference else "the unpartitioned model"
     out.line(f"largest error against {whole} {format_error(found.max_relative_error)}")

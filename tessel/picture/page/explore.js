@@ -73,7 +73,7 @@ const isSearched = ({ schedule }) => {
 function frontierPoint(point, x, y) {
   const value = data.step_ms === null ? `${point.makespan}` : formatMs(point.makespan * data.step_ms), isChosen = point.schedule === state.schedule || (state.schedule === 0 && isSearched(point));
   const mark = svg("g", { class: `point${point.optimal ? "" : " open"}${isChosen ? " chosen" : ""}`, role: "button", tabindex: "0", "aria-pressed": isChosen,
-    "aria-label": `limit ${formatMemory(point.memory)}: ${formatTime(point.makespan)}, ${point.optimal ? "proven optimal" : "not proven"}` },
+    "aria-label": `limit ${formatMemory(point.memory)}: ${data.step_ms === null ? formatTime(point.makespan) : `${value} ms`}, ${point.optimal ? "proven optimal" : "not proven"}` },
     svg("circle", { cx: x, cy: y, r: 12, class: "target" }), svg("circle", { cx: x, cy: y, r: 5 }), svg("text", { x: x + 11, y: y - 9 }, value));
   const choose = () => {
     byId("limit-slider").value = limitsKnown().indexOf(point.memory);

@@ -55,11 +55,11 @@ function showFacts() {
 }
 
 function summaryOf(schedule) {
-  const proof = schedule.optimal ? "order proven optimal on these stages" : schedule.lower_bound ? `bound ${formatTime(schedule.lower_bound)}` : "no bound";
+  const proof = schedule.optimal ? " (order proven optimal on these stages)" : schedule.lower_bound ? ` (bound ${formatTime(schedule.lower_bound)})` : "";
   const base = schedules.find((each) => each.name === "1f1b" && each.micro_batches === schedule.micro_batches);
   const ratio = base && base !== schedule ? `, ${(schedule.makespan / base.makespan).toFixed(3)} of 1F1B's makespan` : "";
   const fits = schedule.fits ? "" : ", breaks the memory limit";
-  return `${schedule.title}: makespan ${formatTime(schedule.makespan)} (${proof})${ratio}, bubble ratio ${percent(schedule.bubble_ratio)}${fits}`;
+  return `${schedule.title}: makespan ${formatTime(schedule.makespan)}${proof}${ratio}, bubble ratio ${percent(schedule.bubble_ratio)}${fits}`;
 }
 
 function besideText() {

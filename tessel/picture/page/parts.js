@@ -3,7 +3,8 @@
 const MAX_PARTS = 25; // sub-graphs listed before one asks for all
 const partsOf = (block) => data.parts.filter((part) => part.blocks.includes(block));
 const costOf = (part) => part.latency_us * part.occurrences;
-const runnerUpOf = (part) => part.runner_up ? `${part.runner_up[0]}, ${formatUs(part.runner_up[1])}` : "no other backend";
+const runnerUpOf = (part) => part.runner_up ? `${part.runner_up[0]}, ${formatUs(part.runner_up[1])}` : "none";
+const sources = () => new Set(data.parts.map((part) => part.source)); // one for all stands above the table, not in each row
 const isWanted = (part) => [...part.operators, part.layers, part.backend].some((each) => each.toLowerCase().includes(state.partsWanted));
 
 function showParts() {
@@ -26,7 +27,7 @@ function showParts() {
   byId("shares-text").replaceChildren(...shares.map(([backend, us]) => swatch(data.backend_colors[backend], `${backend} ${percent(us / total)}`)));
   const rows = [...listed].sort((a, b) => costOf(b) - costOf(a)), few = state.allParts ? rows : rows.slice(0, MAX_PARTS);
   const table = makeTable({
-    title: "Sub-graphs, most time first", textColumns: 3, id: "parts",
+    title: `Sub-graphs, most time first${sources().size === 1 ? `, all ${data.parts[0].source}` : ""}`, textColumns: 3, id: "parts",
     columns: ["operators", "layer", "tensors", "backend", "latency", "from", "runs", "share of time", "alternative"],
     rows: few.map((part) => partCells(part, total)),
   });
@@ -40,7 +41,7 @@ function partCells(part, total) {
   const share = costOf(part) / total, bar = element("i");
   bar.style.width = `${Math.max(Math.round(60 * share), 1)}px`; bar.style.background = data.backend_colors[part.backend];
   return [part.operators.join(", "), part.layers, part.tensors, swatch(data.backend_colors[part.backend], part.backend), formatUs(part.latency_us),
-    part.source, `${part.occurrences}`, element("span", { className: "share" }, bar, percent(share)), runnerUpOf(part)];
+    sources().size === 1 ? "" : part.source, `${part.occurrences}`, element("span", { className: "share" }, bar, percent(share)), runnerUpOf(part)];
 }
 
 // ---- The partition as a graph -------------------------------------------------------------------------------------

@@ -116,6 +116,6 @@ function fillChoices() {
   byId("summary").textContent = data.summary;
   byId("note").textContent = data.note;
   fillChoices(); drawDays(); listWorkloads();
-  byId("tables").replaceChildren(...data.tables.map((table) => makeTable(table)));
+  byId("tables").replaceChildren(...data.tables.map((table) => makeTable({ ...table, texts: ["versions"] })));
   document.body.dataset.ready = "yes";
 })();

@@ -177,7 +177,7 @@ def with_rules_on_stages(
 
 _PUBLISHED = {
     "vshape": ("1f1b", "gpipe", "eager-1f1b", "early-recompute-1f1b", "1f1b-limited", "zb-h1", "zb-h2"),
-    "interleaved": ("interleaved", "combined-1f1b", "looped-bfs", "interleaved-zb"),
+    "interleaved": ("interleaved", "combined-1f1b", "breadth-first", "interleaved-zb"),
     "zbv": ("zb-v", "v-half", "v-min", "dualpipe-v"),
     "xshape": ("chimera",),
 }

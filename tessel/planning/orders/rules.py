@@ -118,11 +118,11 @@ MAX_TASKS_OF_EVERY_RULE = 20_000
 """Tasks above which rules that are rarely the best are left out: writing one down takes long."""
 
 
-_RARELY_BEST = ("gpipe", "zb-h2", "looped-bfs")
+_RARELY_BEST = ("gpipe", "zb-h2", "breadth-first")
 
 _BY_PLACEMENT = {
     "vshape": ("1f1b", "zb-h1", "zb-h2", "gpipe"),
-    "interleaved": ("interleaved", "looped-bfs"),
+    "interleaved": ("interleaved", "breadth-first"),
     "zbv": ("zb-v", "dualpipe-v"),
     "xshape": ("chimera",),
     "mshape": ("1f1b", "gpipe"),
@@ -172,7 +172,7 @@ def _eager_limits(pipeline: int) -> tuple[int, ...]:
 def _applies(rule: str, layout: Layout, is_split: bool) -> bool:
     if rule in ("zb-h1", "zb-h2", "zb-v"):
         return is_split and (rule != "zb-v" or layout.chunks == 2)
-    if rule in ("interleaved", "looped-bfs"):
+    if rule in ("interleaved", "breadth-first"):
         return layout.micro_batches % layout.pipeline == 0
     if rule == "dualpipe-v":
         return layout.chunks == 2 and layout.micro_batches >= 2 * layout.pipeline

@@ -30,7 +30,7 @@ DRAWN = {
     "early-recompute-1f1b": ("early_recompute", vshape(2, recompute=True, backward_span=2), 3),
     "1f1b-limited": ("limited_1f1b", JOINT, 3),
     "interleaved": ("interleaved_1f1b", interleaved(2, backward_span=2), 4),
-    "looped-bfs": ("looped_bfs", interleaved(2, backward_span=2), 3),
+    "breadth-first": ("looped_bfs", interleaved(2, backward_span=2), 3),
     "zb-h1": ("zero_bubble.zb_h1", SPLIT, 4),
     "zb-h2": ("zero_bubble.zb_h2", SPLIT, 5),
     "interleaved-zb": ("zero_bubble.interleaved_zb", interleaved(2, split_backward=True, backward_span=2), 4),

@@ -23,13 +23,13 @@ SHAPE_BY_RULE = {
     "zb-h1": vshape,
     "zb-h2": vshape,
     "interleaved": interleaved,
-    "looped-bfs": interleaved,
+    "breadth-first": interleaved,
     "zb-v": zbv,
     "v-half": zbv,
     "v-min": zbv,
     "dualpipe-v": zbv,
 }
-JOINT = ("gpipe", "1f1b", "eager-1f1b", "interleaved", "looped-bfs")
+JOINT = ("gpipe", "1f1b", "eager-1f1b", "interleaved", "breadth-first")
 
 
 def build(rule: str, devices: int, micro_batches: int, costs: tuple[int, int, int, int]) -> Schedule:
@@ -78,7 +78,7 @@ def test_hops_add_only_their_way_there_and_back(rule: str, devices: int, micro_b
 
 
 @pytest.mark.parametrize(("devices", "micro_batches"), SIZES)
-@pytest.mark.parametrize("rule", ["interleaved", "looped-bfs"])
+@pytest.mark.parametrize("rule", ["interleaved", "breadth-first"])
 def test_two_chunks_halve_the_fill(rule: str, devices: int, micro_batches: int) -> None:
     for forward, backward, weight in ((1, 1, 1), (3, 5, 2)):
         assert steps(rule, devices, micro_batches, (forward, backward, weight, 0)) == (
@@ -175,7 +175,7 @@ def test_memory_is_what_each_rule_promises(devices: int) -> None:
         return max(build(rule, devices, 3 * devices, (1, 1, 1, 0)).peak_memory) / 4
 
     assert peak("gpipe") == 3 * devices
-    assert peak("looped-bfs") == 3 * devices
+    assert peak("breadth-first") == 3 * devices
     assert peak("1f1b") == devices
     assert peak("zb-h1") == devices
     assert peak("eager-1f1b") == 2 * devices - 1

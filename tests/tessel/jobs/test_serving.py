@@ -117,6 +117,15 @@ def test_a_plan_is_asked_for_sizes_that_include_its_weights() -> None:
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', page.decode()))
     again = data_of(live.answer(fields))["schedules"][0]
     assert again["limit"] == [(1 << 30) - held for held in tuned.static_bytes]
+    assert fields["forward"] == "0.01,0.013"
+    assert "ms a step, at least" in page.decode()
+    slow = data_of(live.answer({**fields, "forward": "2e-2"}))
+    forwards = [each for each in slow["blocks"] if each["kind"] == "forward"]
+    assert {round(each["span"] * tuned.step_us, 6) for each in forwards} == {20.0}
+    # The plan's stages are not those of a page on which they take something else.
+    assert [len(data_of(each)["tables"]) for each in (page, live.answer(fields))] == [2, 1]
+    said_of_times = live.answer({**fields, "forward": "0.01,inf"}).decode()
+    assert "give 1 or 2 times" in said_of_times
     held = max(tuned.static_bytes)
     for size, part in (("1", "without a unit"), (f"{held - 1}B", "of a device; give more"), ("1GiB,x", "x")):
         said = re.search(

@@ -180,7 +180,7 @@ def test_a_chosen_block_shows_which_backend_runs_its_sub_graphs_at_what_cost(sma
         ["matmul, add", "blas", "1.50 ms", "measured", "2"],
         ["nn.relu", "tvm", "1.00 ms", "predicted", "1"],
     ]
-    assert [row[6:] for row in rows()] == [["75.0%", "tvm, 2.00 ms"], ["25.0%", "no other backend"]]
+    assert [row[6:] for row in rows()] == [["75.0%", "tvm, 2.00 ms"], ["25.0%", "none"]]
     small.click(*middle_of(small, "b1", 0))
     assert [row[0] for row in rows()] == ["nn.relu"]
 
