@@ -87,6 +87,8 @@ def find_plan(
             f"a global batch of {global_batch} is over {MAX_MICRO_BATCHES} micro-batches of {largest}; plan "
             "fewer: beyond that, a step is as long as its micro-batches"
         )
+    if not any(cost.forward_us or cost.joint_backward_us for table in profile.tables for cost in table.costs):
+        raise ScheduleError("no layer takes any time; give forwards and backwards their times")
     options = options or PlanOptions()
     budget = budget or SearchBudget(work_limit=DEFAULT_PLAN_WORK, time_limit_s=LONGEST_S)
     problem = Problem(profile, job, options)

@@ -33,7 +33,8 @@ def narrow_parts(module: IRModule) -> IRModule:
         module: functions in one block of bindings; the public ones call partitions.
     """
     for variable, function in module.functions_items():
-        if isinstance(function, relax.Function) and _backend_of(function) is None:
+        # Private functions prepare weights: their callers know them by the variable that they have.
+        if isinstance(function, relax.Function) and "global_symbol" in dict(function.attrs or {}):
             module = _with_narrow_calls(module, variable.name_hint, function)
     return relax.transform.DeadCodeElimination()(module)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tessel.names import name_of_path
 from tessel.profiles.figures import refusal
-from tessel.profiles.traces.kineto_events import RankEvents, read_events
+from tessel.profiles.traces.kineto_events import RankEvents, Work, read_events
 from tessel.profiles.traces.kineto_layers import layer_ranges
 from tessel.profiles.traces.labels import parse_label
 from tessel.profiles.traces.ranges import Trace, TraceRange, in_order
@@ -68,6 +68,7 @@ def _labelled(by_rank: Mapping[int, RankEvents]) -> tuple[list[TraceRange], list
     """Return the ranges whose labels name a stage and a micro-batch, and what they leave open."""
     ranges: list[TraceRange] = []
     empty = overlapped = without_stage = 0
+    has_operations = any(events.has_kernels or events.operations for events in by_rank.values())
     for rank, events in by_rank.items():
         for event in events.annotations:
             overlapped += "OVERLAP_F_B" in event.title
@@ -75,7 +76,10 @@ def _labelled(by_rank: Mapping[int, RankEvents]) -> tuple[list[TraceRange], list
             if label is None or label.layer or label.micro_batch is None:
                 continue
             without_stage += label.stage is None
-            work = events.work(events.begin_of(event), event.end, event.tid)
+            if has_operations:
+                work = events.work(events.begin_of(event), event.end, event.tid)
+            else:
+                work = Work(event.ts, event.dur, event.dur)
             empty += work is None
             ranges.append(
                 TraceRange(
@@ -109,6 +113,8 @@ def _notes_of_ranks(by_rank: Mapping[int, RankEvents]) -> Sequence[str]:
         notes.append(f"traces of {len(by_rank)} of {max(worlds)} ranks are read; what others did is unknown")
     if any(events.has_kernels for events in by_rank.values()):
         notes.append("times are those of kernels, from the first to the last that a range launched")
+    elif not any(events.operations for events in by_rank.values()):
+        notes.append("no operation was recorded: times are those of the labelled ranges, waiting included")
     else:
         notes.append("times are of operations on the CPU, which the profiler makes longer")
     return notes

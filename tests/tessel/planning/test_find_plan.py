@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -340,6 +341,18 @@ def test_impossible_batches_are_refused() -> None:
         plan(profile, small_cluster(4), samples=3)
     with pytest.raises(ScheduleError, match="is no batch"):
         plan(profile, small_cluster(4), samples=0)
+
+
+def test_a_profile_without_any_time_is_refused() -> None:
+    profile = random_profile(np.random.default_rng(13), 4)
+    tables = tuple(
+        msgspec.structs.replace(
+            table, costs=tuple(cost.with_times_scaled(0.0) for cost in table.costs), intervals=()
+        )
+        for table in profile.tables
+    )
+    with pytest.raises(ScheduleError, match="no layer takes any time"):
+        plan(msgspec.structs.replace(profile, tables=tables), small_cluster(4), samples=4)
 
 
 def test_an_interrupt_keeps_the_best_step_so_far() -> None:

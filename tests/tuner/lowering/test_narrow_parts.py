@@ -83,3 +83,20 @@ def test_what_is_widened_for_others_is_widened_by_them() -> None:
 @pytest.mark.parametrize(("readers", "is_returned"), [(("tvm", "torch"), False), (("tvm",), True)])
 def test_what_others_need_wide_stays(readers: tuple[str, ...], is_returned: bool) -> None:
     assert wide_results(narrow_parts(two_parts(readers, is_returned=is_returned))) == ["first"]
+
+
+def test_what_prepares_weights_is_still_what_main_calls() -> None:
+    builder = relax.BlockBuilder()
+    w = relax.Var("w", relax.TensorType((4, 6), "float32"))
+    with builder.function("prepare_weights", [w], private=True):
+        with builder.dataflow():
+            result = builder.emit_output(op.sqrt(w))
+        prepare = builder.emit_func_output(result)
+    w = relax.Var("w", relax.TensorType((4, 6), "float32"))
+    with builder.function("main", [w]):
+        with builder.dataflow():
+            result = builder.emit_output(relax.Call(prepare, [w]))
+        builder.emit_func_output(result)
+    w_value = np.full((4, 6), 4, np.float32)
+    (found,) = run(narrow_parts(builder.get()), w_value)
+    assert np.array_equal(found, np.sqrt(w_value))

@@ -350,3 +350,24 @@ def test_texts_that_are_no_trace_are_refused_in_a_line(tmp_path: Path, text: str
     packed.write_bytes(gzip.compress(text.encode())[:-9])
     with pytest.raises(DocumentError, match="damaged gzip"):
         load_trace(packed)
+
+
+def test_labels_without_any_operation_last_as_long_as_they_do(tmp_path: Path) -> None:
+    events = [
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"stage{stage} {kind} mb0",
+            "tid": 1,
+            "ts": ts,
+            "dur": dur,
+        }
+        for stage, kind, ts, dur in ((0, "forward", 0, 40), (1, "forward", 50, 30), (1, "backward", 80, 90))
+    ]
+    events.append({**events[0], "name": "stage0 backward mb0", "ts": 180, "dur": 70})
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [], "traceEvents": events}))
+    profile = load_profile(path)
+    (table,) = profile.tables
+    assert [(cost.forward_us, cost.joint_backward_us) for cost in table.costs] == [(40.0, 70.0), (30.0, 90.0)]
+    assert any("waiting included" in note for note in profile.notes)
