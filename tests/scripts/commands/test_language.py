@@ -93,7 +93,7 @@ def test_training_goes_on_from_a_model_without_what_is_held_out(
         (("generate", "dense:1x2x3", "--temperature", "0"), 2, "--temperature is 0.0"),
         (("generate", "dense:1x2x3", "--model", "nowhere"), 2, "holds no language model"),
         (("generate", "dense:1x2x3", "--target", "nvidia/nvidia-a100"), 1, "cannot be measured here"),
-        (("train", "--hold-out", "dense product convolution depthwise"), 2, "every family"),
+        (("train", "--hold-out", "dense product convolution depthwise"), 2, "every kind of kernel"),
         (("train", "--learning-rate", "2"), 2, "--learning-rate is 2.0"),
         (("train", "--layers", "40"), 2, "at most 500,000"),
         (("train", "--batch", "3"), 2, "without --rounds"),

@@ -130,7 +130,7 @@ def test_reprs_are_one_short_line() -> None:
         assert len(repr(value)) < 300, value
         assert "\n" not in repr(value)
     assert repr(schedule) == (
-        "Schedule(4 devices, 16 micro-batches, makespan 76 (lower bound 0), bubble ratio 15.8%, "
+        "Schedule(4 devices, 16 micro-batches, makespan 76 (lower bound not known), bubble ratio 15.8%, "
         "peak memory 16)"
     )
     assert (
