@@ -88,7 +88,7 @@ def case_of(name: str, dtype: str) -> tuple[list[Array], Array, Array]:
 
 def parameters() -> Iterator[tuple[str, str]]:
     for name, case in CASES.items():
-        for dtype in set(case.types) & {"float32", "float16", "bfloat16"}:
+        for dtype in case.types:
             if name not in NOT_DRAWN:
                 yield name, dtype
 

@@ -12,6 +12,7 @@ from tuner.errors import TunerError  # noqa: E402 - after the skip
 from tuner.frontend import load_model  # noqa: E402
 from tuner.frontend.loading import for_training  # noqa: E402
 from tuner.frontend.torch.program import import_module  # noqa: E402
+from tuner.frontend.torch.reference.user_module import UserModule  # noqa: E402
 from tuner.graph.torch_call import torch_calls_in  # noqa: E402
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
@@ -90,6 +91,18 @@ def test_loss_and_gradients_are_the_modules_own(tied) -> None:
     np.testing.assert_allclose(exact["words.weight"], gradients["words.weight"], rtol=1e-5, atol=1e-8)
     assert (exact["words.weight"] != gradients["words.weight"]).any()
     assert (module.words.weight.dtype, torch.get_default_dtype()) == (torch.float32, torch.float32)
+
+
+def test_all_that_is_given_goes_where_the_module_was_moved() -> None:
+    """The meta device stands for a GPU: it takes any tensor, and no other device's beside its own."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    program = torch.export.export(module, (torch.zeros(3, 2),)).run_decompositions({})
+    user = UserModule(module=module, examples=(torch.zeros(3, 2),), program=program, mode="train")
+    examples = user.examples_by_name
+    module.to("meta")
+    given = (*user.arguments(examples), *user.state(examples).values())
+    assert len(given) == 4  # the input, and a mean, a variance and a number of batches that are written
+    assert {each.device.type for each in given} == {"meta"}
 
 
 def test_weights_and_programs_have_names_of_their_own(tied) -> None:

@@ -83,7 +83,9 @@ class UserModule:
 
         Written buffers are among the inputs; weights start from what the module holds.
         """
-        weights = {name: self._tensor(name).detach().clone() for name in written_weights(self.program)}
+        weights = {
+            name: self._placed(self._tensor(name)).detach().clone() for name in written_weights(self.program)
+        }
         buffers = {
             each.target: self._given(inputs[each.name], self._tensor(each.target))
             for each in self.written
@@ -100,25 +102,26 @@ class UserModule:
     def _tensor(self, name: str) -> torch.Tensor:
         return {**self.program.constants, **self.program.state_dict}[name]
 
-    @staticmethod
-    def _given(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    def _given(self, array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
         found = as_tensor(array)
-        return (torch.view_as_complex(found) if like.is_complex() else found).to(like.device)
+        return self._placed(torch.view_as_complex(found) if like.is_complex() else found, like)
+
+    def _placed(self, tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+        """Return a tensor where the module is now, which may have been moved since it was imported.
+
+        It goes where `like` is if the module has tensors on several devices, or none.
+        """
+        devices = {each.device for each in (*self.module.parameters(), *self.module.buffers())}
+        return tensor.to(devices.pop() if len(devices) == 1 else (tensor if like is None else like).device)
 
     def arguments(self, inputs: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
-        """Return the module's arguments with the given tensors in the places of the examples'.
-
-        They go where the module is now, which may have been moved since it was imported; to the devices of
-        the examples where it has tensors on several devices, or none.
-        """
+        """Return the module's arguments with the given tensors in the places of the examples'."""
         leaves, structure = pytree.tree_flatten(self.examples)
         names = iter(self._given_names)
-        devices = {tensor.device for tensor in (*self.module.parameters(), *self.module.buffers())}
-        place = devices.pop() if len(devices) == 1 else None
 
         def given(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
-            return as_tensor(inputs[next(names)]).to(place or leaf.device)
+            return self._placed(as_tensor(inputs[next(names)]), leaf)
 
         return tuple(pytree.tree_unflatten([given(leaf) for leaf in leaves], structure))
