@@ -76,6 +76,7 @@ class _Terms:
         hop_us: least microseconds from one device to the next.
         times: running sums of each layer's work.
         copies_us: running sums of microseconds of each layer's activations to the hosts and back, at least.
+        weighed_us: what a micro-batch keeps all devices busy with at least, copies weighed with work.
         gradients: running sums of each layer's least microseconds from its output's gradient to its input's.
         overlap_factor: share of its sum that a forward takes with a backward beside it; None for no pairs.
         ends_with_gradient: whether the last block of a device is always a gradient that others wait for.
@@ -95,6 +96,7 @@ class _Terms:
     hop_us: float
     times: FloatArray
     copies_us: FloatArray
+    weighed_us: float
     gradients: FloatArray
     overlap_factor: float | None
     ends_with_gradient: bool
@@ -228,6 +230,7 @@ def family_shares(family: Family, sums: LayerSums, job: Job) -> Shares:
 def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job, options: PlanOptions) -> _Terms:
     layout = degrees.any_layout(sums.num_layers)
     splits = degrees.split_backward and sums.is_splittable
+    times = layer_times(sums, splits=splits)
     gradients = sums.backward
     if splits:
         least = np.minimum(np.diff(sums.backward), np.diff(sums.backward_input))
@@ -248,10 +251,9 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job, options: Pla
         speeds=speeds,
         limits=memory_limits(layout, job.cluster),
         hop_us=_least_hop(sums, job, degrees.tensor_parallel),
-        times=layer_times(sums, splits=splits),
-        # A pair has both ways at once.
-        copies_us=(sums.kept if options.recompute else sums.saved)
-        * (job.copy_us_per_byte * sums.has_backward * (2 if job.overlap_factor is None else 1)),
+        times=times,
+        copies_us=(sums.kept if options.recompute else sums.saved) * _copy_rate(sums, job),
+        weighed_us=_weighed_us(sums, times, float(speeds.min()), job, options),
         gradients=gradients,
         overlap_factor=job.overlap_factor if sums.has_backward else None,
         ends_with_gradient=sums.has_backward and not splits,
@@ -263,6 +265,33 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job, options: Pla
         update_us=sum(update_us(sums, layout, job)) * copies_apart
         if sums.has_backward and len(set(speeds.tolist())) == 1
         else 0.0,
+    )
+
+
+def _copy_rate(sums: LayerSums, job: Job) -> float:
+    """Return microseconds of a byte of activations to the hosts and back; of pairs, both ways at once."""
+    return job.copy_us_per_byte * sums.has_backward * (2 if job.overlap_factor is None else 1)
+
+
+def _weighed_us(sums: LayerSums, times: FloatArray, slowest: float, job: Job, options: PlanOptions) -> float:
+    """Return the least work of a micro-batch whose activations go to the hosts; 0 where they do not.
+
+    A stage takes its work and its copies at least, so any mean of both, which is a sum over its layers; each
+    recomputes or not, whichever makes it less.
+    """
+    rate = _copy_rate(sums, job) * slowest
+    if not rate:
+        return 0.0
+    own = [(times, sums.saved), (times + sums.recompute, sums.kept)][: 1 + options.recompute]
+    part = job.overlap_factor or 1.0
+    return max(
+        float(
+            np.min(
+                [np.diff(weight * part * work + (1 - weight) * rate * num_bytes) for work, num_bytes in own],
+                axis=0,
+            ).sum()
+        )
+        for weight in np.linspace(0.0, 1.0, 9)
     )
 
 
@@ -375,7 +404,7 @@ def _sharing(family: Family, terms: _Terms, *, any_order: bool = False) -> float
     heads, tails = _ramps(family, terms)
     work = terms.copies * max(
         float(terms.work_us(terms.times[-1], terms.sums.forward[-1])),
-        float(terms.micro_batches * terms.copies_us[-1] * terms.speeds.min()),
+        terms.micro_batches * terms.weighed_us,
     )
     own_end = _last_synchronisation(terms)
     total_speed = terms.speeds.sum()
