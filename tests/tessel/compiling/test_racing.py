@@ -37,20 +37,20 @@ def test_a_slower_contender_has_a_ratio_above_one_and_an_interval_around_it(
         race({"one": lambda: None}, rounds=5)
 
 
-@pytest.mark.parametrize(
-    ("rest", "best"),
-    [
-        ([0.9], 1),
-        ([0.995], 0),  # within the margin
-        ([0.9, 0.95, 0.8], 3),
-        ([], 0),
-    ],
-)
-def test_another_contender_is_taken_where_its_median_is_ahead(rest: list[float], best: int) -> None:
-    contenders = [
-        racing.Contender(name="", latency_us=1.0, ratio=ratio, low=0.0, high=9.0) for ratio in (1.0, *rest)
-    ]
-    assert racing.best_of(contenders, margin=0.01) == best
+def test_who_ran_before_changes_no_ratio() -> None:
+    now_s, last = [0.0], [""]
+
+    def call(name: str, seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            cold = 1.5 if last[0] not in ("quick", name) else 1.0
+            last[0] = name
+            now_s[0] += seconds * cold
+
+        return run
+
+    runs = {"one": call("one", 0.008), "quick": call("quick", 0.008), "slow": call("slow", 0.04)}
+    found = race(runs, rounds=12, clock=lambda: now_s[0])
+    assert [each.ratio for each in found] == pytest.approx([1.0, 1.0, 5.0])
 
 
 @pytest.mark.parametrize("number", [6, 12, 30, 101])
