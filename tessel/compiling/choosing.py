@@ -23,8 +23,8 @@ from tuner.measuring.race import FEWEST_ROUNDS, race
 
 MIX, WHOLE = 0, 1
 
-_PATIENCE_S = 1.0
-"""Seconds after which a race has no more rounds than `FEWEST_ROUNDS`."""
+_PATIENCE_S = 2.0
+"""Seconds of processor time after which a race has no more rounds than `FEWEST_ROUNDS`."""
 
 _WAITED = 0.05
 """Share of a sample's time that threads may have waited: a wake-up takes some 10 us."""

@@ -446,8 +446,7 @@ def _fastest(programs: Sequence[Program], model: Model, seed: int, report: Repor
         return whole
     num_threads = mix.manifest.num_threads
     samplers = [sampler(partial(program.run, drawn[0]), num_threads) for program in programs]
-    clock = time.process_time if num_threads == 1 else time.monotonic
-    choice = choose(*samplers, clock=clock, rng=np.random.default_rng(seed))
+    choice = choose(*samplers, clock=time.process_time, rng=np.random.default_rng(seed))
     if choice.ratio is None:
         report.on_note(
             f"other programs kept {num_threads} threads from the processor in every round, so that the mix "

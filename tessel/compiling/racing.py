@@ -1,8 +1,8 @@
 """A program against what else runs its model: torch eager, torch.compile and onnxruntime, in turn.
 
 All run in this process on the same inputs and with as many threads. In each round every contender runs for
-the same share of time, in an order of the round's own; short calls run as often untimed before, since caches
-hold what ran last, whose threads may still wait in a loop. A ratio is the median over rounds of the ratio
+the same share of time, in an order of the round's own, once threads of who ran last are at rest; short calls
+first run as often untimed, since caches hold other data. A ratio is the median over rounds of the ratio
 within a round, so that other load cancels out, with a 95 % interval from order statistics, which assumes no
 distribution. Calls are timed as a user makes them. Checked in tests/tessel/compiling/test_racing.py.
 """
@@ -100,7 +100,8 @@ class TimedRun:
         self._is_short = once_us < _LONG_US
 
     def warm_up(self) -> None:
-        """Call a short one for a share that is not timed."""
+        """Wait for threads of those who ran before, and call a short one for a share that is not timed."""
+        _rest()
         for _ in range(self._repeats if self._is_short else 0):
             self._run()
 
@@ -254,6 +255,18 @@ def _leaves(tree: Any) -> Iterator[Any]:
         return
     for item in tree:
         yield from _leaves(item)
+
+
+def _rest() -> None:
+    """Wait until nothing runs in this process, a fifth of a second at most.
+
+    Threads of onnxruntime wait in a loop for the next call, 37 ms of a processor that others would have.
+    """
+    for _ in range(100):
+        before_s = time.process_time()
+        time.sleep(0.002)
+        if time.process_time() - before_s < 0.0005:
+            return
 
 
 def _compared(name: str, taken: Sequence[float], first: Sequence[float]) -> Contender:

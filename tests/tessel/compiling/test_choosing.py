@@ -29,7 +29,7 @@ def _chosen(mix_us: float, *, disturbed: float, noise: float, seed: int) -> Choi
         return one
 
     mix, whole = sample(mix_us, 3.0), sample(100.0, 9.0)
-    return choose(mix, whole, clock=lambda: next(ticks) * 0.002, rng=np.random.default_rng(seed))
+    return choose(mix, whole, clock=lambda: next(ticks) * 0.004, rng=np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -69,7 +69,9 @@ def test_a_sample_of_several_threads_says_how_long_they_waited(
         for thread in ("7", "8"):
             (tmp_path / thread / "schedstat").write_text(f"1 {waited_ns[0]} 3\n")
 
-    clock = SimpleNamespace(perf_counter=lambda: now_s[0], process_time=lambda: now_s[0] / 4)
+    clock = SimpleNamespace(
+        perf_counter=lambda: now_s[0], process_time=lambda: now_s[0] / 4, sleep=lambda _: None
+    )
     monkeypatch.setattr(choosing, "_THREADS", tmp_path)
     monkeypatch.setattr(choosing, "time", clock)
     monkeypatch.setattr(racing, "time", clock)
