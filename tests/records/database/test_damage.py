@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -48,6 +49,15 @@ def read_all(path: Path) -> list[str]:
         return digests
 
 
+def open_files() -> list[str]:
+    """Return what this process has open, as Linux tells it."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the folder itself, which is closed by now
+            found.append(str(link.readlink()))
+    return found
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -66,9 +76,10 @@ def test_what_is_not_a_records_file_is_refused_and_left_alone(
 ) -> None:
     path = tmp_path / "records.db"
     path.write_bytes(content)
-    with pytest.raises(RecordFileError, match=message):
+    with pytest.raises(RecordFileError, match=message) as refused:
         open_store(str(path))
     assert path.read_bytes() == content
+    assert str(path) not in open_files(), f"left open by {refused.value!r}, which holds its frames"
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:

@@ -54,6 +54,10 @@ CASES = {
     "flip": (lambda x: op.flip(x, 1), [(2, 3, 2)]),
     "floor_mod with broadcast": (op.floor_mod, [(3, 4), (3, 1)]),
     "power with broadcast": (lambda x, y: op.power(op.add(op.multiply(x, x), const(1.5)), y), [(3, 4), (4,)]),
+    "power of some exponents that are 0, at 0": (
+        lambda x: op.power(op.multiply(x, const([0.0, 1.0, 0.0, 1.0])), const([0.0, 2.0, 2.0, 0.0])),
+        [(3, 4)],
+    ),
     "prod": (lambda x: op.prod(x, axis=[1]), [(2, 4, 3)]),
     "prod of two axes, of which a factor is 0": (
         lambda x: op.prod(op.multiply(x, const([[[1.0, 0.0]], [[1.0, 1.0]]])), axis=[2, 0], keepdims=True),
@@ -245,6 +249,12 @@ CASES = {
     "max_pool2d with a window beyond the image": (
         lambda x: op.nn.max_pool2d(x, (5, 5), strides=(5, 5), ceil_mode=True),
         [(1, 2, 2, 3)],
+    ),
+    "avg_pool2d of channels that come last": (
+        lambda x: op.nn.avg_pool2d(
+            x, (2, 3), strides=(2, 3), ceil_mode=True, count_include_pad=True, layout="NHWC"
+        ),
+        [(1, 3, 4, 2)],
     ),
     "max_pool1d with windows that overlap": (
         lambda x: op.nn.max_pool1d(x, 3, strides=2, padding=(1, 1)),
