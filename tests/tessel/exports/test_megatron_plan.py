@@ -162,6 +162,8 @@ def test_one_replica_of_undivided_layers_is_what_a_recipe_is_without_a_word() ->
 def test_recomputation_of_some_stages_is_said() -> None:
     text = megatron_arguments(interleaved(recompute=(True, False, False, False)))
     assert "The plan recomputes stages 0 alone; Megatron does all" in text
+    for none_or_all in (False, True):
+        assert "alone; Megatron" not in megatron_arguments(interleaved(recompute=(none_or_all,) * 4))
     assert profile().layers[0].name == "embed"
 
 

@@ -272,6 +272,20 @@ def test_equal_calls_give_equal_plans() -> None:
     assert one.lower_bound_us == two.lower_bound_us
 
 
+@pytest.mark.parametrize(
+    ("seed", "memory", "works"),
+    [(7, 133, (0.03, 0.1, 0.3)), pytest.param(2, 160, (0.3, 0.5, 1.0, 2.0), marks=pytest.mark.slow)],
+)
+def test_more_work_never_makes_a_plan_longer(seed: int, memory: int, works: tuple[float, ...]) -> None:
+    profile = random_profile(np.random.default_rng(seed), 12, is_split=True)
+    cluster = small_cluster(4, memory_bytes=memory * MIB)
+    found = [plan(profile, cluster, samples=16, work=work, baselines=False) for work in works]
+    steps = [each.best.estimate.step_us for each in found]
+    bounds = [each.lower_bound_us for each in found]
+    assert sorted(steps, reverse=True) == steps
+    assert sorted(bounds) == bounds
+
+
 def test_unequal_devices_get_unequal_stages() -> None:
     profile = random_profile(np.random.default_rng(8), 8)
     cluster = small_cluster(2, device_speed=(1.0, 0.4), device_memory_bytes=(900 * MIB, 600 * MIB))
