@@ -11,7 +11,7 @@ from tuner.frontend.model import InputSpec
 from tuner.stages import build_stages
 from tuner.stages.differentiate import differentiate
 from tuner.stages.gradients.operator_gradients import GRADIENTS, gradient_of
-from tuner.stages.program import operator_name, read_program
+from tuner.stages.program import Binding, operator_name, read_program
 
 pytestmark = pytest.mark.tvm
 
@@ -449,3 +449,18 @@ def test_equal_maxima_share_the_gradient(make_model, compile_module):
     known |= dict(zip([info.name for info in stage.forward.outputs], results, strict=True))
     (gradient,) = compile_module(stage.backward.module)([known[info.name] for info in stage.backward.inputs])
     np.testing.assert_array_equal(gradient, [0.0, 3.0, 3.0, 0.0])
+
+
+def test_a_gradient_passes_names_and_tuples():
+    """As an importer may write them: a builder of blocks would read through both."""
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    same = relax.Var("same", x.ty)
+    pair = relax.Var("pair", relax.TupleType([x.ty, x.ty]))
+    field = relax.Var("field", x.ty)
+    bindings = (
+        Binding(same, x, (x,)),
+        Binding(pair, relax.Tuple([x, same]), (x, same)),
+        Binding(field, relax.TupleGetItem(pair, 1), (pair,)),
+    )
+    found = differentiate(bindings, seeds={field: relax.const(np.ones(4, "float32"))}, wanted=[x])
+    assert set(found.gradients) == {x}
