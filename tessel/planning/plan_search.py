@@ -2,9 +2,9 @@
 
 Families are bounded, the promising ones cut and timed in the orders of rules, the best of those compared,
 moved and searched; each phase leaves off where nothing faster is possible. The phases come in rounds, each
-three times as long as the one before and begun with all that is known. How long a round is does not depend on
-the budget, which only ends the last: what less work finds, more work has found on its way, and its plan is
-never longer. Checked in tests/tessel/planning/test_find_plan.py.
+longer than the one before and begun with all that is known. How long a round is does not depend on the
+budget, which only ends the last: what less work finds, more work has found on its way, and the search's best
+step is never longer. Checked in tests/tessel/planning/test_find_plan.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ FIRST_ROUND = 3 / 8
 
 ROUND_GROWTH = 6.5
 """Units of work of the first round, and how many times as many each next one may spend. A plan's default,
-less what is kept for planning again, ends with a whole one."""
+less what is kept for planning again, ends with a whole third one, which has 85 % of it. With a factor of 3, a
+budget of half a unit ended in the midst of its fourth, and three plans of twenty got up to 1 % longer."""
 
 
 SWEEP_SHARE = 0.35
