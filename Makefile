@@ -35,7 +35,9 @@ tune: $(VENV)/.installed
 	$(BIN)/tessel tune gpt2 --target cpu --devices 4 --micro-batches 16 --train --placement mshape --link 10GB/s --hop-us 5 --memory 480MiB --backends tvm,blas --work 4 --jobs 2 --out $(OUT)/gpt2 --records sqlite:///$(OUT)/records.db
 
 # Files are tested whole, so that what a file's tests share is made once, and in the order of tests/conftest.py.
-PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# One more than cores, since many tests wait for processes of their own.
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Both at once: types are checked on one core.
 test: $(VENV)/.installed-test

@@ -89,6 +89,9 @@ def test_the_table_has_what_is_not_equal() -> None:
     assert as_table(findings).splitlines()[2:] == ["| Det | 1 | 0 | 1 | 0 | no operator / Det |"]
 
 
-def test_an_unknown_operator_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_operator_is_named(
+    known: dict[str, list], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "cases", lambda: known)
     assert main(["Nothing"]) == 2
     assert "onnx tests no operator 'Nothing'" in capsys.readouterr().err

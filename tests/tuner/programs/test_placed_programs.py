@@ -50,7 +50,11 @@ def check(report: RunReport, num_gradients: int) -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(lambda: m_shape_on_tvm(LANGUAGE_MODEL, 2, training=False), id="m"),
+        pytest.param(
+            lambda: m_shape_on_tvm(LANGUAGE_MODEL, 2, training=False),
+            id="m",
+            marks=pytest.mark.slow,  # two ranks compile
+        ),
         pytest.param(
             lambda: replicated(placed_on_tvm(TWO_TOWERS, K_SHAPE, training=False), 2),
             id="copies-of-a-k",
