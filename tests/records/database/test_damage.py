@@ -76,10 +76,9 @@ def test_what_is_not_a_records_file_is_refused_and_left_alone(
 ) -> None:
     path = tmp_path / "records.db"
     path.write_bytes(content)
-    with pytest.raises(RecordFileError, match=message) as refused:
+    with pytest.raises(RecordFileError, match=message):
         open_store(str(path))
     assert path.read_bytes() == content
-    assert str(path) not in open_files(), f"left open by {refused.value!r}, which holds its frames"
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
@@ -110,8 +109,9 @@ def test_a_missing_table_is_refused(file: Path) -> None:
     connection.execute("DROP TABLE measurements")
     connection.commit()
     connection.close()
-    with pytest.raises(RecordFileError, match="does not have the tables of records"):
+    with pytest.raises(RecordFileError, match="does not have the tables of records") as refused:
         open_store(str(file))
+    assert str(file) not in open_files(), f"left open by {refused.value!r}, which holds its frames"
 
 
 @pytest.mark.parametrize(
