@@ -25,7 +25,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         recompute: of each stage, whether its forward runs again before its backward.
         split_backward: whether the order may split backwards.
         sharding: what replicas divide among them: `none`, `optimizer`, `gradients` or `parameters`.
-        offload: what lies in the memory of the hosts: `none` or `optimizer`.
+        offload: what lies in the memory of the hosts: one of `OFFLOADS`.
         overlap_factor: share of its sum that a forward takes with a backward beside it; left out where each
             block runs by itself.
         order: the rule that gives the order, or `searched`.

@@ -151,6 +151,11 @@ class Recipe:
                 f"{' or '.join(known) or 'nothing'} in such a pipeline; plan with --sharding "
                 f"{known[-1] if known else 'none'}"
             )
+        if "activations" in self.offload:
+            raise ScheduleError(
+                f"the plan of {self.model} keeps all activations on the hosts, and {framework} sends fewer "
+                "there from a pipeline, or none; plan with --offload none or optimizer"
+            )
         if self.offload != "none" and not offloads:
             raise ScheduleError(
                 f"the plan of {self.model} keeps the {self.offload}'s state on the hosts and updates on the "

@@ -219,9 +219,16 @@ def every_layout(
 
 
 def placed_by_hand(
-    profile: Profile, layout: Layout, cluster: Cluster, optimizer: Optimizer
+    profile: Profile,
+    layout: Layout,
+    cluster: Cluster,
+    optimizer: Optimizer,
+    offloads: bool = False,
 ) -> tuple[Placement, tuple[int, ...] | None, float]:
-    """Return blocks, room for activations and the length of a step, from the definitions, layer by layer."""
+    """Return blocks, room for activations and the length of a step, from the definitions, layer by layer.
+
+    If it `offloads`, activations are on the hosts, and three stages' on the way there or back.
+    """
     (table,) = (each for each in profile.tables if each.tensor_parallel == layout.tensor_parallel)
     costs, stages = list(table.costs), len(layout.cuts)
     chains = [[(layout.device_of(stage),) for stage in range(stages)]]
@@ -255,6 +262,7 @@ def placed_by_hand(
         following[last_of_first] = stages - 1
     busy, static = [0.0] * layout.pipeline, [0.0] * layout.pipeline
     running = [0.0] * layout.pipeline
+    buffered = [0.0] * layout.pipeline
     held_ties: set[tuple[int, str]] = set()
     times, kept = [], []
     for stage, (first, last) in enumerate(layout.cuts):
@@ -265,6 +273,13 @@ def placed_by_hand(
             forward += cost.forward_us
             backward += (cost.backward_us or 0.0) + (cost.forward_us if again else 0.0)
             keeps += min(cost.saved_bytes, taken[index]) if again else cost.saved_bytes
+        if offloads:
+            assert cluster.host is not None
+            copy = keeps / cluster.host.bytes_per_s * 1e6
+            forward, backward = max(forward, copy), max(backward, copy)
+            for device in {device for chain in chains for device in chain[stage]}:
+                buffered[device] = max(buffered[device], 3 * keeps)
+            keeps = 0.0
         times.append((forward, backward))
         kept.append(keeps)
         for device in (device for chain in chains for device in chain[stage]):
@@ -304,6 +319,6 @@ def placed_by_hand(
     rooms = None
     if cluster.memory_bytes is not None:
         limit = cluster.memory_bytes
-        rooms = tuple(math.floor(limit - a - b) for a, b in zip(static, running, strict=True))
+        rooms = tuple(math.floor(limit - sum(each)) for each in zip(static, running, buffered, strict=True))
     placement = Placement(devices=layout.pipeline, blocks=tuple(blocks), edges=tuple(edges))
     return placement, rooms, step_us

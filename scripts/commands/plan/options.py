@@ -102,7 +102,8 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
         str,
         typer.Option(
             help="What lies in the hosts' memory: `none`; `optimizer`, its state, which each update fetches "
-            "and returns over --host-link; `auto`, whichever is faster.",
+            "and returns over --host-link; `activations`, which leave in forwards and return for backwards; "
+            "`optimizer+activations`; `auto`, whichever is fastest.",
             autocompletion=completion.one_of(*OFFLOADS),
         ),
     ] = "none"

@@ -43,7 +43,7 @@ DEGREES = ("data_parallel", "pipeline", "tensor_parallel", "context_parallel", "
 RUNTIMES = ("overlapped", "deepspeed")
 SHARDINGS = ("none", "optimizer", "gradients", "parameters", "auto")
 PLACEMENTS = ("auto", "vshape", "interleaved", "zbv", "xshape", "mshape", "kshape")
-OFFLOADS = ("none", "optimizer", "auto")
+OFFLOADS = ("none", "optimizer", "activations", "optimizer+activations", "auto")
 OPTIMIZERS = (
     *("none", "sgd", "momentum", "adam", "adam-mixed", "adam-fp16", "adam-bf16-gradients"),
     *("adam-bf16-moments", "adam-fp8-weights", "adam-8bit", "adam-fsdp"),
@@ -87,7 +87,8 @@ class PlanOptions(ConfigOptions):
         sharding: what replicas divide among them: `none`; `optimizer`, its state (ZeRO-1, a distributed
             optimizer); `gradients` too (ZeRO-2); `parameters` too (ZeRO-3, FSDP); `auto`, the fastest. If
             None `none`, or `optimizer` where a GPU is named.
-        offload: what lies in the hosts' memory: `none`; `optimizer`, its state; `auto`, the faster.
+        offload: what lies in the hosts' memory: `none`; `optimizer`, its state; `activations`, from
+            forward to backward; `optimizer+activations`; `auto`, the fastest.
         host_link: bandwidth between a device and its host one way, such as `50GB/s`, or bytes a second.
         overlap_factor: share of its sum that a forward takes with a backward that runs beside it on a device,
             such as 0.6; each block runs by itself if None.
@@ -351,7 +352,7 @@ class PlanOptions(ConfigOptions):
         Where micro-batches differ, nothing is exchanged in each of them, if that is left open.
         """
         job = replace(self.job(profile), mixture=mixture)
-        offloads = OFFLOADS[:2] if self.offload == "auto" else (self.offload,)
+        offloads = OFFLOADS[:-1] if self.offload == "auto" else (self.offload,)
         return [
             replace(job, sharding=sharding, offload=offload)
             for sharding in (self.shardings[:2] if mixture is not None else self.shardings)

@@ -96,7 +96,8 @@ def _add_found(out: Sections, plan: PlanView, result: PlanResult) -> None:
         experts = f", experts over {layout.expert_replicas}" if profile.has_experts else ""
         out.line(f"sharding      {result.job.sharding}, over {layout.weight_replicas} replicas{experts}")
     if result.job.offload != "none":
-        out.line(f"offload       {result.job.offload} state, in the memory of the hosts")
+        words = result.job.offload.replace("optimizer", "optimizer state").replace("+", " and ")
+        out.line(f"offload       {words}, in the memory of the hosts")
     if saved.schedule.overlap_factor is not None:
         out.line(f"overlap       {overlap_words(saved.schedule)}")
     interval = plan.step_interval_us

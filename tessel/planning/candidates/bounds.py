@@ -5,6 +5,7 @@ Each number is a proof by itself; the largest counts.
 - Sharing: the devices together do all the work of all micro-batches. Device d cannot begin before the layers
   of the stages ahead of it have run once, nor end its blocks later than what must follow them allows.
 - One layer: whichever device holds it runs it for every micro-batch, behind all earlier layers.
+- What forwards save for the hosts takes its way there and back beside the work; see `tessel.planning.job`.
 - Path: a micro-batch goes all the way through and back.
 - Where first and last layer are divided over all devices, each device runs its part of both for every
   micro-batch, and all devices together the layers between.
@@ -74,6 +75,8 @@ class _Terms:
         limits: bytes by position; None for no limit.
         hop_us: least microseconds from one device to the next.
         times: running sums of each layer's work.
+        copies_us: running sums of microseconds of each layer's activations to the hosts and back, at least.
+        weighed_us: what a micro-batch keeps all devices busy with at least, copies weighed with work.
         gradients: running sums of each layer's least microseconds from its output's gradient to its input's.
         overlap_factor: share of its sum that a forward takes with a backward beside it; None for no pairs.
         ends_with_gradient: whether the last block of a device is always a gradient that others wait for.
@@ -92,6 +95,8 @@ class _Terms:
     limits: tuple[int, ...] | None
     hop_us: float
     times: FloatArray
+    copies_us: FloatArray
+    weighed_us: float
     gradients: FloatArray
     overlap_factor: float | None
     ends_with_gradient: bool
@@ -206,7 +211,7 @@ class FamilyBounds:
         )
         key = degrees, copies, family.table_key
         if key not in self._terms:
-            self._terms[key] = _terms(degrees, copies, sums, self.job)
+            self._terms[key] = _terms(degrees, copies, sums, self.job, self.options)
         return self._terms[key]
 
 
@@ -222,9 +227,10 @@ def family_shares(family: Family, sums: LayerSums, job: Job) -> Shares:
     )
 
 
-def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
+def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job, options: PlanOptions) -> _Terms:
     layout = degrees.any_layout(sums.num_layers)
     splits = degrees.split_backward and sums.is_splittable
+    times = layer_times(sums, splits=splits)
     gradients = sums.backward
     if splits:
         least = np.minimum(np.diff(sums.backward), np.diff(sums.backward_input))
@@ -245,7 +251,9 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
         speeds=speeds,
         limits=memory_limits(layout, job.cluster),
         hop_us=_least_hop(sums, job, degrees.tensor_parallel),
-        times=layer_times(sums, splits=splits),
+        times=times,
+        copies_us=(sums.kept if options.recompute else sums.saved) * _copy_rate(sums, job),
+        weighed_us=_weighed_us(sums, times, float(speeds.min()), job, options),
         gradients=gradients,
         overlap_factor=job.overlap_factor if sums.has_backward else None,
         ends_with_gradient=sums.has_backward and not splits,
@@ -257,6 +265,33 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job) -> _Terms:
         update_us=sum(update_us(sums, layout, job)) * copies_apart
         if sums.has_backward and len(set(speeds.tolist())) == 1
         else 0.0,
+    )
+
+
+def _copy_rate(sums: LayerSums, job: Job) -> float:
+    """Return microseconds of a byte of activations to the hosts and back; of pairs, both ways at once."""
+    return job.copy_us_per_byte * sums.has_backward * (2 if job.overlap_factor is None else 1)
+
+
+def _weighed_us(sums: LayerSums, times: FloatArray, slowest: float, job: Job, options: PlanOptions) -> float:
+    """Return the least work of a micro-batch whose activations go to the hosts; 0 where they do not.
+
+    A stage takes its work and its copies at least, so any mean of both, which is a sum over its layers; each
+    recomputes or not, whichever makes it less.
+    """
+    rate = _copy_rate(sums, job) * slowest
+    if not rate:
+        return 0.0
+    own = [(times, sums.saved), (times + sums.recompute, sums.kept)][: 1 + options.recompute]
+    part = job.overlap_factor or 1.0
+    return max(
+        float(
+            np.min(
+                [np.diff(weight * part * work + (1 - weight) * rate * num_bytes) for work, num_bytes in own],
+                axis=0,
+            ).sum()
+        )
+        for weight in np.linspace(0.0, 1.0, 9)
     )
 
 
@@ -367,7 +402,10 @@ def _sharing(family: Family, terms: _Terms, *, any_order: bool = False) -> float
             is that of one list ascending and the other descending.
     """
     heads, tails = _ramps(family, terms)
-    work = terms.copies * float(terms.work_us(terms.times[-1], terms.sums.forward[-1]))
+    work = terms.copies * max(
+        float(terms.work_us(terms.times[-1], terms.sums.forward[-1])),
+        terms.micro_batches * terms.weighed_us,
+    )
     own_end = _last_synchronisation(terms)
     total_speed = terms.speeds.sum()
 
@@ -387,6 +425,7 @@ def _sharing(family: Family, terms: _Terms, *, any_order: bool = False) -> float
 def _one_layer(terms: _Terms) -> float:
     fastest = terms.speeds.max()
     work = terms.work_us(np.diff(terms.times), np.diff(terms.sums.forward)) / fastest
+    work = np.maximum(work, terms.micro_batches * np.diff(terms.copies_us))
     behind: FloatArray | float = 0.0
     if terms.ends_with_gradient:
         behind = terms.gradients[:-1] / fastest

@@ -170,9 +170,19 @@ class Problem:
 
     def _prices_of(self, family: Family, sums: LayerSums) -> RunPrices:
         shares = family_shares(family, sums, self.job)
-        key = family.table_key, family.split_backward, shares, sums.work is None
+        # What devices of any speed, and pairs, take at least is known of their blocks alone.
+        is_exact = not (self.cluster.device_speed or self.job.overlap_factor or sums.work is not None)
+        copy_us_per_byte = self.job.copy_us_per_byte if is_exact else 0.0
+        buffers = self.job.buffers
+        key = family.table_key, family.split_backward, shares, sums.work is None, buffers, copy_us_per_byte
         if key not in self._prices:
-            self._prices[key] = run_prices(sums, splits=family.split_backward, shares=shares)
+            self._prices[key] = run_prices(
+                sums,
+                splits=family.split_backward,
+                shares=shares,
+                buffers=buffers,
+                copy_us_per_byte=copy_us_per_byte,
+            )
         return self._prices[key]
 
     def figures(self, family: Family, layout: Layout) -> StageFigures:

@@ -33,6 +33,7 @@ class HeldBytes(NamedTuple):
         layer_trained: trained bytes of the layer that has most, likewise.
         experts: of the weights, bytes of routed experts.
         expert_trained: of these, bytes that have gradients and optimizer state.
+        buffered: activations that are there for a while only, and else on the hosts.
     """
 
     weights: float
@@ -42,6 +43,7 @@ class HeldBytes(NamedTuple):
     layer_trained: float = 0.0
     experts: float = 0.0
     expert_trained: float = 0.0
+    buffered: float = 0.0
 
 
 def static_bytes(
@@ -56,7 +58,7 @@ def static_bytes(
         shares: what a replica holds of each; all if None.
     """
     shares = shares or shares_of("none", optimizer, 1)
-    found = runtime.context_bytes + runtime.peak_factor * held.running
+    found = runtime.context_bytes + runtime.peak_factor * held.running + held.buffered
     found += shares.held(held.weights, held.trained, held.experts, held.expert_trained)
     found += shares.gathered * held.layer_weights + shares.gradient * held.layer_trained
     if optimizer is not None:
@@ -74,7 +76,7 @@ def job_shares(job: Job, *, trains: bool, replicas: int, expert_replicas: int) -
         expert_replicas: devices that hold the same experts.
     """
     optimizer = job.optimizer if trains else None
-    if optimizer is not None and job.offloads:
+    if optimizer is not None and job.offloads_state:
         optimizer = msgspec.structs.replace(optimizer, state_ratio=0.0)
     shares, experts = (shares_of(job.sharding, optimizer, each) for each in (replicas, expert_replicas))
     return shares if replicas == expert_replicas else replace(shares, experts=experts)

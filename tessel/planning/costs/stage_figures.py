@@ -60,11 +60,13 @@ class StageFigures:
         backward_weight_us: weight half; None likewise.
         hop_us: microseconds from each stage to its next ones and back; 0 within a device, and between the
             copies of an `xshape`.
-        kept_bytes: bytes from a forward to its backward, by stage; of inference, to the end of the step.
+        kept_bytes: bytes from a forward to its backward, by stage, but what lies on the hosts; of inference,
+            to the end of the step.
         halved_bytes: of a split backward, bytes kept from its input half to its weight half, by stage.
         trained_bytes: weights that have gradients and optimizer state, by device.
         frozen_bytes: weights that have none, by device.
-        static_bytes: weights, gradients, optimizer state and the largest need of a running block, by device.
+        static_bytes: weights, gradients, optimizer state, the largest need of a running block, and room for
+            activations on their way from and to the hosts, by device.
         memory_bytes: by device, or None where there is no limit.
         synchronisations: over the replicas.
         ties: between stages that share a tensor.
@@ -209,14 +211,14 @@ def figures_of_classes(
 
 
 def halves_replace_joint(
-    joint_us: FloatArray, input_us: FloatArray, weight_us: FloatArray, recomputes: npt.NDArray[np.bool_]
+    joint_us: FloatArray, input_us: FloatArray, weight_us: FloatArray, holds_more: npt.NDArray[np.bool_]
 ) -> bool:
     """Return whether no order is better with a joint backward of any stage than with its halves in its place.
 
-    Halves that take no longer, one after the other, replace it everywhere; with recomputation they hold more
-    in between.
+    Halves that take no longer, one after the other, replace it everywhere; with recomputation, or with
+    activations on the hosts, they hold more in between.
     """
-    return bool((input_us + weight_us <= joint_us * (1 + 1e-9)).all() and not recomputes.any())
+    return bool((input_us + weight_us <= joint_us * (1 + 1e-9)).all() and not holds_more.any())
 
 
 def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
@@ -225,7 +227,7 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
     run = StageRuns.of(sums, layout)
     trained = sums.has_backward
     shares = layout_shares(layout, job, trains=trained)
-    held = _held(sums, layout, run, shares)
+    held = _held(sums, layout, run, shares, job.buffers if trained else 0)
     return StageFigures(
         groups=run.groups,
         trained_bytes=tuple(round(each.trained) for each in held),
@@ -266,13 +268,23 @@ def _block_figures(
     hops = _hops(sums, layout, job.cluster, job.runtime, run)
     added_us = recompute_us + hops.backward_us
     hidden = hidden_collectives(sums, layout, job, run)
-    forward_us = np.maximum(run.of_sums(sums.forward) / speed, hidden.gather_us) + hops.forward_us
-    backward_us = (
-        np.maximum(run.of_sums(sums.backward) / speed, hidden.gather_us + hidden.scatter_us) + added_us
+    kept_bytes = _saved_bytes(sums, run)
+    offloads = job.offloads_activations and sums.has_backward
+    copy_us = kept_bytes * job.copy_us_per_byte * offloads
+    back_us = np.maximum(copy_us - recompute_us, hidden.gather_us)  # beside the backward itself
+    forward_us = (
+        np.maximum(run.of_sums(sums.forward) / speed, np.maximum(copy_us, hidden.gather_us)) + hops.forward_us
     )
-    input_us = np.maximum(run.of_sums(sums.backward_input) / speed, hidden.gather_us) + added_us
+    backward_us = (
+        np.maximum(
+            run.of_sums(sums.backward) / speed, np.maximum(back_us, hidden.gather_us + hidden.scatter_us)
+        )
+        + added_us
+    )
+    input_us = np.maximum(run.of_sums(sums.backward_input) / speed, back_us) + added_us
     weight_us = np.maximum(run.of_sums(sums.backward_weight) / speed, hidden.scatter_us)
-    is_dominated = splits and halves_replace_joint(backward_us, input_us, weight_us, run.recomputes)
+    holds_more = run.recomputes | offloads  # between the halves than beside a joint backward
+    is_dominated = splits and halves_replace_joint(backward_us, input_us, weight_us, holds_more)
     return _BlockFigures(
         forward_us=forward_us,
         # Only whole backwards run beside a forward.
@@ -282,11 +294,16 @@ def _block_figures(
         backward_input_us=input_us if splits else None,
         backward_weight_us=weight_us if splits else None,
         hop_us=hops.lag_us,
-        kept_bytes=np.where(run.recomputes, run.of_sums(sums.kept), run.of_sums(sums.saved)),
+        kept_bytes=kept_bytes * (not offloads),
         halved_bytes=np.where(
             run.recomputes, run.of_sums(sums.recomputed_for_weight), run.of_sums(sums.saved_for_weight)
         ),
     )
+
+
+def _saved_bytes(sums: LayerSums, run: StageRuns) -> FloatArray:
+    """Return the bytes that each stage's forward saves for its backward, wherever they lie."""
+    return np.where(run.recomputes, run.of_sums(sums.kept), run.of_sums(sums.saved))
 
 
 def _speeds(layout: Layout, job: Job, run: StageRuns) -> FloatArray:
@@ -405,8 +422,9 @@ def _hop_ends(
     return send_us, runtime.hop_overhead_us + transfer_us + gathered_us
 
 
-def _held(sums: LayerSums, layout: Layout, run: StageRuns, shares: Shares) -> list[HeldBytes]:
+def _held(sums: LayerSums, layout: Layout, run: StageRuns, shares: Shares, buffers: int) -> list[HeldBytes]:
     """Return what each device holds beside activations; a tied tensor counts once on each."""
+    buffered = buffers * _saved_bytes(sums, run)
     weights, trained, experts, expert_trained = (
         run.of_sums(each) for each in (sums.weights, sums.trained, sums.expert_weights, sums.expert_trained)
     )
@@ -432,6 +450,7 @@ def _held(sums: LayerSums, layout: Layout, run: StageRuns, shares: Shares) -> li
                 layer_trained=max(float(most_trained[stage]) for stage in here),
                 experts=sum(float(experts[stage]) for stage in here),
                 expert_trained=sum(float(expert_trained[stage]) for stage in here),
+                buffered=max(float(buffered[stage]) for stage in here),
             )
         )
     return found
@@ -471,7 +490,7 @@ def update_sums(sums: LayerSums, layout: Layout, job: Job) -> tuple[FloatArray, 
     if not sums.has_update:
         ratio = 2 + optimizer.gradient_ratio + 2 * optimizer.state_ratio
         moved = trained * ratio / job.runtime.update_bytes_per_s * 1e6
-    if job.offloads and job.cluster.host is not None:
+    if job.offloads_state and job.cluster.host is not None:
         moved = moved + trained * 2 * optimizer.state_ratio / job.cluster.host.bytes_per_s * 1e6
     passes = 0 if job.sharding not in SHARDINGS[:2] else 2 if replicas_of(layout) == 1 else 4
     return own(sums.update, sums.expert_update) + passes * sums.gradient_pass, moved

@@ -28,10 +28,10 @@ class RunPrices:
 
     Attributes:
         time: microseconds of a micro-batch, the faster backward taken.
-        recompute: microseconds that running the forward again adds.
+        recompute: microseconds that running the forward again adds; below 0 where it saves copies.
         static: weights, gradients, optimizer state and the largest need of a running layer.
         recomputed_static: the same under recomputation.
-        saved: bytes in flight a micro-batch.
+        saved: bytes in flight a micro-batch, but what lies on the hosts.
         kept: the same under recomputation.
     """
 
@@ -66,13 +66,17 @@ class RunPrices:
         return replace(self, time=time)
 
 
-def run_prices(sums: LayerSums, *, splits: bool, shares: Shares) -> RunPrices:
+def run_prices(
+    sums: LayerSums, *, splits: bool, shares: Shares, buffers: int = 0, copy_us_per_byte: float = 0.0
+) -> RunPrices:
     """Return the prices of all runs of layers.
 
     Args:
         sums: of one table.
         splits: whether backwards may run in halves.
         shares: what a replica holds for each byte of weights.
+        buffers: stages' activations that a device has room for, if these lie on the hosts; else 0.
+        copy_us_per_byte: microseconds of their way there, or back; 0 where it is not counted.
     """
     time = layer_times(sums, splits=splits)
     is_run = np.tri(sums.num_layers + 1, dtype=bool).T & ~np.eye(sums.num_layers + 1, dtype=bool)
@@ -86,13 +90,35 @@ def run_prices(sums: LayerSums, *, splits: bool, shares: Shares) -> RunPrices:
     if shares.gathered or shares.gradient:
         divided, trained_divided = layers_divided(sums, shares)
         static += shares.gathered * _maxima(divided) + shares.gradient * _maxima(trained_divided)
-    return RunPrices(
+    found = RunPrices(
         time=np.where(is_run, _differences(time), np.inf),
         recompute=_differences(sums.recompute),
         static=static + _maxima(sums.peak),
         recomputed_static=static + _maxima(sums.recomputed_peak),
         saved=_differences(sums.saved),
         kept=_differences(sums.kept),
+    )
+    if not buffers or not sums.has_backward:
+        return found
+    return _offloaded(found, _differences(sums.forward), buffers, copy_us_per_byte)
+
+
+def _offloaded(prices: RunPrices, forward: FloatArray, buffers: int, copy_us_per_byte: float) -> RunPrices:
+    """Return prices with activations on the hosts: forward and backward take their copies' time at least."""
+
+    def longer(time: FloatArray, saved: FloatArray) -> FloatArray:
+        copy_us = copy_us_per_byte * saved
+        return np.maximum(forward, copy_us) + np.maximum(time - forward, copy_us)
+
+    time = longer(prices.time, prices.saved)
+    again = longer(prices.time + prices.recompute, prices.kept)
+    return RunPrices(
+        time=time,
+        recompute=np.where(np.isfinite(time), again, 0.0) - np.where(np.isfinite(time), time, 0.0),
+        static=prices.static + buffers * prices.saved,
+        recomputed_static=prices.recomputed_static + buffers * prices.kept,
+        saved=0.0 * prices.saved,
+        kept=0.0 * prices.kept,
     )
 
 

@@ -109,7 +109,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "optimizer": (RUN, (), ("--optimizer", "sgd")),
     "runtime": (RUN, (), ("--runtime", "deepspeed")),
     "sharding": (RUN, ("--sharding", "optimizer"), ("--sharding", "parameters")),
-    "offload": ((*RUN, "--host-link", "50GB/s", "--offload", "none"), (), ("--offload", "optimizer")),
+    "offload": ((*RUN, "--host-link", "50GB/s", "--offload", "optimizer"), (), ("--offload", "activations")),
     "host_link": ((*RUN, "--offload", "optimizer"), ("--host-link", "50GB/s"), ("--host-link", "5GB/s")),
     "global_batch": (RUN, ("--global-batch", "8"), ("--global-batch", "16")),
     "micro_batches": (RUN, ("--micro-batches", "8"), ("--micro-batches", "16")),

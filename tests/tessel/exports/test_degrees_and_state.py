@@ -71,6 +71,10 @@ def test_what_a_framework_does_not_divide_is_refused_by_name(sharding: str) -> N
             export(recipe(sharding="optimizer", offload="optimizer"))
     with pytest.raises(ScheduleError, match="plan with --offload none"):
         megatron_arguments(recipe(offload="optimizer"))  # Megatron offloads what its distributed one holds
+    for export in (megatron_arguments, deepspeed_module, parallelism):
+        for offload in ("activations", "optimizer+activations"):
+            with pytest.raises(ScheduleError, match=r"keeps all activations .* \w+ sends fewer"):
+                export(recipe(sharding="optimizer", offload=offload))
 
 
 def test_deepspeed_is_told_its_stage_and_refuses_other_degrees() -> None:

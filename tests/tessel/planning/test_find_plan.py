@@ -14,7 +14,7 @@ from msgspec import structs
 
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
-from tessel.planning.cluster import OPTIMIZERS, Cluster
+from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.find_plan import find_plan
 from tessel.planning.job import Job
@@ -35,11 +35,13 @@ from tests.samples.plan_samples import (
     small_cluster,
 )
 
-ASKED = ("optimizer", "runtime", "sharding")
+ASKED = ("optimizer", "runtime", "sharding", "offload")
 """What is a part of the job, not of what may be chosen."""
 
 
-def least_step_us(profile: Profile, cluster: Cluster, *, samples: int, placement: str = "") -> float | None:
+def least_step_us(
+    profile: Profile, cluster: Cluster, *, samples: int, placement: str = "", offloads: bool = False
+) -> float | None:
     """Return the shortest step over all layouts with joint backwards, each order by CP-SAT.
 
     Of one placement alone, where there is one given.
@@ -58,7 +60,7 @@ def least_step_us(profile: Profile, cluster: Cluster, *, samples: int, placement
     for layout in layouts:
         if placement not in ("", layout.placement):
             continue
-        blocks, rooms, step_us = placed_by_hand(profile, layout, cluster, QUIET)
+        blocks, rooms, step_us = placed_by_hand(profile, layout, cluster, QUIET, offloads)
         if rooms is not None and min(rooms) < 0:
             continue
         micro_batches = layout.micro_batches // (2 if layout.placement == "xshape" else 1)
@@ -442,3 +444,28 @@ def test_a_layout_by_hand_is_reached_without_being_told() -> None:
     ]
     assert steps_us[0] < 0.99 * known.step_us
     assert steps_us[1] <= 1.005 * steps_us[0]
+
+
+@pytest.mark.parametrize(
+    ("seed", "layers", "memory", "bytes_per_s"),
+    [
+        (1, 3, 80, 1e10),
+        (3, 3, 100, 2e10),
+        *(
+            pytest.param(seed, 3, memory, bytes_per_s, marks=pytest.mark.slow)
+            for seed in (1, 3, 4)
+            for memory, bytes_per_s in ((60, 1e12), (100, 1e10), (130, 2e10))
+        ),
+    ],
+)
+def test_activations_on_the_hosts_equal_exhaustive_search(
+    seed: int, layers: int, memory: int, bytes_per_s: float
+) -> None:
+    """Every layout with its copies in its blocks and three stages' activations on each device, by CP-SAT."""
+    profile = random_profile(np.random.default_rng(seed), layers, has_update=False)
+    cluster = small_cluster(2, memory_bytes=memory * MIB, host=Link(bytes_per_s=bytes_per_s))
+    truth = least_step_us(profile, cluster, samples=4, offloads=True)
+    assert truth is not None
+    found = plan(profile, cluster, samples=4, optimizer=QUIET, offload="activations", baselines=False)
+    assert found.best.estimate.step_us == pytest.approx(truth, rel=1e-9)
+    assert found.lower_bound_us <= truth * (1 + 1e-9)

@@ -193,8 +193,10 @@ def test_offload_needs_a_link_and_something_to_move() -> None:
     cluster = Cluster(devices=1, hop=LINK, collective=LINK)
     with pytest.raises(ScheduleError, match="no link to its hosts' memory"):
         Job(cluster=cluster, optimizer=ADAM, offload="optimizer")
+    with pytest.raises(ScheduleError, match=r"offload is activations, .* no link to its hosts' memory"):
+        Job(cluster=cluster, offload="activations")
     with pytest.raises(ScheduleError, match="no offload 'disk'; there are none, optimizer"):
         Job(cluster=cluster, optimizer=ADAM, offload="disk")
-    assert not Job(cluster=cluster, optimizer=OPTIMIZERS["sgd"], offload="optimizer").offloads
+    assert not Job(cluster=cluster, optimizer=OPTIMIZERS["sgd"], offload="optimizer").offloads_state
     hosted = msgspec.structs.replace(cluster, host=LINK)
-    assert Job(cluster=hosted, optimizer=ADAM, offload="optimizer").offloads
+    assert Job(cluster=hosted, optimizer=ADAM, offload="optimizer").offloads_state
