@@ -1,6 +1,6 @@
 """A saved program in a fresh process: no tuner in it, outputs as the original's, and who is how fast.
 
-python -m benchmarks.compiled_programs.loaded check|race|race-compiled MODEL FILE.tessel FILE.onnx
+python -m benchmarks.compiled_programs.loaded check|inductor|race|race-compiled MODEL FILE.tessel FILE.onnx
 """
 
 from __future__ import annotations
@@ -93,6 +93,22 @@ def race(model: NamedModel, path: Path, onnx: Path, *, with_compiled: bool) -> d
         "rows": [[each.name, each.latency_us, each.ratio, each.low, each.high] for each in raced],
         "load": os.getloadavg()[0],
     }
+
+
+def inductor(model: NamedModel, path: Path) -> dict[str, Any]:
+    """Compile a module by torch, whose cache then has it, and return why that fails, if it does."""
+    import torch  # noqa: PLC0415 - files are run without it
+
+    import tessel  # noqa: PLC0415 - not before a check times it
+    from tessel.compiling import racing  # noqa: PLC0415 - likewise
+
+    program = tessel.load(path)
+    tensors = list(map(torch.from_numpy, next(_drawn(model, program))))
+    threads = program.manifest.num_threads
+    with racing.torch_contenders(
+        model.built()[0], tensors, {}, num_threads=threads, against=[racing.COMPILED]
+    ) as (_, left_out):
+        return dict(left_out)
 
 
 def _of_file(model: NamedModel, onnx: Path, program: Any) -> Callable[[Arrays], Arrays]:
@@ -188,7 +204,13 @@ def main() -> None:
     stage, name, path, onnx = sys.argv[1:]
     sys.meta_path.insert(0, _NoTuner())
     model, files = NamedModel.of(name), (Path(path), Path(onnx))
-    found = check(model, *files) if stage == "check" else race(model, *files, with_compiled=stage != "race")
+    match stage:
+        case "check":
+            found = check(model, *files)
+        case "inductor":
+            found = inductor(model, files[0])
+        case _:
+            found = race(model, *files, with_compiled=stage != "race")
     print(json.dumps(found))
 
 

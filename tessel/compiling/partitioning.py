@@ -1,4 +1,4 @@
-"""The search for the best mix of backends, as one call; the one module here that sees the tuner.
+"""The search for the best mix of backends, as one call; with `choosing`, what here sees the tuner.
 
 `tessel partition` and `tessel compile` parse their options, call this, and print. Checked in
 tests/tessel/compiling/test_partitioning.py.
@@ -19,16 +19,16 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from cost_model.gpu.devices import find_gpu
+from tessel.compiling.choosing import MIX, choose, sampler
 from tessel.compiling.program import Program, ProgramSource
 from tessel.compiling.program_file import Fill
-from tessel.compiling.racing import best_of, exported, race
+from tessel.compiling.racing import exported
 from tessel.compiling.several_shapes import ShapedProgram, check_padding, first_difference
 from tuner.backends.registry import make_backend
 from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend import Model, load_model
 from tuner.frontend.loading import for_training
 from tuner.frontend.values import random_inputs
-from tuner.measuring.race import INDIFFERENCE
 from tuner.plan import Figure, PartitionPlan
 from tuner.runtime.native import aligned_copy
 from tuner.targets.resolution import resolve_target
@@ -51,9 +51,6 @@ logger = logging.getLogger(__name__)
 
 _LAUNCH_PENALTY_US = 0.3
 """What one more partition costs, where it is not measured."""
-
-_ROUNDS = 12
-"""Of a race between whole programs; six give an interval."""
 
 _LEAST_EXPORTED_S = 3e-4
 """What a call of a module's mix takes, at the least, for an export to be tried, which takes seconds."""
@@ -433,7 +430,7 @@ def _unimported(
 
 
 def _fastest(programs: Sequence[Program], model: Model, seed: int, report: Report) -> Program:
-    """Return the fastest of programs as they are called in turn; the first unless one is ahead.
+    """Return the fastest of programs as they are called in turn: the mix where it is surely ahead.
 
     Where the second runs the user's file as a whole, it also says what is right: of a quantised model, a mix
     may round to the other side. An export of a module does not.
@@ -447,14 +444,17 @@ def _fastest(programs: Sequence[Program], model: Model, seed: int, report: Repor
             return mix
         report.on_note("onnxruntime runs all of it: results of the mix are others")
         return whole
-    runs = {str(at): partial(program.run, drawn[0]) for at, program in enumerate(programs)}
-    # One thread's time is that of the process: another load takes no part in it.
-    clock = time.process_time if mix.manifest.num_threads == 1 else time.perf_counter
-    raced = race(runs, rounds=_ROUNDS, clock=clock)
-    best = best_of(raced, margin=INDIFFERENCE)
-    if best:
-        report.on_note(f"onnxruntime runs all of it, in {raced[best].ratio:.2f} of the time of the mix")
-    return programs[best].measured(raced[best].latency_us)
+    num_threads = mix.manifest.num_threads
+    samplers = [sampler(partial(program.run, drawn[0]), num_threads) for program in programs]
+    choice = choose(*samplers, clock=time.process_time, rng=np.random.default_rng(seed))
+    if choice.ratio is None:
+        report.on_note(
+            f"other programs kept {num_threads} threads from the processor in every round, so that the mix "
+            "was not surely ahead: onnxruntime runs all of it; compile while the machine is idle"
+        )
+    elif choice.best != MIX:
+        report.on_note(f"onnxruntime runs all of it, in {choice.ratio:.2f} of the time of the mix")
+    return programs[choice.best].measured(choice.latency_us)
 
 
 class _TimeUpError(Exception):

@@ -1,9 +1,10 @@
 """A program against what else runs its model: torch eager, torch.compile and onnxruntime, in turn.
 
 All run in this process on the same inputs and with as many threads. In each round every contender runs for
-the same share of time, one after the other; a ratio is the median over rounds of the ratio within a round, so
-that other load cancels out, with a 95 % interval from order statistics, which assumes no distribution. Calls
-are timed as a user makes them. Checked in tests/tessel/compiling/test_racing.py.
+the same share of time, in an order of the round's own, once threads of who ran last are at rest; short calls
+first run as often untimed, since caches hold other data. A ratio is the median over rounds of the ratio
+within a round, so that other load cancels out, with a 95 % interval from order statistics, which assumes no
+distribution. Calls are timed as a user makes them. Checked in tests/tessel/compiling/test_racing.py.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ _LEAST_ROUNDS = 6
 
 _SHARE_S = 0.01
 """Seconds that a contender runs in each round, at least once."""
+
+_LONG_US = 50_000
+"""A call of so long does not feel what ran before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,39 @@ class Benchmark:
         return "\n".join([*lines, *(f"{name:14} left out: {why}" for name, why in self.left_out.items())])
 
 
+class TimedRun:
+    """A contender that is called for its share of a round.
+
+    Args:
+        run: what is called.
+        clock: gives seconds.
+    """
+
+    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
+        run()
+        run()
+        self._run, self._clock = run, clock
+        once_us = self._mean_us(1)
+        self._repeats = max(1, min(1000, int(_SHARE_S * 1e6 / max(once_us, 1.0))))
+        self._is_short = once_us < _LONG_US
+
+    def warm_up(self) -> None:
+        """Wait for threads of those who ran before, and call a short one for a share that is not timed."""
+        _rest()
+        for _ in range(self._repeats if self._is_short else 0):
+            self._run()
+
+    def sample_us(self) -> float:
+        """Return the mean of the calls of a share."""
+        return self._mean_us(self._repeats)
+
+    def _mean_us(self, number: int) -> float:
+        began_s = self._clock()
+        for _ in range(number):
+            self._run()
+        return (self._clock() - began_s) / number * 1e6
+
+
 def race(
     contenders: Mapping[str, Run], *, rounds: int, clock: Callable[[], float] | None = None
 ) -> tuple[Contender, ...]:
@@ -95,22 +132,15 @@ def race(
     if rounds < _LEAST_ROUNDS:
         raise ValueError(f"rounds is {rounds}; an interval needs {_LEAST_ROUNDS}")
     clock = clock or time.perf_counter
-    repeats = {name: _repeats(run, clock) for name, run in contenders.items()}
+    timed = {name: TimedRun(run, clock) for name, run in contenders.items()}
     samples: dict[str, list[float]] = {name: [] for name in contenders}
+    rng = np.random.default_rng(0)
     for _ in range(rounds):
-        for name, run in contenders.items():
-            samples[name].append(_mean_us(run, repeats[name], clock))
+        for name in rng.permutation(list(contenders)):
+            timed[name].warm_up()
+            samples[name].append(timed[name].sample_us())
     first = next(iter(samples.values()))
     return tuple(_compared(name, taken, first) for name, taken in samples.items())
-
-
-def best_of(contenders: Sequence[Contender], *, margin: float) -> int:
-    """Return the position of the fastest contender by its median; the first, unless one is ahead by a margin.
-
-    To demand that it is surely ahead would keep a slow first one wherever the machine is busy.
-    """
-    best = min(range(len(contenders)), key=lambda at: contenders[at].ratio)
-    return best if contenders[best].ratio < 1 - margin else 0
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -227,18 +257,16 @@ def _leaves(tree: Any) -> Iterator[Any]:
         yield from _leaves(item)
 
 
-def _repeats(run: Run, clock: Callable[[], float]) -> int:
-    run()
-    run()
-    once_us = _mean_us(run, 1, clock)
-    return max(1, min(1000, int(_SHARE_S * 1e6 / max(once_us, 1.0))))
+def _rest() -> None:
+    """Wait until nothing runs in this process, a fifth of a second at most.
 
-
-def _mean_us(run: Run, number: int, clock: Callable[[], float]) -> float:
-    began_s = clock()
-    for _ in range(number):
-        run()
-    return (clock() - began_s) / number * 1e6
+    Threads of onnxruntime wait in a loop for the next call, 37 ms of a processor that others would have.
+    """
+    for _ in range(100):
+        before_s = time.process_time()
+        time.sleep(0.002)
+        if time.process_time() - before_s < 0.0005:
+            return
 
 
 def _compared(name: str, taken: Sequence[float], first: Sequence[float]) -> Contender:

@@ -350,9 +350,19 @@ class PlanOptions(ConfigOptions):
         """Return what is asked for, a job for each sharding and offload that are left open.
 
         Where micro-batches differ, nothing is exchanged in each of them, if that is left open.
+
+        Raises:
+            UsageError: what inference does not have is to lie in the hosts' memory.
         """
         job = replace(self.job(profile), mixture=mixture)
         offloads = OFFLOADS[:-1] if self.offload == "auto" else (self.offload,)
+        if not profile.is_training:
+            if self.offload not in ("none", "auto"):
+                raise UsageError(
+                    f"--offload {self.offload}: {profile.name} is not trained, and keeps neither state nor "
+                    "activations for a backward; leave it out"
+                )
+            offloads = ("none",)
         return [
             replace(job, sharding=sharding, offload=offload)
             for sharding in (self.shardings[:2] if mixture is not None else self.shardings)

@@ -19,6 +19,10 @@ from tests.samples.programs.compiled_modules import perceptron  # noqa: E402 - a
 pytestmark = [pytest.mark.torch, pytest.mark.tvm]
 
 
+def _clocks(now: Callable[[], float]) -> SimpleNamespace:
+    return SimpleNamespace(perf_counter=now, process_time=now, sleep=lambda seconds: None)
+
+
 def test_a_slower_contender_has_a_ratio_above_one_and_an_interval_around_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -27,7 +31,7 @@ def test_a_slower_contender_has_a_ratio_above_one_and_an_interval_around_it(
     def taking(seconds: float) -> Callable[[], None]:
         return lambda: now_s.append(now_s[-1] + seconds * rng.uniform(1.0, 1.5))
 
-    monkeypatch.setattr(racing, "time", SimpleNamespace(perf_counter=lambda: now_s[-1]))
+    monkeypatch.setattr(racing, "time", _clocks(lambda: now_s[-1]))
     found = race({"quick": taking(0.002), "slow": taking(0.006)}, rounds=8)
     assert [each.name for each in found] == ["quick", "slow"]
     assert (found[0].ratio, found[0].low, found[0].high) == (1.0, 1.0, 1.0)
@@ -37,20 +41,30 @@ def test_a_slower_contender_has_a_ratio_above_one_and_an_interval_around_it(
         race({"one": lambda: None}, rounds=5)
 
 
-@pytest.mark.parametrize(
-    ("rest", "best"),
-    [
-        ([0.9], 1),
-        ([0.995], 0),  # within the margin
-        ([0.9, 0.95, 0.8], 3),
-        ([], 0),
-    ],
-)
-def test_another_contender_is_taken_where_its_median_is_ahead(rest: list[float], best: int) -> None:
-    contenders = [
-        racing.Contender(name="", latency_us=1.0, ratio=ratio, low=0.0, high=9.0) for ratio in (1.0, *rest)
-    ]
-    assert racing.best_of(contenders, margin=0.01) == best
+def test_who_ran_before_changes_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, processor_s, waiting_s = [0.0], [0.0], [0.0]
+    last = [""]
+
+    def call(name: str, seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            is_cold = last[0] not in ("quick", name)
+            is_hindered = name == "quick" and waiting_s[0] > 0
+            now_s[0] += seconds * (1.5 if is_cold else 1.0) * (3.0 if is_hindered else 1.0)
+            last[0] = name
+            waiting_s[0] = 0.04 if name == "slow" else waiting_s[0] - seconds
+
+        return run
+
+    def sleep(seconds: float) -> None:
+        looped_s = max(0.0, min(seconds, waiting_s[0]))  # threads of the slow one, in a loop
+        processor_s[0] += looped_s
+        waiting_s[0] -= looped_s
+
+    clocks = SimpleNamespace(process_time=lambda: processor_s[0], sleep=sleep)
+    monkeypatch.setattr(racing, "time", clocks)
+    runs = {"one": call("one", 0.008), "quick": call("quick", 0.008), "slow": call("slow", 0.06)}
+    found = race(runs, rounds=12, clock=lambda: now_s[0])
+    assert found[1].ratio == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("number", [6, 12, 30, 101])

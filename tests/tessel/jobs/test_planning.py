@@ -199,3 +199,11 @@ def test_the_check_counts_the_plans_own_framework() -> None:
     assessment = tessel.check(plan, work=0.1, progress=False)
     assert assessment.found is not None
     assert assessment.found.length == pytest.approx(plan.step_ms * 1e3, rel=0.01)
+
+
+@pytest.mark.parametrize("offload", ["optimizer", "activations"])
+def test_what_inference_does_not_keep_is_not_put_on_the_hosts(offload: str) -> None:
+    columns = ("layer", "forward_ms", "weights_mib", "boundary_mib")
+    forwards = [{name: each[name] for name in columns} for each in rows()]
+    with pytest.raises(UsageError, match=rf"--offload {offload}: \S+ is not trained"):
+        tessel.plan(forwards, **ASKED, host_link="50GB/s", offload=offload)

@@ -87,6 +87,8 @@ def test_a_file_as_one_call_gives_what_onnxruntime_does_also_saved(
                 np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
         with pytest.raises(ValueError, match=r"input 'waveform' has shape \[5, 23\]"):
             run(x[:, 1:])
+        with pytest.raises(TypeError, match="input 'waveform' is of float64"):
+            run(x.astype(np.float64))
 
 
 def test_a_mix_of_other_values_than_the_files_is_not_taken(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""The choice between a mix and one call of the whole file, by calls of both in turn.
+
+A mix is taken where it is surely ahead; a tie goes to the file, which is what a user would run without it.
+Another load does not cancel out of a ratio where calls have several threads, whose libraries wait for each
+other in different ways: a mix of 1.6 times the file's time has looked like 0.6 of it. So rounds are left out
+in which threads waited for a processor, as Linux tells of each; where none is left, nothing is sure. Calls of
+one thread are compared in processor time, in which a load takes no part. Checked in
+tests/tessel/compiling/test_choosing.py.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tessel.compiling.racing import Run, TimedRun
+from tuner.measuring.race import FEWEST_ROUNDS, race
+
+MIX, WHOLE = 0, 1
+
+_PATIENCE_S = 2.0
+"""Seconds of processor time after which a race has no more rounds than `FEWEST_ROUNDS`."""
+
+_WAITED = 0.05
+"""Share of a sample's time that threads may have waited: a wake-up takes some 10 us."""
+
+_THREADS = Path("/proc/self/task")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a call took, and the share of that time that threads of the process waited for a processor."""
+
+    latency_us: float
+    waited: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Who is called from now on.
+
+    Attributes:
+        best: `MIX` or `WHOLE`.
+        latency_us: of its calls, the median.
+        ratio: the whole file's latency over the mix's, the median; None if no round was undisturbed.
+    """
+
+    best: int
+    latency_us: float
+    ratio: float | None
+
+
+class UndisturbedRounds:
+    """Rounds of a race in which nobody waited, in an order of each round's own.
+
+    Args:
+        samplers: take a sample of a program, by number.
+        clock: gives seconds.
+        rng: draws the orders.
+    """
+
+    def __init__(
+        self,
+        samplers: Sequence[Callable[[], Sample]],
+        *,
+        clock: Callable[[], float],
+        rng: np.random.Generator,
+    ) -> None:
+        self._samplers, self._clock, self._rng = samplers, clock, rng
+        self._ends_s = clock() + _PATIENCE_S
+        self.taken: list[list[float]] = [[] for _ in samplers]
+
+    def run(self, programs: Sequence[int], num_rounds: int) -> list[list[float]]:
+        """Return the next samples of programs, fewer than asked where patience ends."""
+        kept: list[list[float]] = [[] for _ in programs]
+        while len(kept[0]) < num_rounds and self._has_time():
+            found = {int(at): self._samplers[at]() for at in self._rng.permutation(programs)}
+            for at, sample in found.items():
+                self.taken[at].append(sample.latency_us)
+            if all(sample.waited <= _WAITED for sample in found.values()):
+                for program, latencies in zip(programs, kept, strict=True):
+                    latencies.append(found[program].latency_us)
+        return kept
+
+    def _has_time(self) -> bool:
+        return max(map(len, self.taken)) < FEWEST_ROUNDS or self._clock() < self._ends_s
+
+
+def choose(
+    mix: Callable[[], Sample],
+    whole: Callable[[], Sample],
+    *,
+    clock: Callable[[], float],
+    rng: np.random.Generator,
+) -> Choice:
+    """Return the mix where it is ahead beyond the interval of the ratio, and else the whole file."""
+    rounds = UndisturbedRounds((mix, whole), clock=clock, rng=rng)
+    try:
+        found = race(rounds, num_programs=2)
+    except ValueError:  # no round was undisturbed
+        return Choice(best=WHOLE, latency_us=statistics.median(rounds.taken[WHOLE]), ratio=None)
+    best = MIX if found.survivors == (MIX,) else WHOLE
+    return Choice(
+        best=best,
+        latency_us=statistics.median(found.samples[best]),
+        ratio=found.ratio(MIX, WHOLE).ratio,
+    )
+
+
+def sampler(run: Run, num_threads: int) -> Callable[[], Sample]:
+    """Return what takes a sample of calls with so many threads."""
+    clock = time.process_time if num_threads == 1 else time.perf_counter
+    timed = TimedRun(run, clock)
+
+    def sample() -> Sample:
+        timed.warm_up()
+        if num_threads == 1:
+            return Sample(timed.sample_us(), 0.0)
+        waited_s, began_s = waited_for_processor_s(), clock()
+        latency_us = timed.sample_us()
+        took_s = clock() - began_s
+        return Sample(latency_us, (waited_for_processor_s() - waited_s) / took_s)
+
+    return sample
+
+
+def waited_for_processor_s() -> float:
+    """Return how long threads of this process have been ready and not running; 0 where no system tells."""
+    waited_ns = 0
+    for thread in _THREADS.glob("*/schedstat"):
+        try:
+            waited_ns += int(thread.read_text().split()[1])
+        except (OSError, IndexError):  # it has ended meanwhile
+            continue
+    return waited_ns / 1e9
