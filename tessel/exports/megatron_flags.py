@@ -64,7 +64,7 @@ def split_flags(layout: MegatronLayout) -> list[str] | None:
                 *(["--account-for-loss-in-pipeline-split"] if loss else []),
             ]
             return [*accounted, *chunks]
-    first, *middle, last = counts if len(counts) > 1 else (0, 0)
+    first, *middle, last = counts  # one stage alone is even
     if layout.virtual > 1 or len(set(middle)) > 1 or not min(counts):
         return None
     flags = [f"--decoder-first-pipeline-num-layers {first}"] if not middle or first != middle[0] else []

@@ -1,20 +1,22 @@
 """The phases of a plan's search, each with its share of one budget.
 
 Families are bounded, the promising ones cut and timed in the orders of rules, the best of those compared,
-moved and searched; each phase leaves off where nothing faster is possible. Checked in
-tests/tessel/planning/test_find_plan.py.
+moved and searched; each phase leaves off where nothing faster is possible. The phases come in rounds, each
+longer than the one before and begun with all that is known. How long a round is does not depend on the
+budget, which only ends the last: what less work finds, more work has found on its way, and the search's best
+step is never longer. Checked in tests/tessel/planning/test_find_plan.py.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 
 from tessel.errors import ScheduleError
 from tessel.handwritten.paired import timed_again
-from tessel.planning.candidates.baselines import find_baselines
+from tessel.planning.candidates.baselines import find_baselines, strongest
 from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds
 from tessel.planning.candidates.candidate import Candidate, has_headroom, promise
 from tessel.planning.candidates.families import (
@@ -33,7 +35,15 @@ from tessel.planning.job import Job
 from tessel.planning.options import PlanOptions
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.plan_result import Baseline, PlannedStep, PlanProgress, SearchCounts
-from tessel.search.budget import SearchBudget, StoppedBy
+from tessel.search.budget import OPERATIONS_A_UNIT, SearchBudget, StoppedBy
+
+FIRST_ROUND = 3 / 8
+
+ROUND_GROWTH = 6.5
+"""Units of work of the first round, and how many times as many each next one may spend. A plan's default,
+less what is kept for planning again, ends with a whole third one, which has 85 % of it. With a factor of 3, a
+budget of half a unit ended in the midst of its fourth, and three plans of twenty got up to 1 % longer."""
+
 
 SWEEP_SHARE = 0.35
 
@@ -130,6 +140,11 @@ class PlanSearch:
     _cut_bounds: set[Family] = field(default_factory=set)
     _found_again: list[Candidate] = field(default_factory=list)
     _degrees_us: dict[tuple[int, ...], float] = field(default_factory=dict)
+    _timed_by_rule: set[Family] = field(default_factory=set)
+    _swept: set[Family] = field(default_factory=set)
+    _climbed: set[tuple[Family, Cut]] = field(default_factory=set)
+    _enumerated: dict[tuple[Family, Cut], Candidate] = field(default_factory=dict)
+    _are_compared: bool = False
 
     @classmethod
     def of(
@@ -178,18 +193,25 @@ class PlanSearch:
         self._bound_families()
         for seed in self.seeds:
             self._begin_from(seed)
-        with self._share(1.0 - FINAL_SHARE):
-            self._choose_layout()
-        self._search_best(FINDING_SHARE, proves=False)
-        self._search_best(1.0, proves=True)
+        whole, work, is_last = self.pool.budget, FIRST_ROUND, False
+        while not is_last and (self.pool.best is None or not self._is_done):
+            is_last = not whole.covers(work * OPERATIONS_A_UNIT)
+            with self._within(whole.part_of_work(work)):
+                with self._share(1.0 - FINAL_SHARE):
+                    self._choose_layout()
+                self._search_best(FINDING_SHARE, proves=False)
+                self._search_best(1.0, proves=True)
+            work *= ROUND_GROWTH
 
     def _choose_layout(self) -> None:
         """Time families in orders of rules, search the orders of the most promising, and move their cuts."""
         with self._share(SWEEP_SHARE):
             self._sweep()
-        if self.pool.problem.options.baselines:
+        if self.pool.problem.options.baselines and not self._are_compared:
             with self._share(BASELINES_SHARE):
-                self.baselines = find_baselines(self.pool, self._by_promise(), self._quick_bound)
+                found = find_baselines(self.pool, self._by_promise(), self._quick_bound)
+                self._are_compared = not self.pool.budget.is_over
+            self.baselines = strongest(self.baselines, found)
         with self._share(CLIMB_SHARE):
             self._climb()
         with self._share(ENUMERATION_SHARE):
@@ -234,11 +256,15 @@ class PlanSearch:
         )
         return min(tried, self.untried_us)
 
-    @contextmanager
-    def _share(self, share: float) -> Iterator[None]:
+    def _share(self, share: float) -> AbstractContextManager[None]:
         """Have the body spend a share of what is left at most."""
+        return self._within(self.pool.budget.part(share))
+
+    @contextmanager
+    def _within(self, part: SearchBudget) -> Iterator[None]:
+        """Have the body spend a part of the budget at most."""
         whole = self.pool.budget
-        self.pool.budget = whole.part(share)
+        self.pool.budget = part
         try:
             yield
         finally:
@@ -323,8 +349,8 @@ class PlanSearch:
         One stage a device in the order of 1F1B takes least to look at, and tells which degrees are good: the
         other families of good degrees come first.
         """
-        self._degrees_us = self._price_1f1b()
-        alive = set(self._alive())
+        self._price_1f1b()
+        alive = set(self._alive()) - self._swept
         for family in (each for each in self._by_promise() if each in alive):
             if self.pool.budget.is_over and self.pool.best is not None:
                 return
@@ -335,6 +361,7 @@ class PlanSearch:
                 continue
             for cut in initial_cuts(self.pool, family):
                 self.pool.price(family, cut)
+            self._swept.add(family)
 
     def _by_promise(self) -> list[Family]:
         """All families, those of good degrees first."""
@@ -371,23 +398,29 @@ class PlanSearch:
                 found = replace(found, step_us=step_us)
         return found
 
-    def _price_1f1b(self) -> dict[tuple[int, ...], float]:
-        """Time one cut of each family of one stage a device, and return the best of each of its degrees."""
+    def _price_1f1b(self) -> None:
+        """Time one cut of each family of one stage a device, and note the best of each of its degrees."""
         rule = "1f1b" if self.pool.problem.profile.is_training else "forwards"
-        found: dict[tuple[int, ...], float] = {}
+        found = self._degrees_us
         for family in self._alive():
-            if family.placement != "vshape" or (self.pool.budget.is_over and self.pool.best is not None):
+            if family.placement != "vshape" or family in self._timed_by_rule:
                 continue
+            if self.pool.budget.is_over and self.pool.best is not None:
+                return
             for cut in initial_cuts(self.pool, family, (rule,)):
                 step_us = self.pool.price(family, cut, (rule,)).step_us
                 found[_degrees(family)] = min(step_us, found.get(_degrees(family), math.inf))
-        return found
+            self._timed_by_rule.add(family)
 
     def _climb(self) -> None:
         cap = CLIMBS_PER_LAYER * self.pool.problem.num_layers
         for candidate in self.pool.finalists()[:CLIMBED_FAMILIES]:
-            if candidate.order and not self.pool.budget.is_over and candidate.family in self.bounds:
-                hill_climb(self.pool, candidate, _rule_of(candidate), max_priced=cap)
+            if (candidate.family, candidate.cut) in self._climbed or self.pool.budget.is_over:
+                continue
+            if candidate.order and candidate.family in self.bounds:
+                found = hill_climb(self.pool, candidate, _rule_of(candidate), max_priced=cap)
+                if not self.pool.budget.is_over:
+                    self._climbed.add((found.family, found.cut))
 
     def _search_orders(self, count: int, share: float) -> None:
         """Search the orders of the most promising candidates, each with an equal part of a share."""
@@ -491,26 +524,26 @@ class PlanSearch:
         alive = self._alive()
         if sum(self._num_cuts(family) for family in alive) > MAX_ENUMERATED:
             return
-        priced = []
         for family in alive:
             for cut in self._every_cut(family):
-                if self.pool.budget.is_over:
-                    return
-                candidate = self.pool.price(family, cut)
-                if has_headroom(candidate.figures):
-                    priced.append(candidate)
-        self.proven |= dict.fromkeys(alive, math.inf)
-        bounds = {id(candidate): candidate.lower_bound_us for candidate in priced}
-        for candidate in sorted(priced, key=lambda candidate: candidate.lower_bound_us):
+                if (family, cut) not in self._enumerated:
+                    if self.pool.budget.is_over:
+                        return
+                    self._enumerated[family, cut] = self.pool.price(family, cut)
+        priced = {
+            key: candidate
+            for key, candidate in self._enumerated.items()
+            if key[0] in alive and has_headroom(candidate.figures)
+        }
+        for key, candidate in sorted(priced.items(), key=lambda item: item[1].lower_bound_us):
             if self.pool.budget.is_over or candidate.lower_bound_us >= self.pool.best_us * (1 - 1e-12):
                 continue
             part = self.pool.budget.part(0.2)
-            bounds[id(candidate)] = self.pool.search(
-                candidate, part, seed=self.seed, proves=True
-            ).lower_bound_us
-        for candidate in priced:
-            family = candidate.family
-            self.proven[family] = min(self.proven[family], bounds[id(candidate)])
+            priced[key] = self.pool.search(candidate, part, seed=self.seed, proves=True)
+        self._enumerated |= priced
+        self.proven |= dict.fromkeys(alive, math.inf)
+        for (family, _), candidate in priced.items():
+            self.proven[family] = min(self.proven[family], candidate.lower_bound_us)
 
     def _num_cuts(self, family: Family) -> int:
         sections = family.sections(self.pool.problem.num_layers)

@@ -11,7 +11,7 @@ import typer
 from scripts.commands.plan.config_options import ConfigCommandOptions
 from scripts.options import completion
 from scripts.options.cluster_options import HopUsOption, link_option, optimizer_option
-from scripts.options.search_options import JsonOption, work_help
+from scripts.options.search_options import EQUAL_WORK, JsonOption, work_help
 from scripts.options.tuning_options import (
     CostModelOption,
     MeasuringOptions,
@@ -186,7 +186,9 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
         "records (.jsonl) do, in place of a table's column spread; steps get quantiles.",
     ] = None
     robust: Annotated[str | None, "Choose among the best plans by a percentile of the step: p95."] = None
-    work: Annotated[float | None, work_help(f"{DEFAULT_WORK:g}")] = None
+    work: Annotated[
+        float | None, work_help(f"{DEFAULT_WORK:g}", promise=f"{EQUAL_WORK}, and more finds no longer step")
+    ] = None
     time_limit: Annotated[
         str | None, f"Time limit of the search, such as 10s.  [default: {DEFAULT_TIME_LIMIT_S:g}s]"
     ] = None

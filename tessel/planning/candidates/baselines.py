@@ -175,6 +175,12 @@ def with_rules_on_stages(
     return tuple(rows.values())
 
 
+def strongest(known: Sequence[Baseline], found: Sequence[Baseline]) -> tuple[Baseline, ...]:
+    """Return the rows that were found, each as it was known where it was faster then."""
+    before = {row.name: row for row in known}
+    return tuple(min((row, before.get(row.name, row)), key=_step_us) for row in found)
+
+
 _PUBLISHED = {
     "vshape": ("1f1b", "gpipe", "eager-1f1b", "early-recompute-1f1b", "1f1b-limited", "zb-h1", "zb-h2"),
     "interleaved": ("interleaved", "combined-1f1b", "breadth-first", "interleaved-zb"),

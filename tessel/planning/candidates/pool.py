@@ -41,6 +41,7 @@ from tessel.planning.orders.timed_order import (
     time_rule,
 )
 from tessel.planning.plan_result import SEARCHED, PlanProgress
+from tessel.schedule import Schedule
 from tessel.search.batches.assignment import Assignment, assign_micro_batches
 from tessel.search.batches.find_batch_schedule import find_batch_schedule
 from tessel.search.budget import SearchBudget
@@ -205,6 +206,8 @@ class Pool:
             start_from = schedule_in_order(candidate.order, step)
         factor = step.figures.overlap_factor
         find = find_schedule if factor is None else partial(find_overlapped, factor=factor)
+        best = _Fastest(step, candidate)
+        budget.on_progress = lambda progress: best.look_at(progress.makespan, budget.answer)
         try:
             schedule = find(
                 step.placement,
@@ -219,14 +222,9 @@ class Pool:
             # All orders of few blocks were looked at; with more, one might have been missed.
             is_proof = len(step.placement.blocks) <= MAX_BLOCKS_PROVEN
             return replace(candidate, lower_bound_us=math.inf) if is_proof else candidate
-        estimate = estimate_step(step, schedule)
+        best.judge(schedule)
         bound_us = max(candidate.lower_bound_us, step_bound_us(step, schedule.lower_bound))
-        found = replace(candidate, lower_bound_us=bound_us)
-        if estimate.fits and estimate.step_us < candidate.step_us * (1 - 1e-12):
-            order = schedule.found_by if schedule.found_by in _RULE_NAMES else SEARCHED
-            found = replace(found, order=order, estimate=estimate, schedule=schedule)
-        elif candidate.schedule is None and estimate.fits and estimate.step_us <= candidate.step_us:
-            found = replace(found, schedule=schedule)
+        found = replace(best.found, lower_bound_us=bound_us)
         self.offer(found)
         return found
 
@@ -295,6 +293,38 @@ class Pool:
             if candidate.lower_bound_us < self.best_us and has_headroom(candidate.figures)
         ]
         return sorted(alive, key=lambda candidate: (promise(candidate), rank(candidate)))
+
+
+@dataclass(slots=True, eq=False)
+class _Fastest:
+    """The fastest step of those whose orders a search finds on its way; its last is the shortest pipeline.
+
+    Attributes:
+        step: what is searched.
+        found: the candidate with the best order so far.
+    """
+
+    step: TrainingStep
+    found: Candidate
+
+    def look_at(self, makespan: int, answer: Callable[[], object] | None) -> None:
+        """Judge the order that the search has now, unless its makespan says that it is no faster."""
+        if answer is not None and step_bound_us(self.step, makespan) < self.found.step_us * (1 - 1e-12):
+            schedule = answer()
+            assert isinstance(schedule, Schedule)  # the search's own
+            self.judge(schedule)
+
+    def judge(self, schedule: Schedule) -> None:
+        """Keep an order if its step is shorter, or if there is none of the same step yet."""
+        estimate = estimate_step(self.step, schedule)
+        known = self.found
+        if not estimate.fits:
+            return
+        if estimate.step_us < known.step_us * (1 - 1e-12):
+            order = schedule.found_by if schedule.found_by in _RULE_NAMES else SEARCHED
+            self.found = replace(known, order=order, estimate=estimate, schedule=schedule)
+        elif known.schedule is None and estimate.step_us <= known.step_us:
+            self.found = replace(known, schedule=schedule)
 
 
 def step_bound_us(step: TrainingStep, makespan_steps: int) -> float:

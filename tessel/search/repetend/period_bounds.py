@@ -28,7 +28,7 @@ def device_bounds(problem: Problem) -> tuple[Fraction, ...]:
     """Return the bound that each device imposes, by its work or by its memory."""
     bounds = [Fraction(int(steps)) for steps in problem.work]
     for device in range(problem.num_devices):
-        if is_limited(problem, device) and problem.limits[device] > 0:
+        if is_limited(problem, device):
             bounds[device] = max(bounds[device], memory_bound(problem, device))
     return tuple(bounds)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -46,6 +47,15 @@ def read_all(path: Path) -> list[str]:
         workload = make_workload()
         store.append(workload, make_measurement(workload, [123.0]))
         return digests
+
+
+def open_files() -> list[str]:
+    """Return what this process has open, as Linux tells it."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the folder itself, which is closed by now
+            found.append(str(link.readlink()))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -99,8 +109,9 @@ def test_a_missing_table_is_refused(file: Path) -> None:
     connection.execute("DROP TABLE measurements")
     connection.commit()
     connection.close()
-    with pytest.raises(RecordFileError, match="does not have the tables of records"):
+    with pytest.raises(RecordFileError, match="does not have the tables of records") as refused:
         open_store(str(file))
+    assert str(file) not in open_files(), f"left open by {refused.value!r}, which holds its frames"
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def test_any_text_is_read_or_refused(text: str, ranks: int) -> None:
 def test_recipes_are_what_they_say() -> None:
     kimi = read_layout("Et|(tt|)*30L", 16)
     assert (kimi.virtual, kimi.num_decoder_layers, len(kimi.stages)) == (2, 61, 32)
+    assert [kimi.rank_of(stage) for stage in range(32)] == [*range(16), *range(16)]
     assert (kimi.stages[0], kimi.stages[1], kimi.stages[-1]) == ("Et", "tt", "L")
     llama = read_layout("Et*2|(t*2|)*34,t*3|(t*2|)*3,tL", 8)
     assert (llama.virtual, llama.num_decoder_layers) == (5, 80)

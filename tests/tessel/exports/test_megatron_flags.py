@@ -78,6 +78,8 @@ def test_recomputation_is_of_all_layers_or_none() -> None:
             2,
             ["--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"],
         ),
+        (("Et", "tt", "tt", "tttL"), 2, None),
+        (("", "Et", "tL"), 3, None),
     ],
 )
 def test_older_ways_to_cut_a_model_are_said(

@@ -139,6 +139,7 @@ def test_chunks_alone_need_as_many_micro_batches_as_ranks() -> None:
     )
     found = arguments_of(megatron_arguments(recipe_of_saved_plan(saved_plan(layout=one_each, order="1f1b"))))
     assert found["--global-batch-size"] == "1"
+    assert "--microbatch-group-size-per-virtual-pipeline-stage" not in found
 
 
 def test_one_replica_of_undivided_layers_is_what_a_recipe_is_without_a_word() -> None:
@@ -161,6 +162,8 @@ def test_one_replica_of_undivided_layers_is_what_a_recipe_is_without_a_word() ->
 def test_recomputation_of_some_stages_is_said() -> None:
     text = megatron_arguments(interleaved(recompute=(True, False, False, False)))
     assert "The plan recomputes stages 0 alone; Megatron does all" in text
+    for none_or_all in (False, True):
+        assert "alone; Megatron" not in megatron_arguments(interleaved(recompute=(none_or_all,) * 4))
     assert profile().layers[0].name == "embed"
 
 

@@ -17,7 +17,7 @@ from tessel.errors import ScheduleError
 from tessel.exports.deepspeed import deepspeed_module
 from tessel.exports.markdown import recipe_markdown
 from tessel.exports.megatron_plan import megatron_arguments
-from tessel.exports.notes import device_notes, notes_of, tie_notes
+from tessel.exports.notes import device_notes, notes_of, tie_notes, weight_notes
 from tessel.exports.recipe import (
     Recipe,
     recipe_of_plan,
@@ -235,6 +235,8 @@ def test_what_no_file_says_is_told_in_each() -> None:
     for name, write in WRITERS.items():
         if name not in ("torch", "torchtitan (TOML)", "markdown"):
             assert "freezes rows 0-1" in " ".join(write(recipe).split()), name
+    (text,) = weight_notes(replace(recipe, frozen=(0, 2, 3), adapted=()))
+    assert text == "The plan freezes rows 0, 2-3: set requires_grad in your model."
     with pytest.raises(ScheduleError, match="the first stage trains nothing, and DeepSpeed"):
         deepspeed_module(replace(recipe, frozen=(0, 1, 2, 3)))
     placement = recipe.schedule.placement

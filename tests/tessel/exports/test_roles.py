@@ -123,6 +123,7 @@ def test_names_that_say_nothing_are_read_by_their_place(layers: str, roles: str)
         ("head layers.0 layers.1 embed", "layers.0"),
         ("embed layers.0 bridge last", "bridge"),
         ("norm bridge layers.0 head", "bridge"),
+        ("embed layers.0 head bridge", "bridge"),
         ("embed layers.0 vision.1 vision.2 head", "'vision.1' looks like one of another model"),
     ],
 )

@@ -274,6 +274,18 @@ def test_equal_calls_give_equal_plans() -> None:
     assert one.lower_bound_us == two.lower_bound_us
 
 
+@pytest.mark.parametrize("seed", [10, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4))])
+def test_more_work_never_makes_a_plan_longer(seed: int) -> None:
+    profile = random_profile(np.random.default_rng(seed), 12, is_split=True)
+    cluster = small_cluster(4, memory_bytes=133 * MIB)
+    works = (0.03, 0.1, 0.3) if seed == 10 else (0.3, 0.5, 0.8, 1.0, 2.0)
+    found = [plan(profile, cluster, samples=16, work=work, baselines=False) for work in works]
+    steps = [each.best.estimate.step_us for each in found]
+    bounds = [each.lower_bound_us for each in found]
+    assert sorted(steps, reverse=True) == steps
+    assert sorted(bounds) == bounds
+
+
 def test_unequal_devices_get_unequal_stages() -> None:
     profile = random_profile(np.random.default_rng(8), 8)
     cluster = small_cluster(2, device_speed=(1.0, 0.4), device_memory_bytes=(900 * MIB, 600 * MIB))

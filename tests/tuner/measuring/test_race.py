@@ -147,6 +147,14 @@ def test_one_far_behind_runs_no_further_than_the_first_look() -> None:
     assert result.num_rounds < LOOKS[-1], "equal programs are known to be equal long before the last round"
 
 
+def test_the_leader_is_found_by_rounds() -> None:
+    """The second is slower in two rounds of three, and the first in the one of a load between the others."""
+    load = np.tile([1.0, 100.0, 10_000.0], 5)
+    first, second = load * np.tile([1.0, 1.3, 1.0], 5), load * 1.1
+    result = race(Programs(np.tile([first, second], (1, 7))), num_programs=2)
+    assert result.survivors[0] == 0
+
+
 def test_one_program_left_still_runs_the_fewest_rounds_and_is_no_tie() -> None:
     samples = np.array([[10.0], [50.0]]) * quiet(np.random.default_rng(0), 2, LOOKS[-1])
     result = race(Programs(samples), num_programs=2)

@@ -441,13 +441,20 @@ def test_every_part_has_the_shape_of_its_layout(name, weighted, monkeypatch):
     shard_stage(stage, layouts_of(case, shapes, 3), 3)
 
 
-def test_a_gradient_that_is_split_along_the_indices_of_a_whole_table_is_refused(weighted):
+@pytest.mark.parametrize(
+    ("layouts", "message"),
+    [
+        ({"p1": split_axis(0, 4, 2)}, "gradient is split along the indices"),
+        ({"p0": split_axis(0, 3, 2), "p1": split_axis(1, 5, 2)}, "gradient and the table's rows are split"),
+    ],
+)
+def test_a_gradient_that_is_split_unlike_its_table_is_refused(layouts, message, weighted):
     def function(table, y):
         return op.multiply(op.take(table, indices([2, 0, 2, 1])[0], axis=0), y)
 
     (stage,) = build_stages(weighted(function, [(3, 5), (4, 5)]), ())
-    with pytest.raises(UnsupportedOperatorError, match="gradient is split along the indices"):
-        shard_stage(stage, {"p1": split_axis(0, 4, 2)}, 2)
+    with pytest.raises(UnsupportedOperatorError, match=message):
+        shard_stage(stage, layouts, 2)
 
 
 @pytest.mark.parametrize(("rows", "kinds"), [(3, ["sum"]), (1, ["sum", "sum"])])

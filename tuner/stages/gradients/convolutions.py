@@ -145,18 +145,19 @@ def whole_window_shares(result: Var, call: Any, gradient: Expr, builder: Any) ->
     that `ceil_mode` lets end behind that is cut: its gradient is larger by the whole over the part.
     """
     attributes = call.attrs
-    if operator_name(call) != "nn.avg_pool2d" or str(attributes.layout) != "NCHW":
+    if operator_name(call) != "nn.avg_pool2d":
         return gradient
     if not attributes.ceil_mode or not attributes.count_include_pad:
         return gradient
-    extents, counts = shape_of(call.args[0])[2:], shape_of(result)[2:]
+    place = str(attributes.layout).index("H")
+    extents, counts = (shape_of(image)[place : place + 2] for image in (call.args[0], result))
     top, left, bottom, right = (int(extent) for extent in attributes.padding)
     ratios = []
     for axis, (before, after) in enumerate(((top, bottom), (left, right))):
         window, stride = int(attributes.pool_size[axis]), int(attributes.strides[axis])
         starts = np.arange(counts[axis]) * stride - before
         ratios.append(window / (np.minimum(starts + window, extents[axis] + after) - starts))
-    scale = np.outer(*ratios)
+    scale = np.outer(*ratios).reshape(*counts, *[1] * (len(shape_of(result)) - place - 2))
     if (scale == 1).all():
         return gradient
     return builder.emit(op.multiply(gradient, relax.const(scale, str(result.ty.dtype.dtype))))

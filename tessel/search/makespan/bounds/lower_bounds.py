@@ -128,7 +128,7 @@ def _memory_bound(
     here = [block for block in on_device if blocks.memory[block]]
     choices = blocks.by_option(here).values()
     combinations = list(itertools.islice(itertools.product(*choices), MAX_COMBINATIONS + 1))
-    if len(combinations) > MAX_COMBINATIONS or limit <= 0 or not here:
+    if len(combinations) > MAX_COMBINATIONS or limit <= 0:
         return 0
     # where an adding block takes no time, it may start when a freeing one does
     is_lived_out = all(blocks.span[block] > 0 for block in here if blocks.memory[block] > 0)

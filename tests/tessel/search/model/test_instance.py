@@ -302,14 +302,18 @@ def test_a_search_that_was_cut_off_does_not_claim_that_there_is_no_order(
         build_instance(placement, micro_batches=2, memory=(2, 6))
 
 
-def test_a_search_of_all_tasks_gives_up_at_its_limit_of_states(monkeypatch: pytest.MonkeyPatch) -> None:
+# Within one state, one micro-batch after the other is found to have no order.
+@pytest.mark.parametrize("states", [0, 1])
+def test_a_search_of_all_tasks_gives_up_at_its_limit_of_states(
+    states: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # What adds least comes first: with both s started, no a has room.
     units = {"x": -2, "s": 1, "a": 6, "z": -5, "t": -1}
     blocks = tuple(Block(name=name, devices=(0,), memory=memory) for name, memory in units.items())
     edges = (Edge("x", "a"), Edge("a", "z"), Edge("a", "t"), Edge("s", "t"))
     placement = Placement(devices=1, blocks=blocks, edges=edges)
     assert build_instance(placement, micro_batches=2, memory=(3,)).first_tasks is not None
-    monkeypatch.setattr(feasible_order, "MAX_ORDER_STATES", 0)
+    monkeypatch.setattr(feasible_order, "MAX_ORDER_STATES", states)
     with pytest.raises(InfeasibleError, match="not every order was tried"):
         build_instance(placement, micro_batches=2, memory=(3,))
 

@@ -29,10 +29,11 @@ def placements_with_choices(draw: st.DrawFn) -> Placement:
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True))
     edges = tuple(Edge(f"n{a}", f"n{b}", draw(st.integers(0, 3))) for a, b in chosen)
     names = draw(st.permutations([block.name for block in blocks]))
-    cuts = draw(st.sampled_from([(), (1, 2), (1, 3), (2, 3)]))
+    cuts = draw(st.sampled_from([(), (1, 2), (1, 3), (2, 3), (1, 2, 3)]))
     choices = ()
-    if cuts and num_blocks > cuts[1]:
-        choices = (Choice("c", (tuple(names[: cuts[0]]), tuple(names[cuts[0] : cuts[1]]))),)
+    if cuts and num_blocks > cuts[-1]:
+        options = (tuple(names[first:after]) for first, after in pairwise((0, *cuts)))
+        choices = (Choice("c", tuple(options)),)
     return Placement(devices=1, blocks=blocks, edges=edges, choices=choices)
 
 

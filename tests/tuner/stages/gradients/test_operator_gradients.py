@@ -11,7 +11,7 @@ from tuner.frontend.model import InputSpec
 from tuner.stages import build_stages
 from tuner.stages.differentiate import differentiate
 from tuner.stages.gradients.operator_gradients import GRADIENTS, gradient_of
-from tuner.stages.program import operator_name, read_program
+from tuner.stages.program import Binding, operator_name, read_program
 
 pytestmark = pytest.mark.tvm
 
@@ -54,6 +54,10 @@ CASES = {
     "flip": (lambda x: op.flip(x, 1), [(2, 3, 2)]),
     "floor_mod with broadcast": (op.floor_mod, [(3, 4), (3, 1)]),
     "power with broadcast": (lambda x, y: op.power(op.add(op.multiply(x, x), const(1.5)), y), [(3, 4), (4,)]),
+    "power of some exponents that are 0, at 0": (
+        lambda x: op.power(op.multiply(x, const([0.0, 1.0, 0.0, 1.0])), const([0.0, 2.0, 2.0, 0.0])),
+        [(3, 4)],
+    ),
     "prod": (lambda x: op.prod(x, axis=[1]), [(2, 4, 3)]),
     "prod of two axes, of which a factor is 0": (
         lambda x: op.prod(op.multiply(x, const([[[1.0, 0.0]], [[1.0, 1.0]]])), axis=[2, 0], keepdims=True),
@@ -245,6 +249,12 @@ CASES = {
     "max_pool2d with a window beyond the image": (
         lambda x: op.nn.max_pool2d(x, (5, 5), strides=(5, 5), ceil_mode=True),
         [(1, 2, 2, 3)],
+    ),
+    "avg_pool2d of channels that come last": (
+        lambda x: op.nn.avg_pool2d(
+            x, (2, 3), strides=(2, 3), ceil_mode=True, count_include_pad=True, layout="NHWC"
+        ),
+        [(1, 3, 4, 2)],
     ),
     "max_pool1d with windows that overlap": (
         lambda x: op.nn.max_pool1d(x, 3, strides=2, padding=(1, 1)),
@@ -439,3 +449,18 @@ def test_equal_maxima_share_the_gradient(make_model, compile_module):
     known |= dict(zip([info.name for info in stage.forward.outputs], results, strict=True))
     (gradient,) = compile_module(stage.backward.module)([known[info.name] for info in stage.backward.inputs])
     np.testing.assert_array_equal(gradient, [0.0, 3.0, 3.0, 0.0])
+
+
+def test_a_gradient_passes_names_and_tuples():
+    """As an importer may write them: a builder of blocks would read through both."""
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    same = relax.Var("same", x.ty)
+    pair = relax.Var("pair", relax.TupleType([x.ty, x.ty]))
+    field = relax.Var("field", x.ty)
+    bindings = (
+        Binding(same, x, (x,)),
+        Binding(pair, relax.Tuple([x, same]), (x, same)),
+        Binding(field, relax.TupleGetItem(pair, 1), (pair,)),
+    )
+    found = differentiate(bindings, seeds={field: relax.const(np.ones(4, "float32"))}, wanted=[x])
+    assert set(found.gradients) == {x}
