@@ -79,7 +79,7 @@ def race(model: NamedModel, path: Path, onnx: Path, *, with_compiled: bool) -> d
         run = _of_file(model, onnx, program)
         runs[racing.ONNXRUNTIME] = lambda: run(given)
     if model.is_file:
-        raced = racing.race(runs, rounds=ROUNDS)
+        raced = racing.race(runs, rounds=ROUNDS, num_threads=program.manifest.num_threads)
     else:
         import torch  # noqa: PLC0415 - files are run without it
 
@@ -88,7 +88,7 @@ def race(model: NamedModel, path: Path, onnx: Path, *, with_compiled: bool) -> d
         against = [racing.EAGER, *([racing.COMPILED] if with_compiled else [])]
         threads = program.manifest.num_threads
         with racing.torch_contenders(module, tensors, {}, num_threads=threads, against=against) as (more, _):
-            raced = racing.race({**runs, **more}, rounds=ROUNDS)
+            raced = racing.race({**runs, **more}, rounds=ROUNDS, num_threads=threads)
     return {
         "rows": [[each.name, each.latency_us, each.ratio, each.low, each.high] for each in raced],
         "load": os.getloadavg()[0],

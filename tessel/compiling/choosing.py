@@ -115,7 +115,7 @@ def choose(
 def sampler(run: Run, num_threads: int) -> Callable[[], Sample]:
     """Return what takes a sample of calls with so many threads."""
     clock = time.process_time if num_threads == 1 else time.perf_counter
-    timed = TimedRun(run, clock)
+    timed = TimedRun(run, clock, num_threads)
 
     def sample() -> Sample:
         timed.warm_up()

@@ -244,7 +244,7 @@ class Program:
                 runs[ONNXRUNTIME] = onnxruntime_run(os.fspath(onnx), args, threads)
             elif not args and not kwargs:
                 args = tuple(map(aligned_copy, draw_inputs(self.manifest.inputs)))
-            found = race({PROGRAM: lambda: self(*args, **kwargs), **runs}, rounds=rounds)
+            found = race({PROGRAM: lambda: self(*args, **kwargs), **runs}, rounds=rounds, num_threads=threads)
         return Benchmark(contenders=found, left_out=left_out, rounds=rounds, num_threads=threads)
 
     def save(self, path: str | os.PathLike[str]) -> int:

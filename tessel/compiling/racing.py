@@ -32,7 +32,9 @@ _LEAST_ROUNDS = 6
 """Fewer have no 95 % interval."""
 
 _SHARE_S = 0.01
-"""Seconds that a contender runs in each round, at least once."""
+_SHARE_OF_THREADS_S = 0.05
+"""Seconds that a contender runs in each round, at least once. Where calls have several threads, the first
+after a rest wait for those to wake, up to three times as long as a call takes later."""
 
 _LONG_US = 50_000
 """A call of so long does not feel what ran before it."""
@@ -89,14 +91,16 @@ class TimedRun:
     Args:
         run: what is called.
         clock: gives seconds.
+        num_threads: of a call.
     """
 
-    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
+    def __init__(self, run: Run, clock: Callable[[], float], num_threads: int = 1) -> None:
         run()
         run()
         self._run, self._clock = run, clock
         once_us = self._mean_us(1)
-        self._repeats = max(1, min(1000, int(_SHARE_S * 1e6 / max(once_us, 1.0))))
+        share_s = _SHARE_S if num_threads == 1 else _SHARE_OF_THREADS_S
+        self._repeats = max(1, min(1000, int(share_s * 1e6 / max(once_us, 1.0))))
         self._is_short = once_us < _LONG_US
 
     def warm_up(self) -> None:
@@ -117,13 +121,18 @@ class TimedRun:
 
 
 def race(
-    contenders: Mapping[str, Run], *, rounds: int, clock: Callable[[], float] | None = None
+    contenders: Mapping[str, Run],
+    *,
+    rounds: int,
+    num_threads: int = 1,
+    clock: Callable[[], float] | None = None,
 ) -> tuple[Contender, ...]:
     """Return what each took; ratios are to the first.
 
     Args:
         contenders: what is called, by name.
         rounds: how often each runs.
+        num_threads: of their calls.
         clock: gives seconds; the wall's if None.
 
     Raises:
@@ -132,7 +141,7 @@ def race(
     if rounds < _LEAST_ROUNDS:
         raise ValueError(f"rounds is {rounds}; an interval needs {_LEAST_ROUNDS}")
     clock = clock or time.perf_counter
-    timed = {name: TimedRun(run, clock) for name, run in contenders.items()}
+    timed = {name: TimedRun(run, clock, num_threads) for name, run in contenders.items()}
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     rng = np.random.default_rng(0)
     for _ in range(rounds):

@@ -67,6 +67,22 @@ def test_who_ran_before_changes_no_ratio(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found[1].ratio == pytest.approx(1.0)
 
 
+def test_threads_that_wake_after_a_rest_take_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, asleep_s, rng = [0.0], [0.0], np.random.default_rng(0)
+
+    def call() -> None:
+        took_s = 0.009 if asleep_s[0] > 0 else 0.003
+        now_s[0] += took_s
+        asleep_s[0] -= took_s
+
+    def sleep(seconds: float) -> None:
+        asleep_s[0] = rng.choice((0.0, 0.04))
+
+    monkeypatch.setattr(racing, "time", SimpleNamespace(process_time=lambda: 0.0, sleep=sleep))
+    (_, other) = race({"one": call, "other": call}, rounds=12, num_threads=2, clock=lambda: now_s[0])
+    assert (other.low, other.ratio, other.high) == pytest.approx((1.0, 1.0, 1.0))
+
+
 @pytest.mark.parametrize("number", [6, 12, 30, 101])
 def test_an_interval_holds_the_median_as_often_as_it_says(number: int) -> None:
     rng = np.random.default_rng(number)
