@@ -57,9 +57,13 @@ def order_words(order: str) -> str:
 
 
 def step_words(estimate: StepEstimate) -> str:
-    """Return what a training step takes, and what of: `178 ms = 158.5 pipeline + …`."""
-    after_us = round(max(0.0, estimate.step_us - estimate.pipeline_us - estimate.update_us), 3)
-    figures = (estimate.step_us, estimate.pipeline_us, estimate.update_us, after_us)
+    """Return what a training step takes, and what of: `178 ms = 158.5 pipeline + …`.
+
+    What the optimizer of a device does before another's last block has ended is no part of the sum.
+    """
+    after_us = estimate.step_us - estimate.pipeline_us
+    update_us = min(estimate.update_us, after_us)
+    figures = (estimate.step_us, estimate.pipeline_us, update_us, round(after_us - update_us, 3))
     step, pipeline, update, after = (f"{each / 1e3:.4g}" for each in figures)
     return f"{step} ms = {pipeline} pipeline + {update} optimizer + {after} synchronisation"
 
