@@ -249,8 +249,8 @@ def _report(names: list[str], threads: list[int], given: argparse.Namespace) -> 
         f"python -m benchmarks.compiled_programs {models} --tune {given.tune:g} {numbers}",
         "```",
         "",
-        f"Outputs are compared on {NUM_INPUTS} inputs in a process without the tuner. Raced in {_RACES} others,",
-        f"{ROUNDS} rounds in turn in each: the median of their ratios to the program, with what their 95 %",
+        f"Outputs are compared on {NUM_INPUTS} inputs in a process without the tuner. Raced in {_RACES}",
+        f"others, {ROUNDS} rounds in turn in each: the median ratio to the program, with what their 95 %",
         "intervals span; above 1 the program is faster. Loading, and what a call takes besides the machine,",
         "are processor time.",
     ]
