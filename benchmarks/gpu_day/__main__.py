@@ -1,7 +1,7 @@
 """Fifteen minutes on a GPU: whole jobs in pieces of four minutes, most useful first, reported as they go.
 
     python -m benchmarks.gpu_day --out out/gpu-day               # the next pieces, four minutes of them
-    python -m benchmarks.gpu_day --out out/try --sizes small     # the same pieces, small
+    python -m benchmarks.gpu_day --out out/try --sizes small --target cpu       # small ones, on a processor
 
 Run the same command again to go on: what a piece measured before it was ended stands in the records, and a
 piece that is done is not run again. Nothing is fetched. `OUT/report.md` says after each piece what is known.
@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ SIZES: dict[str, dict[str, Sequence[Sequence[str]]]] = {
         "block": [["report", "network-block-1b-bfloat16"]],
         "resnet50": [["report", "network-resnet50-float32,network-resnet50-bfloat16"]],
         "metaschedule": [["partition", "mlp:large", "--trials", "64"]],
-        "calibration": [
+        "calibration": [["report", "calibration"]],
+        "kernels": [
             ["partition", "gpt2:small"],
             ["partition", "mobilenet:v2"],
             ["partition", "resnet:50"],
@@ -37,12 +39,16 @@ SIZES: dict[str, dict[str, Sequence[Sequence[str]]]] = {
     },
     "small": {
         "tune": [["tune", "mlp:tiny", "--devices", "2", "--micro-batches", "4", "--hop-us", "8"]],
-        "ranks": [["report", "ceilings"]],
+        "ranks": [["report", "ceilings,ranks"]],
         "metaschedule": [["partition", "mlp:tiny", "--trials", "4"]],
-        "calibration": [["partition", "mlp:tiny"]],
+        "calibration": [["report", "calibration"]],
+        "kernels": [["partition", "mlp:tiny"]],
     },
 }
 """Of each piece its commands: `tessel`'s, or steps of `benchmarks.gpu_report`."""
+
+_REPORTS_SHARE = 0.9
+"""Of a piece's time, what steps of the report have."""
 
 _RESULTS = (
     "step_us",
@@ -61,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="benchmarks.gpu_day", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--out", type=Path, default=Path("out/gpu-day"))
+    parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--sizes", choices=tuple(SIZES), default="full")
     parser.add_argument("--minutes", type=float, default=4.0, help="for this call")
     parser.add_argument("--only", default=None, help="names of pieces, by commas")
@@ -72,21 +79,23 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"there is no piece {unknown[0]}; choose among {', '.join(pieces)}")
     if given.piece:
-        print(
-            json.dumps(
-                [run_command(each, given.piece, given.out, given.sizes) for each in pieces[given.piece]]
-            )
-        )
+        print(json.dumps([run_command(each, given) for each in pieces[given.piece]]))
         return 0
-    same = ["--out", str(given.out), "--sizes", given.sizes]
+    same = ["--out", str(given.out), "--sizes", given.sizes, "--target", given.target]
+    deadline = time.monotonic() + given.minutes * 60
+
+    def command(piece: str) -> list[str]:
+        minutes = (deadline - time.monotonic()) / 60
+        here = [sys.executable, "-m", "benchmarks.gpu_day", *same]
+        return [*here, "--piece", piece, "--minutes", f"{minutes:.3f}"]
+
     known: dict[str, dict[str, Any]] = {}
     for name in wanted:  # one by one, so that the report is there whenever the time is over
-        left_s = given.minutes * 60 - sum(each.get("seconds", 0.0) for each in known.values())
         known |= run_steps(
             [name],
             given.out,
-            command=lambda piece: [sys.executable, "-m", "benchmarks.gpu_day", "--piece", piece, *same],
-            budget_s=left_s,
+            command=command,
+            budget_s=deadline - time.monotonic(),
             max_share=1.0,
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )
@@ -95,35 +104,38 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if all("result" in each for each in known.values()) else 1
 
 
-def run_command(command: Sequence[str], piece: str, out: Path, sizes: str) -> dict[str, Any]:
-    """Return what a command's document says, or the last figures of a report's steps.
+def run_command(command: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
+    """Return what a command's document says, or the report of its steps.
 
     Raises:
         SystemExit: it failed; says what it said last.
     """
+    out, target = given.out, ["--target", given.target]
     if command[0] == "report":
         folder = out / "gpu-report"
-        where = ["--target", "cuda", "--sizes", sizes, "--out", str(folder), "--only", command[1]]
-        argv = ["-m", "benchmarks.gpu_report", *where]
+        # Its steps are sessions of their own, which it ends itself before this piece is ended.
+        minutes = ["--minutes", f"{given.minutes * _REPORTS_SHARE:.3f}"]
+        where = [*target, "--sizes", given.sizes, "--out", str(folder), "--only", command[1]]
+        argv = ["-m", "benchmarks.gpu_report", *where, *minutes]
     else:
-        argv = ["-m", "scripts", *command, "--target", "cuda", "--backends", backends(command), "--json"]
+        argv = ["-m", "scripts", *command, *target, "--backends", backends(command, given.target), "--json"]
         argv += ["--records", f"sqlite:///{out / 'records.db'}"]
-        argv += ["--out", str(out / piece)] if command[0] == "tune" else []
+        argv += ["--out", str(out / given.piece)] if command[0] == "tune" else []
     done = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
         raise SystemExit(f"{' '.join(command)}: {said[-1][:300]}")
     if command[0] == "report":
-        return {"command": " ".join(command), "report": str(folder / "report.md")}
+        return {"command": " ".join(command), "report": (folder / "report.md").read_text()}
     document = json.loads(done.stdout)
     return {"command": " ".join(command)} | {name: document[name] for name in _RESULTS if name in document}
 
 
-def backends(command: Sequence[str]) -> str:
-    """Return who takes part: torch where it reaches the GPU, and MetaSchedule where it has trials."""
+def backends(command: Sequence[str], target: str) -> str:
+    """Return who takes part: torch where it reaches the device, and MetaSchedule where it has trials."""
     import torch  # noqa: PLC0415 - takes seconds, and the pieces' own process needs it alone
 
-    names = ["tvm", *(["torch"] if torch.cuda.is_available() else [])]
+    names = ["tvm", *(["torch"] if target == "cpu" or torch.cuda.is_available() else [])]
     return ",".join([*names, *(["metaschedule"] if "--trials" in command else [])])
 
 
@@ -134,8 +146,9 @@ def report(known: dict[str, dict[str, Any]]) -> str:
         outcome = each.get("failure", "done")
         lines.append(f"| {name} | {each.get('seconds', '')} | {outcome} |")
     for name, each in known.items():
-        if "result" in each:
-            lines += ["", f"## {name}", "", "```json", json.dumps(each["result"], indent=1), "```"]
+        for found in each.get("result", ()):
+            text = found.get("report") or f"```json\n{json.dumps(found, indent=1)}\n```"
+            lines += ["", f"## {name}", "", text.strip().replace("\n#", "\n##").removeprefix("# ")]
     return "\n".join(lines) + "\n"
 
 

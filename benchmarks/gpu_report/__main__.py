@@ -21,7 +21,7 @@ from types import FrameType
 from benchmarks.gpu_report.device import device_named
 from benchmarks.gpu_report.markdown import report
 from benchmarks.gpu_report.networks import SIZES
-from benchmarks.gpu_report.runner import run_steps, step_command
+from benchmarks.gpu_report.runner import MAX_SHARE, run_steps, step_command
 from benchmarks.gpu_report.steps import Context, steps_for
 from benchmarks.simulator.provenance import commit
 from records import open_store
@@ -59,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         given.out,
         command=lambda name: step_command(name, target=given.target, sizes=given.sizes, folder=given.out),
         budget_s=given.minutes * 60,
+        max_share=max(MAX_SHARE, 1 / len(wanted)),
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
     (given.out / "report.md").write_text(report(configuration, found))

@@ -26,6 +26,7 @@ def report(configuration: Mapping[str, str], found: Found) -> str:
         ("hops", "A boundary tensor to the host and back", _hops),
         ("schedules", "Pipelines of such blocks", _schedules),
         ("ranks", "Two ranks on one device", _ranks),
+        ("calibration", "The cost model after a sweep of chosen products", _calibration),
     ):
         if name in found:
             lines += [f"## {title}", "", *_section(found[name], body), ""]
@@ -90,6 +91,14 @@ def _ranks(result: Mapping[str, Any]) -> list[str]:
     return [
         f"Largest gradient error {result['max_gradient_error']:.1e}, loss error {result['loss_error']:.1e}; "
         f"searched {result['searched']['real_ms']:.2f} ms, 1F1B {result['1f1b']['real_ms']:.2f} ms."
+    ]
+
+
+def _calibration(result: Mapping[str, Any]) -> list[str]:
+    before, after = (result["mean_error"][name] for name in ("as shipped", "after the sweep"))
+    return [
+        f"{len(result['swept'])} products in bfloat16 were measured. By the data sheet of {result['sheet']}, "
+        f"{len(result['held'])} others are predicted {before:.1%} off as shipped, {after:.1%} afterwards."
     ]
 
 

@@ -27,6 +27,7 @@ class Sizes:
         seconds: of timing for each comparison.
         devices: pipeline lengths that schedules are found for.
         num_blocks: layers of the training profile.
+        swept: products by which the cost model is calibrated.
     """
 
     product: int
@@ -38,11 +39,12 @@ class Sizes:
     seconds: float
     devices: tuple[int, ...]
     num_blocks: int
+    swept: int
 
 
 SIZES = {
-    "small": Sizes(128, 2**20, 8, 16, 32, 5, 0.5, (2,), 4),
-    "full": Sizes(8192, 2**32, 256, 512, 224, 50, 10.0, (4, 8), 24),
+    "small": Sizes(128, 2**20, 8, 16, 32, 5, 0.5, (2,), 4, 12),
+    "full": Sizes(8192, 2**32, 256, 512, 224, 50, 10.0, (4, 8), 24, 200),
 }
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

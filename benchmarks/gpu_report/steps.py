@@ -22,9 +22,11 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 from torch.utils.flop_counter import FlopCounterMode
 from tvm import relax
 
+from benchmarks.gpu_report.calibration import calibrate
 from benchmarks.gpu_report.device import Device, Run
 from benchmarks.gpu_report.networks import NETWORKS, SIZES, TYPES, Sizes, training_block
 from benchmarks.gpu_report.timing import Prepared, time_in_turn
+from cost_model.gpu.typed.kernels import Product
 from records.cores import num_usable_cores
 from tuner.errors import TunerError
 from tuner.frontend.torch.arrays import as_tensor
@@ -213,6 +215,19 @@ def ranks(context: Context) -> dict[str, Any]:
     return json.loads(_tessel("run", str(out / "plan.json"), "--repeats", "2", "--json"))
 
 
+def calibration(context: Context) -> dict[str, Any]:
+    """Measure chosen products in bfloat16, and say how far the GPU cost model is off before and after."""
+
+    def measure_us(product: Product) -> float:
+        shapes = (product.rows, product.inner), (product.inner, product.columns)
+        operands = [torch.randn(*shape, device=context.device.name).bfloat16() for shape in shapes]
+        timed = context.time({"product": partial(torch.matmul, *operands)})
+        return float(timed["latency_us"]["product"]["median"])
+
+    name, sizes = context.device.describe()["device"], context.sizes
+    return calibrate(name, largest=sizes.product, count=sizes.swept, measure_us=measure_us)
+
+
 def steps_for(sizes_name: str) -> dict[str, Step]:
     """Return the steps by name, in the order in which they run: later ones use what earlier ones left.
 
@@ -220,7 +235,7 @@ def steps_for(sizes_name: str) -> dict[str, Step]:
     has no time for is then one of many.
     """
     found: dict[str, Step] = {"ceilings": ceilings, "launches": launches, "training": training, "hops": hops}
-    found |= {"schedules": schedules, "ranks": ranks}
+    found |= {"schedules": schedules, "ranks": ranks, "calibration": calibration}
     for name in NETWORKS[sizes_name]:
         for dtype in TYPES:
             found[f"network-{name}-{dtype}"] = partial(network, name=name, dtype=dtype)

@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.gpu_report import steps
 from benchmarks.gpu_report.__main__ import main
+from benchmarks.gpu_report.calibration import calibrate
 from benchmarks.gpu_report.device import CpuDevice, device_named
 from benchmarks.gpu_report.markdown import report
 from benchmarks.gpu_report.networks import NETWORKS, TYPES
@@ -30,6 +31,9 @@ from benchmarks.gpu_report.steps import (
     training,
 )
 from benchmarks.gpu_report.timing import time_in_turn
+from cost_model.gpu.typed.kernels import Product
+from cost_model.gpu.typed.model import gpu_kernel_us
+from cost_model.gpu.typed.sheets import find_sheet
 from records.files.exchange import read_records
 from tessel.profiles import load_profile
 from tests.harness.local_fleet import wait_until
@@ -132,6 +136,23 @@ def test_the_whole_report_on_a_cpu(tmp_path: Path) -> None:
     assert list(read_records(tmp_path / "report" / "records.jsonl"))
     ranks = json.loads((tmp_path / "report" / "steps" / "ranks.json").read_text())["result"]
     assert ranks["max_gradient_error"] < 1e-4
+    assert "12 products in bfloat16 were measured" in text
+
+
+def test_the_cost_model_is_nearer_to_a_device_after_a_sweep_of_it() -> None:
+    """One that takes twice as long for everything as its data sheet lets expect."""
+    sheet = find_sheet("h100")
+
+    def measure_us(product: Product) -> float:
+        return 2 * gpu_kernel_us(product, "h100").latency_us
+
+    found = calibrate(sheet.device.name, largest=4096, count=40, measure_us=measure_us)
+    before, after = found["mean_error"].values()
+    assert before == pytest.approx(0.5, abs=0.05)
+    assert after < 0.1
+    asked, others = ({tuple(row[:3]) for row in found[name]} for name in ("swept", "held"))
+    assert (len(asked), len(others)) == (40, 20)
+    assert not asked & others
 
 
 def test_steps_resume_and_a_failure_costs_only_itself(tmp_path: Path) -> None:
@@ -250,5 +271,5 @@ def test_a_report_names_every_failure() -> None:
     found = {name: {"failure": f"{name} broke"} for name in steps_for("full")}
     text = report({"device": "NVIDIA H200"}, found)
     assert all(f"`{name}`: {name} broke" in text for name in found)
-    assert len(found) == 6 + len(TYPES) * len(NETWORKS["full"])
+    assert len(found) == 7 + len(TYPES) * len(NETWORKS["full"])
     assert step_command("hops", target="cuda", sizes="full", folder=Path("x"))[-1] == "x"

@@ -49,6 +49,21 @@ def test_the_report_says_what_failed_and_what_was_found() -> None:
     assert '"step_us": 5' in text
 
 
+def test_what_pieces_took_in_earlier_calls_is_not_of_this_calls_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets_s = []
+
+    def done_before(names: list[str], *_: object, budget_s: float, **__: object) -> dict[str, object]:
+        budgets_s.append(budget_s)
+        return {names[0]: {"result": [], "seconds": 1e9}}
+
+    monkeypatch.setattr("benchmarks.gpu_day.__main__.run_steps", done_before)
+    assert main(["--sizes", "small", "--minutes", "100", "--out", str(tmp_path)]) == 0
+    assert len(budgets_s) == len(SIZES["small"])
+    assert min(budgets_s) > 0
+
+
 def test_wheels_are_carried_in_archives_of_a_limited_size(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     wheels = tmp_path / "wheels"
@@ -77,6 +92,20 @@ def measured(out: Path) -> list[tuple[str, str, str]]:
     with open_store(f"sqlite:///{out / 'records.db'}") as store:
         found = [each.measurement for each in store.iterate()]
     return [(each.workload_fingerprint, each.backend, each.settings) for each in found]
+
+
+@pytest.mark.slow
+def test_what_needs_torch_is_rehearsed_on_a_processor(tmp_path: Path) -> None:
+    """Two ranks with exact gradients, and kernels for the cost model: a report that says so."""
+    where = ["--target", "cpu", "--sizes", "small", "--minutes", "60", "--out", str(tmp_path)]
+    assert main([*where, "--only", "ranks,calibration"]) == 0
+    steps = tmp_path / "gpu-report" / "steps"
+    found = {name: json.loads((steps / f"{name}.json").read_text()) for name in ("ranks", "calibration")}
+    assert found["ranks"]["result"]["max_gradient_error"] < 1e-4
+    assert len(found["calibration"]["result"]["swept"]) == 12
+    text = (tmp_path / "report.md").read_text()
+    assert "| ranks |" in text
+    assert "| calibration |" in text
 
 
 @pytest.mark.slow
@@ -112,10 +141,11 @@ def test_the_day_is_rehearsed_on_the_software_gpu(
             text=True,
             check=False,
         )
-        for piece in ("tune", "metaschedule", "calibration"):
+        for piece in ("tune", "metaschedule", "kernels"):
             assert f"{piece}: {said}" in done.stderr, done.stderr
         assert done.returncode == 1  # torch reaches no GPU here
-        assert "ranks: done" not in done.stderr
+        for piece in ("ranks", "calibration"):
+            assert f"{piece}: done" not in done.stderr
     assert not reports.exists(), reports.read_text()
     tuned = json.loads((out / "steps" / "tune.json").read_text())["result"][0]
     assert tuned["max_gradient_error"] < 1e-5

@@ -15,6 +15,8 @@ from tuner.targets.resolution import known_targets, resolve_target
         ("rocm", "a GPU by ROCm"),
         ("rocm -mcpu=gfx942", "a GPU by ROCm"),
         ("opencl", "a GPU by OpenCL"),
+        ("vulkan", "a GPU by Vulkan"),
+        ("vulkan -from_device=0", "a GPU by Vulkan"),
         ("metal:0", "a GPU by Metal"),
         ("amd/instinct-mi300x", "a GPU of AMD"),
         ("MI250", "a GPU of AMD"),
