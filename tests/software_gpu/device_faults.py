@@ -6,6 +6,7 @@ import ctypes
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -51,6 +52,7 @@ def test_a_missing_barrier_is_reported_with_both_lines(reports: Reports) -> None
     run(REVERSED.format(barrier=""))
     found = reports()
     assert "kernel kernel: thread 0 reads 4 bytes of shared memory" in found
+    assert ".cu:5: out[threadIdx.x] = row[63 - threadIdx.x];" in found
     assert "no thread of the block has written" in found  # thread 0 runs first
     run(REVERSED.format(barrier="if (threadIdx.x > 40) __syncwarp();"))
     assert "a data race" in (found := reports()) or "has written" in found
@@ -85,7 +87,8 @@ def test_races_within_a_block_are_reported(first: str, second: str, says: str, r
     run(SUM.format(first=first, second=second))
     found = reports()
     assert says in found
-    assert ".cu:" in found  # the line
+    lines = (f".cu:5: {first}", f".cu:{6 if second else 5}: {second or first}")
+    assert all(line in found for line in lines), found  # of either access
 
 
 def test_lanes_of_a_warp_are_ordered_by_exchanges(reports: Reports) -> None:
@@ -104,6 +107,68 @@ def test_blocks_that_write_one_word_are_reported_and_atomic_sums_are_not(reports
     run("  out[0] += in[threadIdx.x];", grid=2, block=32)
     assert "of another block wrote" in reports()
     assert run("  atomicAdd(out, in[threadIdx.x]);", grid=2, block=32)[0] == 2 * sum(range(32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("barrier", "at", "says"),
+    [
+        ("__syncthreads();", "63 - threadIdx.x", ""),
+        ("", "63 - threadIdx.x", "has written"),
+        ("__syncthreads();", "64 + threadIdx.x", "shared memory beyond what the launch asks for"),
+    ],
+    ids=["sound", "no barrier", "beyond the end"],
+)
+def test_shared_memory_of_a_launchs_own_size(barrier: str, at: str, says: str, reports: Reports) -> None:
+    body = f"""  extern __shared__ float row[];
+  row[threadIdx.x] = in[threadIdx.x];
+  {barrier}
+  out[threadIdx.x] = row[{at}];"""
+    out, given = DeviceArray(np.zeros_like(ROW)), DeviceArray(ROW)
+    Kernel.compiled(source(body)).launch(out, given, block=(64,), shared_bytes=256)
+    with pytest.raises(CudaError, match="cudaErrorIllegalAddress") if "beyond" in says else nullcontext():
+        synchronise()
+    found = reports()
+    if says:
+        assert says in found
+        assert f".cu:5: out[threadIdx.x] = row[{at}];" in found
+    else:
+        assert not found
+        assert np.array_equal(out.numpy(), ROW[::-1])
+
+
+COPIES = """__forceinline__ __device__ void copy_async(void* to, void* from) {
+  unsigned int address = __cvta_generic_to_shared(to);
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+    :: "r"(address), "l"(from), "n"(4));
+}
+"""
+
+
+@pytest.mark.slow
+def test_asynchronous_copies_are_there_when_they_are_waited_for(reports: Reports) -> None:
+    body = """  __shared__ float row[64];
+  __shared__ float other[64];
+  copy_async(&row[threadIdx.x], &in[threadIdx.x]);
+  asm volatile("cp.async.commit_group;");
+  copy_async(&other[threadIdx.x], &in[63 - threadIdx.x]);
+  asm volatile("cp.async.commit_group;");
+  asm volatile("cp.async.wait_group LEFT;");
+  __syncthreads();
+  float first = row[63 - threadIdx.x];
+  out[threadIdx.x] = first + other[threadIdx.x];"""
+    for left in (0, 1):
+        out, given = DeviceArray(np.zeros_like(ROW)), DeviceArray(ROW)
+        text = COPIES + source(body.replace("LEFT", str(left)))
+        Kernel.compiled(text).launch(out, given, block=(64,))
+        synchronise()
+        found = reports()
+        if left == 0:
+            assert not found
+            assert np.array_equal(out.numpy(), 2 * ROW[::-1])
+        else:  # the second group may still be on its way
+            assert found.count("has written") == 1
+            assert ".cu:16: out[threadIdx.x] = first + other[threadIdx.x];" in found
 
 
 def test_what_was_never_written_is_reported(reports: Reports) -> None:

@@ -116,6 +116,10 @@ def test_a_saved_program_runs_in_a_process_without_tvms_package(
     )
     assert (done.returncode, done.stdout.split()) == (0, ["False", "False"]), done.stderr
     np.testing.assert_allclose(np.load(files[2]), module(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+    before = counts()["bytes_to_device"]
+    tessel.load(tmp_path / "net.tessel")(x)
+    weights = sum(each.nbytes for each in module.parameters())
+    assert counts()["bytes_to_device"] - before == weights + x.nbytes  # each weight once
 
 
 def test_what_cannot_be_captured_is_launched_kernel_by_kernel(

@@ -17,6 +17,8 @@ import pytest
 from tvm import relax
 
 from tests.harness.run_module import run_module
+from tests.tuner.backends.tvm.test_gpu_loops import CASES as LOOPS
+from tests.tuner.backends.tvm.test_gpu_loops import module_of
 from tuner.lowering.lower import build_module
 from tuner.targets.resolution import resolve_target
 
@@ -24,7 +26,7 @@ op, nn = relax.op, relax.op.nn
 
 TYPES = ("float32", "float16", "bfloat16", "float64", "int32")
 FLOATS = TYPES[:4]
-TOLERANCES = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2, "float64": 1e-6, "int32": 0}
+TOLERANCES = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2, "float64": 1e-6, "int32": 0, "int8": 0}
 """Largest error over the largest result. TVM approximates erf and power of float64 by float32's terms."""
 
 Array = np.ndarray[Any, Any]
@@ -39,6 +41,7 @@ class Case(NamedTuple):
         shapes: of the inputs.
         types: that the operator has.
         is_positive: whether it takes positive numbers.
+        result: its type, where that is another.
     """
 
     make: Callable[..., Any]
@@ -46,6 +49,7 @@ class Case(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     types: tuple[str, ...] = FLOATS
     is_positive: bool = False
+    result: str | None = None
 
 
 def windows(image: Array, extent: int, stride: int = 1) -> Array:
@@ -138,6 +142,20 @@ CASES: dict[str, Case] = {
     "product of a transposed": Case(
         lambda x, w: op.matmul(x, op.permute_dims(w)), lambda x, w: x @ w.T, ((32, 64), (48, 64)), TYPES
     ),
+    "product of bytes": Case(
+        lambda x, y: op.matmul(x, y, out_dtype="int32"),
+        np.matmul,
+        ((64, 64), (64, 64)),
+        ("int8",),
+        result="int32",
+    ),
+    "product summed in float32": Case(
+        lambda x, y: op.matmul(x, y, out_dtype="float32"),
+        np.matmul,
+        ((64, 64), (64, 64)),
+        ("float16", "bfloat16"),
+        result="float32",
+    ),
     "attention": Case(nn.attention, attended, ((1, 16, 2, 16),) * 3, ("float32", "float16")),
     "convolution": Case(lambda x, w: nn.conv2d(x, w, padding=1), convolved, (IMAGE, (8, 6, 3, 3))),
     "convolution by two": Case(
@@ -197,8 +215,8 @@ def parameters() -> Iterator[Any]:
 def drawn(case: Case, name: str, dtype: str) -> list[Array]:
     """Return inputs of a case, as they are in its type."""
     rng = np.random.default_rng(zlib.crc32(f"{name} {dtype}".encode()))
-    if dtype == "int32":
-        return [rng.integers(-9, 10, shape).astype(np.int32) for shape in case.shapes]
+    if dtype.startswith("int"):
+        return [rng.integers(-9, 10, shape).astype(dtype) for shape in case.shapes]
     numpy_type = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     arrays = [rng.standard_normal(shape) for shape in case.shapes]
     return [(np.abs(each) + 0.1 if case.is_positive else each).astype(numpy_type) for each in arrays]
@@ -219,15 +237,30 @@ def run_case(case: Case, arrays: list[Array], dtype: str) -> Array:
     return found
 
 
+def test_there_are_200_operators_and_types() -> None:
+    assert len(list(parameters())) >= 200
+
+
 @pytest.mark.parametrize(("name", "dtype"), parameters())
 def test_kernels_compute_what_numpy_does(name: str, dtype: str) -> None:
     case = CASES[name]
     arrays = drawn(case, name, dtype)
     found = run_case(case, arrays, dtype)
     expected = case.expected(*(each.astype(np.float64) for each in arrays))
-    assert found.shape == expected.shape
+    assert (found.shape, found.dtype.name) == (expected.shape, case.result or dtype)
     scale = max(1e-6, float(np.abs(expected).max()))
     assert np.abs(found.astype(np.float64) - expected).max() <= TOLERANCES[dtype] * scale
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOOPS)
+def test_look_ups_gradients_compute_what_a_processor_does(name: str) -> None:
+    """On the first real GPU they were loops of the host over the device's memory."""
+    make, arrays, _ = LOOPS[name]
+    module, found = module_of(make, *arrays), []
+    for target in (resolve_target("cuda"), resolve_target("cpu", num_threads=1)):
+        found += run_module(build_module(module, target), arrays, target)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-5)
 
 
 def test_a_running_sum_races(reports: Callable[[], str]) -> None:

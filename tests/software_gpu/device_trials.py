@@ -82,8 +82,8 @@ def case_of(name: str, dtype: str) -> tuple[list[Array], Array, Array]:
     """Return inputs, what NumPy computes of them, and an array like the result."""
     arrays = drawn(CASES[name], name, dtype)
     expected = CASES[name].expected(*(each.astype(np.float64) for each in arrays))
-    numpy_type = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
-    return arrays, expected, np.zeros(expected.shape, numpy_type)
+    result = CASES[name].result or dtype
+    return arrays, expected, np.zeros(expected.shape, ml_dtypes.bfloat16 if result == "bfloat16" else result)
 
 
 def parameters() -> Iterator[tuple[str, str]]:
@@ -91,6 +91,10 @@ def parameters() -> Iterator[tuple[str, str]]:
         for dtype in case.types:
             if name not in NOT_DRAWN:
                 yield name, dtype
+
+
+def test_there_are_200_operators_and_types() -> None:
+    assert len(list(parameters())) >= 200
 
 
 @pytest.mark.slow

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from cuda.bindings import nvrtc
 from msgspec.structs import replace
 from tvm import relax
 
@@ -13,7 +16,7 @@ from tests.samples.partition_samples import partition_module
 from tests.software_gpu.device_faults import Reports, source
 from tests.tuner.misbehaving_backends import Misbehaving
 from tuner.backends.registry import backends_for
-from tuner.measuring.messages import Build, Done, Failed, Race, Raced, Start, Time, Timing
+from tuner.measuring.messages import WRONG_NUMBERS, Build, Done, Failed, Race, Raced, Start, Time, Timing
 from tuner.measuring.module_json import json_of
 from tuner.measuring.worker.server import Worker
 from tuner.measuring.worker_process import WorkerProcess
@@ -49,6 +52,24 @@ def test_whole_programs_race_as_graphs() -> None:
     done = {what: n - before[what] for what, n in counts().items()}
     assert done["graph_launches"] >= 2
     assert done["launches"] == done["allocations"] == 0
+
+
+@pytest.mark.slow
+def test_a_kernel_that_computes_something_else_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the first real GPU the check ran the same kernels for both sides."""
+    compiled = nvrtc._compiled
+
+    def wrong(source: str) -> Path:
+        assert "tanhf(" in source
+        return compiled(source.replace("tanhf(", "sinf("))
+
+    monkeypatch.setattr(nvrtc, "_compiled", wrong)
+    target = resolve_target("cuda")
+    worker = Worker(Start(target=target, backends=("tvm",), memory_limit_bytes=None, folder="/tmp"))
+    text = json_of(partition_module("tvm", [(4, 8)], relax.op.tanh))
+    failed = worker.build(Build(key=1, module_json=text, check=True, seed=0))
+    assert isinstance(failed, Failed)
+    assert failed.message.startswith(WRONG_NUMBERS)
 
 
 def test_a_kernel_that_breaks_the_device_fails_alone(reports: Reports) -> None:

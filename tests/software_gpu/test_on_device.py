@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.software_gpu.build import build, obstacle
+
 FILES = sorted(map(str, Path(__file__).parent.glob("device_*.py")))
 
 
@@ -24,3 +26,15 @@ def test_on_the_software_gpu(marks: str, software_gpu: dict[str, str]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+
+
+def test_the_device_is_built_once_a_session(software_gpu: dict[str, str]) -> None:
+    folder = Path(software_gpu["SOFTWARE_GPU"])
+    written = (folder / "lib" / "libcudart.so.13").stat().st_mtime_ns
+    assert build(folder) == software_gpu
+    assert (folder / "lib" / "libcudart.so.13").stat().st_mtime_ns == written
+
+
+def test_without_a_compiler_its_tests_are_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert obstacle() == "there is no g++"

@@ -56,7 +56,7 @@ def build(folder: Path) -> dict[str, str]:
     """
     headers = _headers()
     assert headers is not None, "`obstacle` was asked first"
-    version = _version()
+    version = _digest("device", "kernel", "site", "build.py")
     if not (folder / "version").exists() or (folder / "version").read_text() != version:
         (folder / "kernels").mkdir(parents=True, exist_ok=True)
         (folder / "lib").mkdir(exist_ok=True)
@@ -116,6 +116,8 @@ def _build_header(folder: Path, headers: Path) -> None:
         check=True,
     )
     (folder / "compile").write_text("\n".join(command))
+    # Kernels that were compiled before a change of the device alone are as good as new ones.
+    (folder / "kernels-version").write_text(_digest("kernel", "site") + " ".join(_KERNEL_FLAGS))
 
 
 def _headers() -> Path | None:
@@ -127,9 +129,12 @@ def _headers() -> Path | None:
     return None
 
 
-def _version() -> str:
+def _digest(*parts: str) -> str:
+    """Return what changes with the sources under the names that are given."""
     digest = hashlib.sha256()
-    for path in sorted(HERE.rglob("*")):
-        if path.suffix in (".cpp", ".h", ".py"):
-            digest.update(path.read_bytes())
+    for part in parts:
+        paths = [HERE / part, *sorted((HERE / part).rglob("*"))]
+        for path in paths:
+            if path.suffix in (".cpp", ".h", ".py"):
+                digest.update(path.read_bytes())
     return digest.hexdigest()

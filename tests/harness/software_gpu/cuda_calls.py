@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,16 @@ def counts() -> dict[str, int]:
 def forget_error() -> None:
     """Make the device usable after a kernel failed; a real one needs a new process."""
     library().softwareGpuForgetError()
+
+
+@contextmanager
+def timed_kernels(us: float) -> Iterator[None]:
+    """Let each kernel take so long by the device's clock, and nothing else any time."""
+    library().softwareGpuTimeKernels(ctypes.c_double(us))
+    try:
+        yield
+    finally:
+        library().softwareGpuTimeKernels(ctypes.c_double(0))
 
 
 def new_stream(*, is_blocking: bool = False) -> ctypes.c_void_p:

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
 import msgspec
 import pytest
 from kernel_physics import measured, probes, product
 
 from cost_model.roofline import device_speed
 from records import Environment, Measurement, Workload, open_store
+from tuner.targets import device_probe
 from tuner.targets.device_probe import (
     SETTINGS_BY_KIND,
     agree,
@@ -106,6 +114,48 @@ def test_time_that_others_have_the_processor_does_not_count() -> None:
     wall, busy = iter([0.0, 1.0]), iter([0.0, 0.02])
     on_gpu = sample_us(lambda: None, threads=None, wall=wall.__next__, processor=busy.__next__)
     assert on_gpu == pytest.approx(1e6)
+
+
+class MadeUpGpu:
+    """A GPU as torch shows it, whose kernels take 1.7 us, and the host 10 us for each call."""
+
+    def __init__(self) -> None:
+        self.host_us = self.device_us = 0.0
+        self.in_graph, self.is_capturing = 0, False
+        cuda = SimpleNamespace(is_available=lambda: True, synchronize=self.synchronize)
+        cuda.CUDAGraph, cuda.graph = lambda: SimpleNamespace(replay=self.replay), self.capture
+        tensor = MagicMock(copy_=lambda source: self.run(1))
+        tensor.__getitem__.return_value = tensor
+        made = dict.fromkeys(("rand", "ones", "empty_like"), lambda *_, **__: tensor)
+        self.torch = SimpleNamespace(cuda=cuda, matmul=lambda left, right: self.run(1), **made)
+
+    def run(self, num_kernels: int) -> None:
+        if self.is_capturing:
+            self.in_graph += num_kernels
+            return
+        self.host_us += 10
+        self.device_us = max(self.device_us, self.host_us) + 1.7 * num_kernels
+
+    def replay(self) -> None:
+        self.run(self.in_graph)
+
+    @contextmanager
+    def capture(self, graph: object) -> Iterator[None]:
+        self.is_capturing = True
+        yield
+        self.is_capturing = False
+
+    def synchronize(self) -> None:
+        self.host_us = max(self.host_us, self.device_us)
+
+
+def test_the_empty_call_of_a_gpu_is_a_kernel_among_others_and_no_call_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = MadeUpGpu()
+    monkeypatch.setitem(sys.modules, "torch", gpu.torch)
+    monkeypatch.setattr(device_probe, "sample_us", partial(sample_us, wall=lambda: gpu.host_us / 1e6))
+    assert device_probe._probe_cuda()["call"]() == pytest.approx(1.7, rel=0.01)
 
 
 def test_rounds_go_on_until_two_agree_and_the_calmest_is_kept() -> None:

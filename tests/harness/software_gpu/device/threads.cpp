@@ -7,6 +7,7 @@
 #include "device.h"
 #include <sys/mman.h>
 #include <cstring>
+#include <deque>
 
 extern uint3 thread_index __asm__("threadIdx");
 extern uint3 block_index __asm__("blockIdx");
@@ -56,7 +57,18 @@ struct Warp {
   uint64_t slots[kLanes];
 };
 
+struct Copy {  // asynchronous, of a group that its thread may wait for
+  void* to;
+  const void* from;
+  unsigned bytes, group;
+};
+struct Copies {
+  std::deque<Copy> begun;
+  unsigned num_groups;
+};
+
 Thread threads[kMostThreads];
+Copies copies[kMostThreads];
 Warp warps[kMostThreads / kLanes];
 void* scheduler_stack;
 unsigned current, num_threads, barrier, num_left;
@@ -152,6 +164,7 @@ void run_block() {
   for (unsigned i = 0; i < num_threads; i++) {
     const dim3& extent = launch_now->block;
     threads[i].index = {i % extent.x, i / extent.x % extent.y, i / (extent.x * extent.y)};
+    if (copies[i].num_groups || !copies[i].begun.empty()) copies[i] = {};
   }
   for (unsigned i = 0; i < num_fibers; i++) prepare(i);
   while (num_left && !failure) {
@@ -220,6 +233,19 @@ extern "C" unsigned gpu_converge() {
 }
 extern "C" uint64_t* gpu_warp_slots() { return warps[current / kLanes].slots; }
 extern "C" unsigned gpu_lane() { return current % kLanes; }
+extern "C" void gpu_begin_copy(void* to, const void* from, unsigned bytes) {
+  copies[current].begun.push_back({to, from, bytes, copies[current].num_groups});
+}
+extern "C" void gpu_commit_copies() { copies[current].num_groups++; }
+extern "C" unsigned gpu_take_copy(unsigned groups_left, void** to, const void** from) {
+  Copies& own = copies[current];
+  if (own.begun.empty() || own.begun.front().group + groups_left >= own.num_groups) return 0;
+  const Copy first = own.begun.front();
+  own.begun.pop_front();
+  *to = first.to;
+  *from = first.from;
+  return first.bytes;
+}
 extern "C" void gpu_trap(const char* why) {
   report("kernel %s stops: %s", launch_now->kernel->name, why);
   abandon_kernel(cudaErrorLaunchFailure);

@@ -13,6 +13,7 @@ import itertools
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,16 +33,35 @@ _DYNAMIC = re.compile(
 _STATIC = re.compile(
     r"(?<!extern )__shared__\s+((?:__align__|alignas)\(\d+\)\s+)?([\w:<>, ]+?)\s+(\w+)((?:\[[^\]]+\])*)\s*;"
 )
-_WAITING = re.compile(r"__sync|__shfl|__activemask|__any|__all_|__ballot|wmma|volatile")
+_WAITING = re.compile(r"__sync|__shfl|__activemask|__any|__all_|__ballot|wmma|gpu_mma|gpu_ldmatrix|volatile")
 
 _SMALL = re.compile(r"\bhalf|bfloat16|fp8|\b__half")
 
-_ASSEMBLY = re.compile(r'\basm\b[^"(;]*\(\s*"\s*\{?\s*([\w.]+)')
-"""Inline assembly, by its first instruction. TVM 0.27 writes `mma`, `ldmatrix`, `cp.async` and `wgmma` so,
-which neither DLight's nor MetaSchedule's schedules take: they reach tensor cores through `nvcuda::wmma`."""
+_ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\s*(?:volatile|__volatile__)?\s*\(")
+_ELEMENTS = {
+    "f16": "half",
+    "bf16": "__nv_bfloat16",
+    "s8": "int8_t",
+    "u8": "uint8_t",
+    "e4m3": "__nv_fp8_e4m3",
+    "e5m2": "__nv_fp8_e5m2",
+    "f32": "float",
+    "s32": "int",
+}
+"""Of fragments, in C++."""
 
-_GROUPS = re.compile(r'asm volatile\("cp\.async\.(?:commit_group|wait_group \d+);"[^;]*\);')
-"""What MetaSchedule's pipelines say of asynchronous copies, which TVM makes as plain ones: nothing waits."""
+_GIVEN = "|".join(each for each in _ELEMENTS if not each.endswith("32"))
+_INSTRUCTIONS = {
+    r"cp\.async\.c[ag]\.shared\.global": "gpu_copy_async",
+    r"cp\.async\.commit_group": "gpu_commit_copies",
+    r"cp\.async\.wait_group (?P<left>\d+)": "gpu_wait_copies",
+    r"ldmatrix\.sync\.aligned\.m8n8\.x(?P<count>[124])(?P<trans>\.trans)?\.shared\.b16": "gpu_ldmatrix",
+    r"mma\.sync\.aligned\.m16n8k(?P<k>\d+)\.row\.col\.(?P<d>f16|f32|s32)"
+    rf"\.(?P<a>{_GIVEN})\.(?P<b>{_GIVEN})\.(?P=d)": "gpu_mma",
+    r"dp4a\.(?P<a>[us])32\.(?P<b>[us])32": "gpu_dp4a",
+}
+"""Inline assembly that is known, and what `kernel/ptx.h` has for it. TVM 0.27 writes more, such as `wgmma`,
+which neither DLight's nor MetaSchedule's schedules take."""
 
 
 class nvrtcResult(enum.IntEnum):
@@ -114,7 +134,7 @@ def nvrtcDestroyProgram(number):
 
 def _compiled(source: str) -> Path:
     """Return the library of a source's kernels."""
-    digest = hashlib.sha256((FOLDER / "version").read_bytes() + source.encode()).hexdigest()[:24]
+    digest = hashlib.sha256((FOLDER / "kernels-version").read_bytes() + source.encode()).hexdigest()[:24]
     library = FOLDER / "kernels" / f"{digest}.so"
     if library.exists():
         return library
@@ -142,15 +162,72 @@ def translated(source: str, named: Path) -> str:
     Raises:
         ValueError: it has unknown instructions.
     """
-    source = _GROUPS.sub("", source)
-    if unknown := _ASSEMBLY.search(source):
-        raise ValueError(f"error: the software GPU does not know the instruction {unknown[1]!r}")
+    source, headers = _with_calls(source)
     found = list(_KERNEL.finditer(source))
     ends = [each.start() for each in found[1:]] + [len(source)]
     entries = [_entry(each, source[each.start() : end]) for each, end in zip(found, ends, strict=True)]
     text = _DYNAMIC.sub(r"\1* \2 = (\1*)gpu_dynamic_shared();", source)
     text = _STATIC.sub(_shared_bytes, text)
-    return f'#include "kernel.h"\n#line 1 "{named}"\n{text}\n#line 1 "entries"\n' + "\n".join(entries)
+    return f'{headers}#line 1 "{named}"\n{text}\n#line 1 "entries"\n' + "\n".join(entries)
+
+
+def _with_calls(source: str) -> tuple[str, str]:
+    """Return a source with calls in place of inline assembly, and the headers that it needs."""
+    found, done = "", 0
+    for each in _ASSEMBLY.finditer(source):
+        statement = next(_pieces(source[each.end() :], ")"))
+        template, *operands = _pieces(statement, ":")
+        text = "".join(re.findall(r'"([^"]*)"', template))
+        outs, given = (_expressions(section) for section in (*operands, "", "")[:2])
+        lines = "\n" * statement.count("\n")
+        found += source[done : each.start()] + _call(text, outs, given) + lines
+        done = each.end() + len(statement) + 1
+    headers = '#include "kernel.h"\n' + ('#include "ptx.h"\n' if done else "")
+    return found + source[done:], headers
+
+
+def _call(text: str, outs: list[str], given: list[str]) -> str:
+    """Return the call of an instruction.
+
+    Raises:
+        ValueError: it is not known.
+    """
+    matches = ((re.search(pattern + r"\b", text), name) for pattern, name in _INSTRUCTIONS.items())
+    found, name = next(((match, name) for match, name in matches if match), (None, ""))
+    if found is None:
+        words = re.search(r"[\w.:]+\.[\w.:]+|\w+", text)
+        raise ValueError(f"error: the software GPU does not know the instruction {words and words[0]!r}")
+    parts = found.groupdict()
+    if not outs:
+        return f"{name}({', '.join([*given, *parts.values()])})"
+    if name == "gpu_ldmatrix":
+        kinds = [parts["count"], str(parts["trans"] is not None).lower()]
+    elif name == "gpu_dp4a":
+        kinds = [_ELEMENTS[f"{parts[each]}8"] for each in "ab"]
+    else:
+        kinds = [parts["k"], *(_ELEMENTS[parts[each]] for each in "abd")]
+    taken = ", ".join(f"gpu_bits({each})" for each in given)
+    sets = "".join(f" gpu_set({each}, gpu_out[{number}]);" for number, each in enumerate(outs))
+    called = f"{name}<{', '.join(kinds)}>(gpu_out, gpu_in);"
+    return f"{{ uint32_t gpu_in[] = {{{taken}}}, gpu_out[{len(outs)}]; {called}{sets} }}"
+
+
+def _expressions(section: str) -> list[str]:
+    """Return the expressions of an assembly's operands."""
+    return [re.sub(r'^\s*"[^"]*"', "", each).strip() for each in _pieces(section, ",") if each.strip()]
+
+
+def _pieces(text: str, separator: str) -> Iterator[str]:
+    """Return what lies between separators that are in no text and in no parentheses."""
+    depth, begin, is_quoted = 0, 0, False
+    for at, character in enumerate(text):
+        if character == separator and not depth and not is_quoted:
+            yield text[begin:at]
+            begin = at + 1
+        is_quoted ^= character == '"'
+        if not is_quoted:
+            depth += (character in "([{") - (character in ")]}")
+    yield text[begin:]
 
 
 def _shared_bytes(found: re.Match[str]) -> str:
