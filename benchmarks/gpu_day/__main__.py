@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_command(command: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
-    """Return what a command's document says, or the report of its steps.
+    """Return what a command's document says, or where the report of all steps so far is.
 
     Raises:
         SystemExit: it failed; says what it said last.
@@ -123,10 +123,12 @@ def run_command(command: Sequence[str], given: argparse.Namespace) -> dict[str, 
         argv += ["--out", str(out / given.piece)] if command[0] == "tune" else []
     done = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
-        raise SystemExit(f"{' '.join(command)}: {said[-1][:300]}")
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        # Of a report's steps each says how it ended; elsewhere the last line says what failed.
+        said = [line for line in lines if ": done" not in line][-1:] or lines[-1:]
+        raise SystemExit(f"{' '.join(command)}: {said[0][:300]}")
     if command[0] == "report":
-        return {"command": " ".join(command), "report": (folder / "report.md").read_text()}
+        return {"command": " ".join(command), "report": str(folder / "report.md")}
     document = json.loads(done.stdout)
     return {"command": " ".join(command)} | {name: document[name] for name in _RESULTS if name in document}
 
@@ -146,9 +148,8 @@ def report(known: dict[str, dict[str, Any]]) -> str:
         outcome = each.get("failure", "done")
         lines.append(f"| {name} | {each.get('seconds', '')} | {outcome} |")
     for name, each in known.items():
-        for found in each.get("result", ()):
-            text = found.get("report") or f"```json\n{json.dumps(found, indent=1)}\n```"
-            lines += ["", f"## {name}", "", text.strip().replace("\n#", "\n##").removeprefix("# ")]
+        if "result" in each:
+            lines += ["", f"## {name}", "", "```json", json.dumps(each["result"], indent=1), "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -62,7 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
         max_share=max(MAX_SHARE, 1 / len(wanted)),
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    (given.out / "report.md").write_text(report(configuration, found))
+    steps_before = sorted((given.out / "steps").glob("*.json"))
+    known = {path.stem: json.loads(path.read_text()) for path in steps_before} | found
+    (given.out / "report.md").write_text(report(configuration, known))
     if (given.out / "records.db").exists():
         with open_store(f"sqlite:///{given.out / 'records.db'}") as store:
             save_records(store, given.out / "records.jsonl")

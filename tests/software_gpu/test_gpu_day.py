@@ -99,6 +99,9 @@ def test_what_needs_torch_is_rehearsed_on_a_processor(tmp_path: Path) -> None:
     """Two ranks with exact gradients, and kernels for the cost model: a report that says so."""
     where = ["--target", "cpu", "--sizes", "small", "--minutes", "60", "--out", str(tmp_path)]
     assert main([*where, "--only", "ranks,calibration"]) == 0
+    text = (tmp_path / "gpu-report" / "report.md").read_text()
+    assert "Largest gradient error" in text  # of a piece before the last
+    assert "12 products in bfloat16 were measured" in text
     steps = tmp_path / "gpu-report" / "steps"
     found = {name: json.loads((steps / f"{name}.json").read_text()) for name in ("ranks", "calibration")}
     assert found["ranks"]["result"]["max_gradient_error"] < 1e-4
