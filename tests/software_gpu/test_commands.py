@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from records import open_store
 from tests.harness.local_fleet import LocalFleet, wait_until
 from tests.harness.software_gpu.build import ROOT
 from tuner.fleet.task_queue import TaskQueue
@@ -83,12 +84,18 @@ def test_doctor_finds_the_device_and_no_torch_for_it(command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_a_network_is_partitioned_and_its_records_say_where(measured: Callable[..., Any]) -> None:
+def test_a_network_is_partitioned_and_its_records_say_where(
+    measured: Callable[..., Any], tmp_path: Path
+) -> None:
     first = measured("partition", "mlp:tiny")
     assert first["max_relative_error"] < 1e-5
     assert first["new_measurements"] > 4
     again = measured("partition", "mlp:tiny")
     assert again["new_measurements"] == 0
+    with open_store(f"sqlite:///{tmp_path / 'records.db'}") as store:
+        kept = [each.measurement for each in store.iterate()]
+    assert len(kept) >= first["new_measurements"]
+    assert {each.environment.device_model for each in kept} == {"NVIDIA Software GPU"}
 
 
 @pytest.mark.slow
