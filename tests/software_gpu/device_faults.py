@@ -277,6 +277,11 @@ def test_what_nobody_waits_for_comes_late() -> None:
     call("cudaEventRecord", event, first)
     call("cudaStreamWaitEvent", second, event, 0)
     assert np.array_equal(out.numpy(second), 2 * ROW)
+    add.launch(out, given, block=(64,), stream=second)
+    assert np.array_equal(out.numpy(), 2 * ROW)  # neither does the null stream, but for
+    synchronise(second)
+    add.launch(out, given, block=(64,), stream=new_stream(is_blocking=True))
+    assert np.array_equal(out.numpy(), 4 * ROW)  # a stream that was made to be waited for
 
 
 def test_graphs_are_captured_and_replayed() -> None:
