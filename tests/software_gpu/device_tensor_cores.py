@@ -67,7 +67,7 @@ def _scheduled(given: str, result: str, is_transposed: bool) -> tvm.IRModule:
         return te.sum(left[row, inner].astype(result) * other.astype(result), axis=inner)
 
     product = te.create_prim_func([left, right, te.compute((EXTENT, EXTENT), element, "C")])
-    depth = 32 // TYPES[given]().itemsize
+    depth = 32 // np.dtype(TYPES[given]).itemsize
     square = cuda.shared_16x16_to_ldmatrix_32x8_layout
     layout = square if depth == 16 else cuda.shared_16x32_to_ldmatrix_32x16_layout
     names = cuda.get_mma_intrin_group("shared", "global", given, result, False, is_transposed, False)
