@@ -35,6 +35,8 @@ _STATIC = re.compile(
 )
 _WAITING = re.compile(r"__sync|__shfl|__activemask|__any|__all_|__ballot|wmma|gpu_mma|gpu_ldmatrix|volatile")
 
+_SMALL = re.compile(r"\bhalf|bfloat16|fp8|\b__half")
+
 _ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\s*(?:volatile|__volatile__)?\s*\(")
 _ELEMENTS = {
     "f16": "half",
@@ -251,12 +253,13 @@ def _entry(found: re.Match[str], body: str) -> str:
     shared = " + ".join(["0", *(f"sizeof({each[2]}{each[4]})" for each in _STATIC.finditer(body))])
     shared = re.sub(r"sizeof\(([\w:<>, ]+?)((?:\[[^\]]*\])+)\)", r"sizeof(gpu_identity<\1\2>::type)", shared)
     waits = int(_WAITING.search(body) is not None)
+    small = int(_SMALL.search(body) is not None)
     return (
         f"GPU_UNCHECKED void {name}__call(void** p) {{ {name}({arguments}); }}\n"
         f"static const unsigned {name}__sizes[] = {{{sizes}}};\n"
         f'static_assert({shared} <= {_STATIC_SHARED_BYTES}, "{name} declares too much shared memory");\n'
         f"GPU_EXPORTED const gpu_kernel_entry {name}__entry = "
         f'{{{name}__call, "{name}", {name}__sizes + 1, {len(types)}, {found["bounds"] or 0}, '
-        f"{shared}, {waits}, "
+        f"{shared}, {waits}, {small}, "
         "&__ehdr_start, &_end, &__start_gpu_shared, &__stop_gpu_shared};\n"
     )
