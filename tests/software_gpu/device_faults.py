@@ -171,15 +171,25 @@ def test_asynchronous_copies_are_there_when_they_are_waited_for(reports: Reports
             assert ".cu:16: out[threadIdx.x] = first + other[threadIdx.x];" in found
 
 
-def test_what_was_never_written_is_reported(reports: Reports) -> None:
-    out, given = DeviceArray(np.zeros_like(ROW)), DeviceArray(ROW, is_written=False)
-    kernel = Kernel.compiled(source("  out[threadIdx.x] = in[threadIdx.x];"))
-    kernel.launch(out, given, block=(64,))
-    synchronise()
-    assert "device memory that was never written" in (found := reports())
-    assert "out[threadIdx.x] = in[threadIdx.x];" in found  # the line's text
-    run("  __shared__ float row[64];\n  out[threadIdx.x] = row[threadIdx.x];")
-    assert "shared memory that no thread of the block has written" in reports()
+@pytest.mark.parametrize(
+    "kind", ["float", *(pytest.param(each, marks=pytest.mark.slow) for each in ("half", "__nv_bfloat16"))]
+)
+def test_what_was_never_written_is_reported(kind: str, reports: Reports) -> None:
+    """Of types that are structures, too, which operators take by value."""
+    row = ROW if kind == "float" else ROW.astype(np.float16)
+    out, given = DeviceArray(np.zeros_like(row)), DeviceArray(row, is_written=False)
+    for body, says in (
+        ("  out[threadIdx.x] = in[threadIdx.x] + in[threadIdx.x];", "device memory that was never written"),
+        (
+            f"  __shared__ {kind} row[64];\n  out[threadIdx.x] = row[threadIdx.x] + row[threadIdx.x];",
+            "shared memory that no thread of the block has written",
+        ),
+    ):
+        text = source(body, parameters=f"{kind}* out, {kind}* in")
+        Kernel.compiled(text).launch(out, given, block=(64,))
+        synchronise()
+        assert says in (found := reports())
+        assert body.rpartition("  ")[2] in found  # the line's text
 
 
 @pytest.mark.parametrize(

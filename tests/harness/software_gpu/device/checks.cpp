@@ -4,8 +4,8 @@
 // memory, one of them a write, need a barrier between them, or within a warp an exchange; to device memory in one
 // launch they need one block and a barrier. Each word remembers its last write and its last readers, so of bytes
 // within a word some races go unseen; none is seen where there is none. GCC checks no access that is the argument
-// or the result of a call, as those of `half` and its like are: in kernels with such types some races go unseen,
-// and what was never written is not reported. Accesses through `volatile` to shared
+// or the result of a call, as those of `half` and its like are: in kernels with so many of them that they are not
+// inlined, some races go unseen, and what was never written is not reported. Accesses through `volatile` to shared
 // memory are taken by the lanes of a warp together, as the reductions that are written that way assume.
 #include "device.h"
 #include <dlfcn.h>
@@ -91,7 +91,7 @@ void check_shared_word(SharedWord& word, const Access& access, unsigned char byt
     return;
   }
   if (word.written_block != current_block() || (word.written_bytes & bytes) != bytes)
-    if (!kernel->has_small_types && is_new(access, 2)) tell(access, "shared memory that no thread of the block has written");
+    if (!kernel->hides_accesses && is_new(access, 2)) tell(access, "shared memory that no thread of the block has written");
   if (access.is_atomic) return;
   if (word.read_barrier != barrier || !(word.read_bytes & bytes)) {
     word.readers = 0;
@@ -137,7 +137,7 @@ void check_device(const Access& access) {
       tell(access, "device memory that is not allocated");
       abandon_kernel(cudaErrorIllegalAddress);
     }
-    if (!access.is_write && states[i] == kAllocated && !kernel->has_small_types && is_new(access, 3)) {
+    if (!access.is_write && states[i] == kAllocated && !kernel->hides_accesses && is_new(access, 3)) {
       tell(access, "device memory that was never written");
       break;
     }

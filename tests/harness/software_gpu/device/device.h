@@ -15,8 +15,8 @@ struct KernelEntry {
   unsigned num_parameters;
   unsigned max_threads;   // launch bounds; 0 where the source has none
   unsigned static_shared_bytes;
-  unsigned has_barriers;     // threads wait for one another
-  unsigned has_small_types;  // some writes go unseen: see checks.cpp
+  unsigned has_barriers;    // threads wait for one another
+  unsigned hides_accesses;  // some of them: see checks.cpp
   const unsigned char *image_begin, *image_end, *shared_begin, *shared_end;
 };
 

@@ -54,7 +54,7 @@ struct gpu_kernel_entry {  // `KernelEntry` of the device
   void (*call)(void**);
   const char* name;
   const unsigned* parameter_bytes;
-  unsigned num_parameters, max_threads, static_shared_bytes, has_barriers, has_small_types;
+  unsigned num_parameters, max_threads, static_shared_bytes, has_barriers, hides_accesses;
   const unsigned char *image_begin, *image_end, *shared_begin, *shared_end;
 };
 }
@@ -67,15 +67,21 @@ static inline void __threadfence() {}
 static inline void __threadfence_block() {}
 static inline void __trap() { gpu_trap("a trap"); }
 static inline unsigned __activemask() { return gpu_converge(); }
-template <class T>
-GPU_UNCHECKED T gpu_exchange(unsigned mask, T value, unsigned lane) {
-  static_assert(sizeof(T) <= 8);
-  memcpy(gpu_warp_slots() + gpu_lane(), &value, sizeof value);
+GPU_UNCHECKED uint64_t gpu_exchange_bits(unsigned mask, uint64_t value, unsigned lane) {
+  gpu_warp_slots()[gpu_lane()] = value;
   gpu_warp_barrier(mask);
-  T found;
-  memcpy(&found, gpu_warp_slots() + lane % 32, sizeof found);
+  const uint64_t found = gpu_warp_slots()[lane % 32];
   gpu_warp_barrier(mask);
   return found;
+}
+template <class T>
+static inline T gpu_exchange(unsigned mask, T value, unsigned lane) {
+  static_assert(sizeof(T) <= 8);
+  uint64_t bits = 0;
+  memcpy(&bits, &value, sizeof value);
+  bits = gpu_exchange_bits(mask, bits, lane);
+  memcpy(&value, &bits, sizeof value);
+  return value;
 }
 template <class T>
 static inline T __shfl_sync(unsigned mask, T value, int source, int width = 32) {

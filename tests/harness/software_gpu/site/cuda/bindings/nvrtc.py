@@ -36,6 +36,11 @@ _STATIC = re.compile(
 _WAITING = re.compile(r"__sync|__shfl|__activemask|__any|__all_|__ballot|wmma|gpu_mma|gpu_ldmatrix|volatile")
 
 _SMALL = re.compile(r"\bhalf|bfloat16|fp8|\b__half")
+_MOST_INLINED = 300
+"""Mentions of small types in kernels whose functions are inlined, so that every access is seen
+(`device/checks.cpp`); of a thousand, which unrolled products in bfloat16 have, g++ takes half a minute."""
+
+_INLINED = "#undef __global__\n#define __global__ __attribute__((flatten))\n"
 
 _ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\s*(?:volatile|__volatile__)?\s*\(")
 _ELEMENTS = {
@@ -165,7 +170,11 @@ def translated(source: str, named: Path) -> str:
     source, headers = _with_calls(source)
     found = list(_KERNEL.finditer(source))
     ends = [each.start() for each in found[1:]] + [len(source)]
-    entries = [_entry(each, source[each.start() : end]) for each, end in zip(found, ends, strict=True)]
+    bodies = [source[each.start() : end] for each, end in zip(found, ends, strict=True)]
+    num_small = sum(len(_SMALL.findall(body)) for body in bodies)
+    hides = num_small > _MOST_INLINED
+    entries = [_entry(each, body, hides=hides) for each, body in zip(found, bodies, strict=True)]
+    headers += _INLINED if num_small and not hides else ""
     text = _DYNAMIC.sub(r"\1* \2 = (\1*)gpu_dynamic_shared();", source)
     text = _STATIC.sub(_shared_bytes, text)
     return f'{headers}#line 1 "{named}"\n{text}\n#line 1 "entries"\n' + "\n".join(entries)
@@ -240,8 +249,8 @@ def _shared_bytes(found: re.Match[str]) -> str:
     )
 
 
-def _entry(found: re.Match[str], body: str) -> str:
-    """Return what the device needs to launch a kernel."""
+def _entry(found: re.Match[str], body: str, *, hides: bool) -> str:
+    """Return what the device needs to launch a kernel, some of whose accesses are hidden or not."""
     name = found["name"]
     types = [
         re.sub(r"\w+\s*$", "", re.sub(r"__restrict__|__grid_constant__", "", each).strip()).strip()
@@ -253,13 +262,12 @@ def _entry(found: re.Match[str], body: str) -> str:
     shared = " + ".join(["0", *(f"sizeof({each[2]}{each[4]})" for each in _STATIC.finditer(body))])
     shared = re.sub(r"sizeof\(([\w:<>, ]+?)((?:\[[^\]]*\])+)\)", r"sizeof(gpu_identity<\1\2>::type)", shared)
     waits = int(_WAITING.search(body) is not None)
-    small = int(_SMALL.search(body) is not None)
     return (
         f"GPU_UNCHECKED void {name}__call(void** p) {{ {name}({arguments}); }}\n"
         f"static const unsigned {name}__sizes[] = {{{sizes}}};\n"
         f'static_assert({shared} <= {_STATIC_SHARED_BYTES}, "{name} declares too much shared memory");\n'
         f"GPU_EXPORTED const gpu_kernel_entry {name}__entry = "
         f'{{{name}__call, "{name}", {name}__sizes + 1, {len(types)}, {found["bounds"] or 0}, '
-        f"{shared}, {waits}, {small}, "
+        f"{shared}, {waits}, {int(hides)}, "
         "&__ehdr_start, &_end, &__start_gpu_shared, &__stop_gpu_shared};\n"
     )
