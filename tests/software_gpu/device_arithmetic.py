@@ -62,7 +62,8 @@ def test_numbers_are_rounded_to_the_nearest_even(name: str) -> None:
   out[at] = {name}(in[at]);
 }}"""
     found = launch(source, np.zeros(given.size, dtype), given).astype(np.float32)[: numbers.size]
-    expected = numbers.astype(dtype).astype(np.float32)
+    with np.errstate(over="ignore"):
+        expected = numbers.astype(dtype).astype(np.float32)
     if "fp8" in name:
         expected[-2:] = every[-1], every[0]
     assert np.array_equal(found, expected)
