@@ -36,7 +36,11 @@ _STATIC = re.compile(
 _WAITING = re.compile(r"__sync|__shfl|__activemask|__any|__all_|__ballot|wmma|gpu_mma|gpu_ldmatrix|volatile")
 
 _SMALL = re.compile(r"\bhalf|bfloat16|fp8|\b__half")
-_MOST_INLINED = 120
+_MOST_INLINED = 20_000
+"""Characters of kernels of small types whose functions are inlined, so that every access is seen
+(`device/checks.cpp`): of a hundred thousand, which unrolled products have, g++ takes a minute."""
+
+_INLINED = 120
 """Mentions of small types in kernels whose functions are inlined, so that every access is seen
 (`device/checks.cpp`): of 190, which unrolled products have, g++ takes a minute."""
 
@@ -175,10 +179,10 @@ def translated(source: str, named: Path) -> str:
     found = list(_KERNEL.finditer(source))
     ends = [each.start() for each in found[1:]] + [len(source)]
     bodies = [source[each.start() : end] for each, end in zip(found, ends, strict=True)]
-    num_small = sum(len(_SMALL.findall(body)) for body in bodies)
-    hides = num_small > _MOST_INLINED
+    has_small = any(map(_SMALL.search, bodies))
+    hides = has_small and sum(map(len, bodies)) > _MOST_INLINED
     entries = [_entry(each, body, hides=hides) for each, body in zip(found, bodies, strict=True)]
-    headers += _INLINED if num_small and not hides else ""
+    headers += _INLINED if has_small and not hides else ""
     text = _DYNAMIC.sub(r"\1* \2 = (\1*)gpu_dynamic_shared();", source)
     text = _STATIC.sub(_shared_bytes, text)
     return f'{headers}#line 1 "{named}"\n{text}\n#line 1 "entries"\n' + "\n".join(entries)
