@@ -40,14 +40,6 @@ _MOST_INLINED = 20_000
 """Characters of kernels of small types whose functions are inlined, so that every access is seen
 (`device/checks.cpp`): of a hundred thousand, which unrolled products have, g++ takes a minute."""
 
-_INLINED = 120
-"""Mentions of small types in kernels whose functions are inlined, so that every access is seen
-(`device/checks.cpp`): of 190, which unrolled products have, g++ takes a minute."""
-
-_INLINED = 300
-"""Mentions of small types in kernels whose functions are inlined, so that every access is seen
-(`device/checks.cpp`); of a thousand, which unrolled products in bfloat16 have, g++ takes half a minute."""
-
 _INLINED = "#undef __global__\n#define __global__ __attribute__((flatten))\n"
 
 _ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\s*(?:volatile|__volatile__)?\s*\(")
