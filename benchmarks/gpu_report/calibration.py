@@ -67,7 +67,8 @@ def _products(largest: int, count: int, rng: np.random.Generator) -> list[Produc
     """Return different products whose extents are multiples of eight, even in their logarithms."""
     exponents = rng.uniform(np.log2(_LEAST_EXTENT), np.log2(largest), (count, 3))
     extents = np.round(np.exp2(exponents) / _MULTIPLE).astype(int) * _MULTIPLE
-    return [Product(*map(int, each)) for each in np.unique(extents, axis=0)]
+    different = np.unique(extents, axis=0).tolist()
+    return [Product(rows, columns, inner) for rows, columns, inner in different]
 
 
 def _error(predicted_us: npt.NDArray[np.float64], measured_us: list[float]) -> float:
