@@ -107,7 +107,7 @@ def test_changed_files_of_text_are_read_or_refused(count: int) -> None:
 
 @pytest.mark.tvm
 @pytest.mark.torch
-@pytest.mark.parametrize("count", [2, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_changed_files_of_models_are_read_or_refused(count: int) -> None:
     pytest.importorskip("onnx")
     check(("pt2", "onnx"), count, is_sample=count < 40)
@@ -119,7 +119,7 @@ def test_changed_language_models_are_read_or_refused() -> None:
     check(("language-model",), 60, is_sample=False)
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(60, marks=pytest.mark.slow)])
 def test_changed_cost_models_are_read_or_refused(count: int) -> None:
     check(("kernel-model", "stage-model"), count, is_sample=count < 60)
 
