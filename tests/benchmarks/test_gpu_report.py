@@ -139,6 +139,7 @@ def test_the_whole_report_on_a_cpu(tmp_path: Path) -> None:
     assert "12 products in bfloat16 were measured" in text
 
 
+@pytest.mark.slow
 def test_the_cost_model_is_nearer_to_a_device_after_a_sweep_of_it() -> None:
     """One that takes twice as long for everything as its data sheet lets expect."""
     sheet = find_sheet("h100")
