@@ -88,7 +88,7 @@ def _find(
     from tessel.planning.find_sharded import find_sharded
 
     by_hand = None if options.by_hand is None else layout_by_hand(options.by_hand, profile, options)
-    choices = options.choices(by_hand)
+    choices, towers = options.choices(by_hand), options.towers(profile)
     texts = ["planning"]
 
     def tell(progress: PlanProgress) -> None:
@@ -102,6 +102,7 @@ def _find(
             lambda: find_sharded(
                 profile,
                 options.open_jobs(profile, mixture),
+                towers=towers,
                 options=given,
                 budget=budget,
                 seed=options.seed,

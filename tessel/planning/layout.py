@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -19,6 +19,9 @@ of their own, divided over all devices; `kshape` two branches side by side, one 
 them divided over all; `custom` whatever `stage_devices` says."""
 
 
+TowerName = Literal["first", "own", "bubbles"]
+"""Where a tower runs: `first`, it is cut with the language model, in front of it; else see `PlacedTower`."""
+
 _WORDS = {
     "vshape": "chain",
     "interleaved": "interleaved",
@@ -31,6 +34,13 @@ _WORDS = {
 """Placements as who trains models calls them, with the option's value where that is another word."""
 
 
+TOWER_PLACEMENTS: dict[str, tuple[PlacementName, ...]] = {
+    "own": ("vshape",),
+    "bubbles": ("vshape", "interleaved", "zbv", "custom"),
+}
+"""Placements that a tower can stand with."""
+
+
 def name_devices(devices: Iterable[int]) -> str:
     """Return numbers of devices as text, runs of them by their ends: `0-3,8`."""
     runs: list[list[int]] = []
@@ -40,6 +50,22 @@ def name_devices(devices: Iterable[int]) -> str:
         else:
             runs.append([device])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+class PlacedTower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the tower stands whose layers come before the language model's.
+
+    Attributes:
+        where: `own`, its devices have no layer of the language model; `bubbles`, each device of the pipeline
+            holds all of it, and one of them runs it for a micro-batch, forward and backward, in time that
+            the pipeline leaves it.
+        layers: of the tower.
+        recompute: in `bubbles`, whether it runs its forward again before its backward.
+    """
+
+    where: Literal["own", "bubbles"]
+    layers: int
+    recompute: bool = False
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,6 +89,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         device_order: devices of the cluster by slot, where they are not 0, 1, 2, …: position p of the
             pipeline has the slots from p·D·C·T on, replica by replica, and in each part by part of the
             sequence, D, C and T being the degrees of data, context and tensor parallelism.
+        tower: where the tower stands that is not cut with the language model; in `bubbles` its layers are in
+            no cut.
     """
 
     data_parallel: int
@@ -79,6 +107,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     stage_devices: tuple[int, ...] = ()
     branch_devices: int = 0
     device_order: tuple[int, ...] = ()
+    tower: PlacedTower | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         counts = (
@@ -116,14 +145,44 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         words = _WORDS[self.placement]
         if self.branch_devices:
             return f"{words} of {self.branch_devices} + {self.pipeline - self.branch_devices} devices"
-        return f"{words}, {self.chunks} stages a device" if self.chunks > 1 else words
+        words = f"{words}, {self.chunks} stages a device" if self.chunks > 1 else words
+        return f"{words}, {self._tower_words}" if self.tower else words
+
+    @property
+    def _tower_words(self) -> str:
+        """Where the tower stands."""
+        assert self.tower, "there is one"
+        if self.tower.where == "own":
+            own = self.tower_stages
+            return f"tower on {own} device{'s' if own > 1 else ''} of its own"
+        return "tower in bubbles, recomputed" if self.tower.recompute else "tower in bubbles"
+
+    @property
+    def tower_stages(self) -> int:
+        """Stages of a tower that has devices of its own; 0 where none has."""
+        return sum(last < self.tower.layers for _, last in self.cuts) if self.tower else 0
+
+    @property
+    def bubbles(self) -> PlacedTower | None:
+        """The tower that each device holds and runs in idle time; None where there is none such."""
+        return self.tower if self.tower and self.tower.where == "bubbles" else None
 
     def _check_placement(self) -> None:
-        """Refuse stages that the placement does not give every device.
+        """Refuse stages that the placement does not give every device, and a tower that it cannot have.
 
         Raises:
             ScheduleError: it does not.
         """
+        if self.tower and self.placement not in TOWER_PLACEMENTS[self.tower.where]:
+            raise ScheduleError(
+                f"a tower runs {self.tower.where} with {', '.join(TOWER_PLACEMENTS[self.tower.where])}, not "
+                f"with {self.placement}; give another placement"
+            )
+        if self.bubbles is not None and self.cuts[0][0] != self.bubbles.layers:
+            raise ScheduleError(
+                f"a tower of {self.bubbles.layers} layers runs in bubbles, and the first stage begins at "
+                f"layer {self.cuts[0][0]}; begin behind the tower"
+            )
         if self.placement == "custom":
             if len(self.stage_devices) != len(self.cuts) or set(self.stage_devices) != set(
                 range(self.pipeline)
@@ -290,11 +349,17 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 def layout_of_layers(layout: Layout, bounds: Sequence[int]) -> Layout:
     """Return a layout of groups as one of their layers."""
     cuts = tuple((bounds[first], bounds[last + 1] - 1) for first, last in layout.cuts)
-    return msgspec.structs.replace(layout, cuts=cuts)
+    return msgspec.structs.replace(layout, cuts=cuts, tower=_behind(layout, bounds))
 
 
 def layout_of_groups(layout: Layout, bounds: Sequence[int]) -> Layout:
     """Return a layout of layers, each of whose stages begins a group, as one of groups."""
     index = {first: group for group, first in enumerate(bounds)}
     cuts = tuple((index[first], index[last + 1] - 1) for first, last in layout.cuts)
-    return msgspec.structs.replace(layout, cuts=cuts)
+    return msgspec.structs.replace(layout, cuts=cuts, tower=_behind(layout, index))
+
+
+def _behind(layout: Layout, place: Mapping[int, int] | Sequence[int]) -> PlacedTower | msgspec.UnsetType:
+    """Return the tower, given where what comes behind it begins."""
+    tower = layout.tower
+    return msgspec.structs.replace(tower, layers=place[tower.layers]) if tower else tower

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from tessel.errors import ScheduleError
-from tessel.planning.layout import Layout, PlacementName
+from tessel.planning.layout import Layout, PlacementName, TowerName
 from tessel.profiles.profile import Degrees
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class PlanOptions:
         expert_parallel: devices over which routed experts are divided, likewise,
         micro_batch: samples of a micro-batch, of those that the profile has, and
         chunks: stages per device.
+        tower: where the tower in front of the language model runs, if there is one.
         baselines: whether to compute the rows to compare with.
         by_hand: a layout to compare with.
         spread: how durations vary from step to step; None for as the table's layers say.
@@ -60,6 +61,7 @@ class PlanOptions:
     expert_parallel: int | None = None
     micro_batch: int | None = None
     chunks: int | None = None
+    tower: TowerName = "first"
     baselines: bool = True
     by_hand: Layout | None = None
     spread: Spread | None = None

@@ -190,7 +190,7 @@ class PlanSearch:
 
     def run(self) -> None:
         """Search until the best step is proven, or the budget is used up."""
-        self._bound_families()
+        self.bound_families()
         for seed in self.seeds:
             self._begin_from(seed)
         whole, work, is_last = self.pool.budget, FIRST_ROUND, False
@@ -289,7 +289,8 @@ class PlanSearch:
         if estimate.fits and estimate.step_us <= candidate.step_us:
             self.pool.offer(replace(candidate, order=known.order, estimate=estimate, schedule=schedule))
 
-    def _bound_families(self) -> None:
+    def bound_families(self) -> None:
+        """Bound each family as a whole, before anything is cut."""
         problem = self.pool.problem
         self._family_bounds = FamilyBounds(problem.job, problem.options)
         self._bounds_of_layers = FamilyBounds(problem.job, problem.options)

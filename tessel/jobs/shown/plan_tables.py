@@ -80,13 +80,20 @@ def stage_table(plan: SavedPlan) -> tuple[tuple[str, ...], tuple[tuple[str, ...]
     layout, spreads = plan.layout, plan.stage_spreads
     costs = costs_of(plan.mean_profile, table_key(layout))
     rows = []
-    for stage, (first, last) in enumerate(layout.cuts):
+    again = layout.recompute or (False,) * len(layout.cuts)
+    runs = [
+        (str(stage), name_devices(layout.cluster_devices(stage)), cut, again[stage])
+        for stage, cut in enumerate(layout.cuts)
+    ]
+    if layout.bubbles is not None:
+        every = name_devices(range(layout.devices))
+        runs.insert(0, ("tower", every, (0, layout.bubbles.layers - 1), layout.bubbles.recompute))
+    for stage, (name, devices, (first, last), is_recomputed) in enumerate(runs):
         inner = costs[first : last + 1]
-        is_recomputed = bool(layout.recompute) and layout.recompute[stage]
         rows.append(
             (
-                str(stage),
-                name_devices(layout.cluster_devices(stage)),
+                name,
+                devices,
                 str(first) if first == last else f"{first}-{last}",
                 f"{sum(cost.forward_us for cost in inner) / 1e3:.4g}",
                 f"{sum(cost.joint_backward_us or 0.0 for cost in inner) / 1e3:.4g}",

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from tessel.planning.candidates.families import Family
@@ -208,6 +209,8 @@ class FamilyBounds:
             stage_devices=(),
             branch_devices=0,
             branches=None,
+            tower=msgspec.UNSET,
+            tower_stages=0,
         )
         key = degrees, copies, family.table_key
         if key not in self._terms:

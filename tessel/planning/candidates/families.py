@@ -17,15 +17,18 @@ from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import NamedTuple
 
+import msgspec
+
 from tessel.errors import ScheduleError
 from tessel.handwritten.construction.stages import NotAPipelineError, read_pipeline
 from tessel.placement import Placement
 from tessel.planning.cluster import Cluster
 from tessel.planning.costs.stage_costs import TableKey, costs_of, cuts_at
 from tessel.planning.cutting.cut import Cut, Section
-from tessel.planning.layout import Layout, PlacementName
+from tessel.planning.layout import TOWER_PLACEMENTS, Layout, PlacedTower, PlacementName
 from tessel.planning.options import CustomPlacement, PlanOptions
 from tessel.profiles.profile import Branches, Profile
+from tessel.profiles.towers import tower_layers
 
 MAX_DEVICE_ORDERS = 120
 """Orders of unequal devices up to which each is a family of its own: those of five devices."""
@@ -38,6 +41,7 @@ class Family:
     Attributes:
         num_stages: stages of the chain, or of the branches and what joins them.
         branches: of a `kshape`: where they stand.
+        tower_stages: stages of a tower that has devices of its own.
     """
 
     data_parallel: int
@@ -54,6 +58,8 @@ class Family:
     branches: Branches | None = None
     context_parallel: int = 1
     expert_parallel: int = 1
+    tower: PlacedTower | msgspec.UnsetType = msgspec.UNSET
+    tower_stages: int = 0
 
     def layout(self, bounds: Sequence[int], recompute: Sequence[bool] = ()) -> Layout:
         """Return the layout whose stages begin at these layers.
@@ -77,6 +83,7 @@ class Family:
             stage_devices=self.stage_devices,
             branch_devices=self.branch_devices,
             device_order=self.device_order,
+            tower=self.tower,
         )
 
     def any_layout(self, num_layers: int) -> Layout:
@@ -91,7 +98,8 @@ class Family:
     def sections(self, num_layers: int) -> tuple[Section, ...]:
         """Return the layers that are cut by themselves, of all layers together.
 
-        Divided ends are the first and the last layer alone; branches and what joins them are apart.
+        Divided ends are the first and the last layer alone; branches and what joins them are apart, as is a
+        tower on devices of its own.
         """
         if self.placement == "mshape":
             inner = Section(1, num_layers - 1, self.pipeline)
@@ -102,6 +110,12 @@ class Family:
                 Section(0, second, self.branch_devices),
                 Section(second, joined, self.pipeline - self.branch_devices),
                 Section(joined, num_layers, 1),
+            )
+        if self.tower:
+            own = self.tower.layers
+            return (
+                Section(0, own, self.tower_stages),
+                Section(own, num_layers, self.num_stages - self.tower_stages),
             )
         return (Section(0, num_layers, self.num_stages),)
 
@@ -168,8 +182,12 @@ class Family:
 
 def family_of(layout: Layout) -> Family:
     """Return the family of a layout."""
-    names = [name for name in Family.__dataclass_fields__ if name != "num_stages"]
-    return Family(num_stages=len(layout.cuts), **{name: getattr(layout, name) for name in names})
+    names = [name for name in Family.__dataclass_fields__ if name not in ("num_stages", "tower_stages")]
+    return Family(
+        num_stages=len(layout.cuts),
+        tower_stages=layout.tower_stages,
+        **{name: getattr(layout, name) for name in names},
+    )
 
 
 def chain_of(placement: Placement) -> CustomPlacement:
@@ -233,6 +251,10 @@ def families(
                     stage_devices=shape.stage_devices,
                     branch_devices=shape.branch_devices,
                     branches=profile.branches if shape.branch_devices else None,
+                    tower=PlacedTower(where="own", layers=tower_layers(profile))
+                    if shape.tower_stages
+                    else msgspec.UNSET,
+                    tower_stages=shape.tower_stages,
                 )
                 if not _is_measured(profile, family.table_key):
                     continue
@@ -243,6 +265,12 @@ def families(
 
 def explain_none(profile: Profile, cluster: Cluster, *, global_batch: int, options: PlanOptions) -> str:
     """Return the sentence for a plan that has no family at all."""
+    if options.tower == "own":
+        return (
+            f"no degrees give the tower of {profile.name} devices of its own out of {cluster.devices} for a "
+            f"global batch of {global_batch}, one stage a device (placement vshape); use more devices, fix "
+            "less, or run the tower first"
+        )
     wanted = set(options.placements)
     if wanted == {"kshape"} and profile.branches is None:
         return f"{profile.name} has no two branches that meet, as kshape runs; use another placement"
@@ -269,10 +297,15 @@ class _Shape(NamedTuple):
     num_stages: int
     stage_devices: CustomPlacement = ()
     branch_devices: int = 0
+    tower_stages: int = 0
 
 
 def _shapes(pipeline: int, profile: Profile, options: PlanOptions) -> Iterator[_Shape]:
     num_layers = len(profile.layers)
+    if options.tower == "own":
+        if options.chunks in (None, 1) and set(options.placements) & set(TOWER_PLACEMENTS["own"]):
+            yield from _with_own_tower(pipeline, profile)
+        return
     for placement in options.placements:
         if not isinstance(placement, str):
             is_fitting = max(placement) + 1 == pipeline and len(placement) <= num_layers
@@ -290,6 +323,14 @@ def _shapes(pipeline: int, profile: Profile, options: PlanOptions) -> Iterator[_
         for chunks in _chunks(placement, pipeline, options.max_chunks):
             if pipeline * chunks <= num_layers and options.chunks in (None, chunks):
                 yield _Shape(placement, pipeline * chunks)
+
+
+def _with_own_tower(pipeline: int, profile: Profile) -> Iterator[_Shape]:
+    """Yield a shape for each number of devices that a tower may have by itself."""
+    layers = tower_layers(profile)
+    for own in range(1, pipeline):
+        if own <= layers and pipeline - own <= len(profile.layers) - layers:
+            yield _Shape("vshape", pipeline, tower_stages=own)
 
 
 def _branched(pipeline: int, branches: Branches | None) -> Iterator[_Shape]:

@@ -18,6 +18,7 @@ import numpy as np
 from tessel.planning.costs.stage_costs import LayerSums
 from tessel.planning.layout import Layout
 from tessel.profiles.profile import Branches, CostTable, Layer, Profile
+from tessel.profiles.towers import tower_layers
 
 MAX_CUT_LAYERS = 1000
 """Layers up to which stages may begin at any of them."""
@@ -27,7 +28,7 @@ def group_bounds(profile: Profile, by_hand: Layout | None) -> tuple[int, ...]:
     """Return where groups of layers begin, and the number of layers: all layers of a model that is not long.
 
     Groups take equal times, as far as single layers allow. Layers that share a tensor, the first and the last
-    are groups; branches and the stages of a layout given by hand begin one.
+    are groups; branches, what a tower is in front of and the stages of a layout given by hand begin one.
 
     Args:
         profile: its first table is used.
@@ -41,6 +42,7 @@ def group_bounds(profile: Profile, by_hand: Layout | None) -> tuple[int, ...]:
         kept |= {layer, layer + 1}
     if profile.branches is not None:
         kept |= {profile.branches.second, profile.branches.joined}
+    kept |= {tower_layers(profile)}
     if by_hand is not None:
         kept |= {first for first, _ in by_hand.cuts}
     times = np.cumsum([cost.forward_us + (cost.joint_backward_us or 0.0) for cost in profile.tables[0].costs])

@@ -74,7 +74,8 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
         cut = _cut_that_fits(pool, family, in_flight, figures.memory_bytes, rule)
         cuts = [] if cut is None else [cut]
         if cut is None or any(cut.recompute):  # memory is tight
-            even = even_cuts(problem.prices(family), family.num_stages)
+            even = list(even_cuts(problem.prices(family), family.num_stages))
+            even = [each for each in even if family.allows(each)]
             cuts += [each for each in even if _estimate(pool, family, each, rule).fits]
         for each in cuts:
             if each not in seen:
@@ -153,7 +154,7 @@ def _new_cut(
     layout = family.any_layout(problem.sums(family).num_layers)
     speeds = position_speeds(layout, problem.cluster)
     may_recompute = problem.may_recompute
-    if layout.divided_stages:
+    if layout.divided_stages or family.tower_stages:
         around = _Around(family, layout, prices, in_flight, speeds, limits, may_recompute)
         # What joins branches is many layers, which may have to recompute; an end is one.
         return around.cut() or (around.cut(recomputes=True) if family.joined and may_recompute else None)
@@ -176,7 +177,7 @@ def _new_cut(
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """The sections of a family whose stages have a device each, beside its part of the divided stages."""
+    """The sections of a family whose stages have a device each, beside its part of divided ones."""
 
     family: Family
     layout: Layout

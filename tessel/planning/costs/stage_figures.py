@@ -38,6 +38,7 @@ from tessel.planning.costs.replicas import (
 )
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums, TableKey, largest, layer_sums
 from tessel.planning.costs.stage_runs import StageRuns, sum_by_device
+from tessel.planning.costs.tower_figures import TowerFigures, tower_figures
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import Runtime
@@ -78,6 +79,8 @@ class StageFigures:
             where each block runs by itself.
         mixture: micro-batches by class, where they differ: times above are then means, and bytes the most.
         by_class: figures of each class; empty where micro-batches are alike.
+        tower: of a tower that runs in bubbles; None where there is none such. Bytes by device count its
+            copies, times by stage do not.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -101,6 +104,13 @@ class StageFigures:
     overlap_factor: float | None = None
     mixture: Mixture | None = None
     by_class: tuple[StageFigures, ...] = ()
+    tower: TowerFigures | None = None
+
+    @property
+    def places(self) -> tuple[tuple[int, ...], ...]:
+        """Devices of each stage, and behind them of each copy of a tower in bubbles."""
+        copies = () if self.tower is None else range(len(self.static_bytes))
+        return (*self.groups, *((device,) for device in copies))
 
     @property
     def after_us(self) -> tuple[float, ...]:
@@ -227,8 +237,9 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
     run = StageRuns.of(sums, layout)
     trained = sums.has_backward
     shares = layout_shares(layout, job, trains=trained)
-    held = _held(sums, layout, run, shares, job.buffers if trained else 0)
-    return StageFigures(
+    tower = tower_figures(sums, layout, job, _tower_hops(sums, layout, job))
+    held = _held(sums, layout, run, shares, job.buffers if trained else 0, tower)
+    found = StageFigures(
         groups=run.groups,
         trained_bytes=tuple(round(each.trained) for each in held),
         frozen_bytes=tuple(round(each.weights - each.trained) for each in held),
@@ -245,6 +256,38 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
         overlap_factor=job.overlap_factor if trained else None,
         **_block_figures(sums, layout, job, run),
     )
+    return found if tower is None else _with_tower(found, tower, sums, layout, job)
+
+
+def _with_tower(
+    figures: StageFigures, tower: TowerFigures, sums: LayerSums, layout: Layout, job: Job
+) -> StageFigures:
+    """Return the figures of stages whose devices hold copies of a tower beside them."""
+    measured, moved = update_sums(sums, layout, job, copies=layout.pipeline)
+    own = layout.cuts[0][0]
+    updated_us = float(measured[own]) / job.cluster.speed_of(0) + float(moved[own])
+    return replace(
+        figures,
+        tower=tower,
+        trained_bytes=tuple(each + tower.trained_bytes for each in figures.trained_bytes),
+        frozen_bytes=tuple(each + tower.frozen_bytes for each in figures.frozen_bytes),
+        static_bytes=tuple(each + tower.static_bytes for each in figures.static_bytes),
+        synchronisations=(*figures.synchronisations, *tower.reduced(len(figures.groups))),
+        update_us=tuple(each + updated_us for each in figures.update_us),
+        gather_us=tuple(each + tower.gather_us for each in figures.gather_us),
+    )
+
+
+def _tower_hops(sums: LayerSums, layout: Layout, job: Job) -> FloatArray:
+    """Return microseconds of what a tower in bubbles makes, from each device to the first stage's."""
+    cluster, found = job.cluster, np.zeros(layout.pipeline)
+    if layout.bubbles is None:
+        return found
+    num_bytes, first = float(sums.boundary[layout.cuts[0][0] - 1]), layout.device_of(0)
+    for device in set(range(layout.pipeline)) - {first}:
+        link = hop_link(layout, cluster, device, first)
+        _, found[device] = _hop_ends(num_bytes, layout.tensor_parallel, link, cluster, job.runtime)
+    return found
 
 
 class _BlockFigures(TypedDict):
@@ -422,7 +465,14 @@ def _hop_ends(
     return send_us, runtime.hop_overhead_us + transfer_us + gathered_us
 
 
-def _held(sums: LayerSums, layout: Layout, run: StageRuns, shares: Shares, buffers: int) -> list[HeldBytes]:
+def _held(
+    sums: LayerSums,
+    layout: Layout,
+    run: StageRuns,
+    shares: Shares,
+    buffers: int,
+    tower: TowerFigures | None,
+) -> list[HeldBytes]:
     """Return what each device holds beside activations; a tied tensor counts once on each."""
     buffered = buffers * _saved_bytes(sums, run)
     weights, trained, experts, expert_trained = (
@@ -435,6 +485,7 @@ def _held(sums: LayerSums, layout: Layout, run: StageRuns, shares: Shares, buffe
         np.tile(largest(each, layout.cuts), len(run.chains)) for each in layers_divided(sums, shares)
     )
     found = []
+    beside = 0.0 if tower is None else tower.peak_bytes
     stages: list[list[int]] = [[] for _ in range(layout.pipeline)]
     for stage, group in enumerate(run.groups):
         for device in group:
@@ -445,7 +496,7 @@ def _held(sums: LayerSums, layout: Layout, run: StageRuns, shares: Shares, buffe
             HeldBytes(
                 weights=sum(float(weights[stage]) for stage in here) - twice,
                 trained=sum(float(trained[stage]) for stage in here) - trained_twice,
-                running=max(float(peak[stage]) for stage in here),
+                running=max(beside, *(float(peak[stage]) for stage in here)),
                 layer_weights=max(float(most[stage]) for stage in here),
                 layer_trained=max(float(most_trained[stage]) for stage in here),
                 experts=sum(float(experts[stage]) for stage in here),
@@ -464,7 +515,9 @@ def _updates(sums: LayerSums, layout: Layout, job: Job, run: StageRuns) -> tuple
     return tuple(sum_by_device(run.groups, measured / speed + moved, num_devices).tolist())
 
 
-def update_sums(sums: LayerSums, layout: Layout, job: Job) -> tuple[FloatArray, FloatArray]:
+def update_sums(
+    sums: LayerSums, layout: Layout, job: Job, *, copies: int = 1
+) -> tuple[FloatArray, FloatArray]:
     """Return running sums of the optimizer's microseconds over layers: as measured, and by traffic.
 
     Without a measurement the traffic is that of one fused step, which reads weights, gradients and state and
@@ -474,12 +527,19 @@ def update_sums(sums: LayerSums, layout: Layout, job: Job) -> tuple[FloatArray, 
     Sums of gradients that lie whole on each replica are passed over besides: they are set to zero, looked
     through for what is not finite, and, of several replicas, scaled before they are summed (Megatron Core,
     `_ParamAndGradBucketGroup`).
+
+    Args:
+        sums: of the layout's table.
+        layout: who holds which layer.
+        job: how state is held.
+        copies: of the layers on each replica of the pipeline.
     """
     optimizer, nothing = job.optimizer, 0.0 * sums.update
     if not optimizer.updates:
         return nothing, nothing
     replicas, expert_replicas = (
-        1 if job.sharding == "none" else replicas_of(layout, experts=experts) for experts in (False, True)
+        1 if job.sharding == "none" else copies * replicas_of(layout, experts=experts)
+        for experts in (False, True)
     )
 
     def own(every: FloatArray, experts: FloatArray) -> FloatArray:
@@ -492,5 +552,5 @@ def update_sums(sums: LayerSums, layout: Layout, job: Job) -> tuple[FloatArray, 
         moved = trained * ratio / job.runtime.update_bytes_per_s * 1e6
     if job.offloads_state and job.cluster.host is not None:
         moved = moved + trained * 2 * optimizer.state_ratio / job.cluster.host.bytes_per_s * 1e6
-    passes = 0 if job.sharding not in SHARDINGS[:2] else 2 if replicas_of(layout) == 1 else 4
+    passes = 0 if job.sharding not in SHARDINGS[:2] else 2 if copies * replicas_of(layout) == 1 else 4
     return own(sums.update, sums.expert_update) + passes * sums.gradient_pass, moved

@@ -1,0 +1,303 @@
+"""Find the fastest step whose tower runs in bubbles: the language model planned, then the tower put into it.
+
+    language model alone, devices with less memory → its best layouts and orders
+        → the tower's blocks put into each → the best of these searched with all blocks → step
+
+The bound of a layout is that of the language model alone, which begins no earlier than a forward of the tower
+ends, or all work shared evenly. That the language model is cut, and placed, without a look at the tower is
+not made up for: the gap says what that may cost. Checked in tests/tessel/planning/test_towers.py.
+
+Source of the idea: as `tessel.planning.costs.tower_figures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from tessel.errors import InfeasibleError, ScheduleError
+from tessel.planning.candidates.candidate import Candidate, has_headroom
+from tessel.planning.candidates.layout_bound import layout_bound
+from tessel.planning.candidates.pool import in_flight_limits
+from tessel.planning.candidates.problem import Problem
+from tessel.planning.costs.held_bytes import HeldBytes, static_bytes
+from tessel.planning.costs.stage_costs import costs_of
+from tessel.planning.costs.stage_figures import stage_figures
+from tessel.planning.costs.tower_figures import check_bubbles
+from tessel.planning.costs.training_step import estimate_step, step_of_figures
+from tessel.planning.cutting.run_prices import layer_times
+from tessel.planning.explanation import explain
+from tessel.planning.job import Job
+from tessel.planning.layout import TOWER_PLACEMENTS, Layout, PlacedTower, layout_of_layers
+from tessel.planning.options import PlanOptions
+from tessel.planning.orders.rules import rules_of
+from tessel.planning.orders.timed_order import schedule_in_order
+from tessel.planning.orders.tower_order import with_tower
+from tessel.planning.plan_result import SEARCHED, PlanProgress, PlanResult
+from tessel.planning.plan_search import PlanSearch, counts_of, stopped_by
+from tessel.planning.sharding import shares_of
+from tessel.profiles.profile import Profile
+from tessel.profiles.towers import tower_layers, without_tower
+from tessel.schedule import Schedule
+from tessel.search.budget import SearchBudget
+from tessel.search.model.instance import build_instance
+
+LANGUAGE_SHARE = 0.5
+"""Part of the work for the language model alone."""
+
+LAYOUTS = 4
+"""Layouts that the tower is put into."""
+
+SEARCHED_LAYOUTS = 2
+"""Of these, layouts whose orders are searched with all blocks."""
+
+
+def find_bubbles(
+    profile: Profile,
+    job: Job,
+    *,
+    options: PlanOptions,
+    budget: SearchBudget,
+    seed: int = 0,
+    on_progress: Callable[[PlanProgress], None] | None = None,
+) -> PlanResult:
+    """Return the fastest step found whose tower runs in bubbles.
+
+    Args:
+        profile: its first layers are a tower's, as their names say.
+        job: as `find_plan` takes it, and likewise
+        options: whose degrees and placements are the language model's,
+        budget: what may be spent,
+        seed: of what is random, and
+        on_progress: told of each better step.
+
+    Raises:
+        InfeasibleError: nothing that was found for the language model leaves room for the tower.
+        ScheduleError: there is no tower, or the job or the options cannot have it in bubbles.
+    """
+    own = tower_layers(profile)
+    if not own:
+        raise ScheduleError(
+            f"{profile.name} has no tower in front of a language model by the names of its layers, such as "
+            "vision.layers.0; name them so, or leave the tower out"
+        )
+    check_bubbles(job, is_training=profile.is_training)
+    if options.spread is not None or options.robust is not None or profile.has_spreads:
+        raise ScheduleError(
+            "a tower in bubbles is planned for durations that do not vary; leave spread and robust out"
+        )
+    allowed = TOWER_PLACEMENTS["bubbles"]
+    placements = tuple(each for each in options.placements if not isinstance(each, str) or each in allowed)
+    if not placements:
+        raise ScheduleError(
+            f"a tower runs in bubbles with {', '.join(allowed)}, not with {options.placements[0]}; give one"
+        )
+    options = replace(
+        options, placements=placements, baselines=False, what_if=False, by_hand=None, tower="first"
+    )
+    return _Search(profile, own, job, options, budget, seed, on_progress).result()
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """The search of one plan; attributes as `find_bubbles` takes them, and
+
+    Attributes:
+        own: layers of the tower.
+    """
+
+    profile: Profile
+    own: int
+    job: Job
+    options: PlanOptions
+    budget: SearchBudget
+    seed: int
+    on_progress: Callable[[PlanProgress], None] | None
+
+    def result(self) -> PlanResult:
+        """Return the best step, with its bound."""
+        language = without_tower(self.profile)
+        least = self._least_bytes()
+        bounds = PlanSearch.of(
+            Problem(language, self._with_reserve(least), self.options), self.budget.part(0.1), seed=self.seed
+        )
+        bounds.bound_families()
+        lower_bound_us = self._lower_bound_us(bounds)
+        roomy = least + self._least_kept_bytes()
+        found: list[Candidate] = []
+        for reserve in dict.fromkeys((roomy, least)):
+            problem = Problem(language, self._with_reserve(reserve), self.options)
+            search = PlanSearch.of(problem, self.budget.part(LANGUAGE_SHARE), seed=self.seed)
+            self._run(search)
+            found = list(self._candidates(search))
+            if found:
+                break
+        if not found:
+            raise InfeasibleError(
+                f"no layout that was found for the {len(language.layers)} layers behind the tower leaves its "
+                f"devices room for a copy of the tower and what it keeps, {roomy / 2**30:.2f} GiB; use more "
+                "memory or smaller micro-batches, or run the tower first"
+            )
+        best, *others = self._searched(search, found)
+        planned = best.planned(with_schedule=True)
+        lower_bound_us = min(lower_bound_us, planned.estimate.step_us)
+        alternatives = tuple(each.planned() for each in others)
+        self.budget.is_proven = planned.estimate.step_us <= lower_bound_us * (1 + 1e-9)
+        return PlanResult(
+            job=self.job,
+            best=planned,
+            lower_bound_us=lower_bound_us,
+            alternatives=alternatives,
+            baselines=(),
+            explanation=explain(planned, lower_bound_us, alternatives, ()),
+            changes=(),
+            counts=counts_of(search),
+            stopped_by=stopped_by(self.budget),
+            search_seconds=self.budget.elapsed_s,
+        )
+
+    def _run(self, search: PlanSearch) -> None:
+        """Plan the language model; an interrupt ends that, if there is something by then."""
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            if search.pool.best is None:
+                raise
+            self.budget.interrupt()
+
+    def _with_reserve(self, num_bytes: int) -> Job:
+        """Return the job whose devices hold so many bytes beside the language model."""
+        runtime = self.job.runtime
+        held = msgspec.structs.replace(runtime, context_bytes=runtime.context_bytes + num_bytes)
+        return replace(self.job, runtime=held)
+
+    def _least_bytes(self) -> int:
+        """Return the least bytes of a copy of the tower: state divided over all devices."""
+        shares = shares_of(self.job.sharding, self.job.optimizer, self.job.cluster.devices)
+        if self.job.offloads_state:
+            shares = replace(shares, trained=self.job.optimizer.gradient_ratio)
+        return min(
+            static_bytes(
+                HeldBytes(
+                    sum(cost.weight_bytes for cost in table.costs[: self.own]),
+                    sum(cost.updated_bytes for cost in table.costs[: self.own]),
+                    0.0,
+                ),
+                None,
+                msgspec.structs.replace(self.job.runtime, context_bytes=0),
+                shares,
+            )
+            for table in self.profile.tables
+        )
+
+    def _least_kept_bytes(self) -> int:
+        """Return the least bytes that a micro-batch of the tower keeps."""
+        return min(
+            sum(cost.saved_bytes for cost in table.costs[: self.own])
+            + table.costs[self.own - 1].boundary_bytes
+            for table in self.profile.tables
+        )
+
+    def _lower_bound_us(self, search: PlanSearch) -> float:
+        """Return a step time that no layout with the tower in bubbles beats."""
+        speed = self.job.cluster.speed_of(0)
+        found = []
+        for family in search.families:
+            costs = costs_of(self.profile, family.table_key)
+            ahead = sum(cost.forward_us for cost in costs[: self.own])
+            back = sum(cost.joint_backward_us or 0.0 for cost in costs[: self.own])
+            sums = search.pool.problem.bound_sums_of_layers(family)
+            work = ahead + back + float(layer_times(sums, splits=family.split_backward)[-1])
+            shared_us = family.micro_batches * work / family.pipeline / speed
+            alone_us = search.bounds_of_layers.get(family, search.bounds[family].step_us)
+            found.append(max(alone_us + ahead / speed, shared_us))
+        return min(*found, search.untried_us)
+
+    def _candidates(self, search: PlanSearch) -> Iterator[Candidate]:
+        """Yield the best layouts of the language model, the tower put into their orders, where that fits."""
+        known = sorted(
+            (each for each in search.pool.by_family.values() if each.order),
+            key=lambda each: (each.step_us, repr(each.family)),
+        )
+        for language in known[:LAYOUTS]:
+            layout = layout_of_layers(language.layout, search.pool.problem.bounds)
+            tried = [self._with_tower(language, layout, recompute) for recompute in self._recomputes(layout)]
+            found = min((each for each in tried if each is not None), key=_step_us, default=None)
+            if found is not None:
+                yield found
+
+    def _recomputes(self, layout: Layout) -> tuple[bool, ...]:
+        """Return whether the tower may run its forward again."""
+        return (False, True) if self.options.recompute and self.job.cluster.is_limited else (False,)
+
+    def _with_tower(self, language: Candidate, layout: Layout, recompute: bool) -> Candidate | None:
+        """Return a candidate with the tower in bubbles of the best of its orders; None where none fits."""
+        layout = msgspec.structs.replace(
+            layout,
+            cuts=tuple((first + self.own, last + self.own) for first, last in layout.cuts),
+            tower=PlacedTower(where="bubbles", layers=self.own, recompute=recompute),
+        )
+        figures = stage_figures(self.profile, layout, self.job)
+        if not has_headroom(figures):
+            return None
+        step = step_of_figures(layout, figures)
+        try:
+            instance = build_instance(step.placement, micro_batches=step.micro_batches, memory=step.limits)
+        except InfeasibleError:
+            return None
+        found = None
+        for order in _orders(language):
+            schedule = with_tower(step, instance, order, self.budget)
+            if schedule is None:
+                continue
+            estimate = estimate_step(step, schedule)
+            if estimate.fits and (found is None or estimate.step_us < _step_us(found)):
+                found = replace(
+                    language,
+                    layout=layout,
+                    figures=figures,
+                    order=SEARCHED,
+                    estimate=estimate,
+                    schedule=schedule,
+                    lower_bound_us=layout_bound(figures, micro_batches=layout.micro_batches),
+                )
+        if found is not None and self.on_progress is not None:
+            self.on_progress(
+                PlanProgress(
+                    step_us=found.step_us,
+                    lower_bound_us=min(found.lower_bound_us, found.step_us),
+                    elapsed_s=self.budget.elapsed_s,
+                    name=found.planned().name,
+                )
+            )
+        return found
+
+    def _searched(self, search: PlanSearch, found: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates, the fastest first, once the orders of the best are searched."""
+        ranked = sorted(found, key=_step_us)
+        for number in range(min(SEARCHED_LAYOUTS, len(ranked))):
+            part = self.budget.part(1 / (SEARCHED_LAYOUTS - number))
+            ranked[number] = search.pool.search(ranked[number], part, seed=self.seed, proves=True)
+        return sorted(ranked, key=_step_us)
+
+
+def _step_us(candidate: Candidate) -> float:
+    return candidate.step_us
+
+
+def _orders(language: Candidate) -> Iterator[Schedule]:
+    """Yield orders of the language model's stages: the best that was found, and those of rules."""
+    step = step_of_figures(language.layout, language.figures)
+    if language.schedule is not None:
+        yield language.schedule
+    for rule in rules_of(
+        language.layout,
+        has_backward=True,
+        is_split=language.figures.backward_input_us is not None,
+        in_flight=in_flight_limits(language.layout),
+    ):
+        schedule = schedule_in_order(rule, step)
+        if estimate_step(step, schedule).fits:
+            yield schedule
