@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tessel.planning.layout import PlacedTower
 from tessel.search.budget import StoppedBy
 
 
@@ -35,6 +36,8 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         trained_bytes: weights of each device that have gradients and optimizer state.
         not_trained_bytes: weights of each device that have none.
         fits: whether every device keeps its limit.
+        tower: where the tower stands that is not cut with the language model: `own` or `bubbles`, its layers,
+            and whether it recomputes; left out where there is none.
         replicas: of the best plan of micro-batches that differ, the classes that each replica runs, in the
             order in which they begin; left out where all are alike.
     """
@@ -62,6 +65,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     not_trained_bytes: tuple[int, ...]
     fits: bool
     overlap_factor: float | msgspec.UnsetType = msgspec.UNSET
+    tower: PlacedTower | msgspec.UnsetType = msgspec.UNSET
     replicas: tuple[tuple[str, ...], ...] | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -34,7 +34,7 @@ from tessel.planning.layout import TOWER_PLACEMENTS, Layout, PlacedTower, layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.orders.timed_order import schedule_in_order
-from tessel.planning.orders.tower_order import with_tower
+from tessel.planning.orders.tower_order import with_tower, with_tower_moved
 from tessel.planning.plan_result import SEARCHED, PlanProgress, PlanResult
 from tessel.planning.plan_search import PlanSearch, counts_of, stopped_by
 from tessel.planning.sharding import shares_of
@@ -46,6 +46,9 @@ from tessel.search.model.instance import build_instance
 
 LANGUAGE_SHARE = 0.5
 """Part of the work for the language model alone."""
+
+MOVES_SHARE = 0.3
+"""Part of what is left then for moves of the tower's blocks."""
 
 LAYOUTS = 4
 """Layouts that the tower is put into."""
@@ -221,18 +224,18 @@ class _Search:
             (each for each in search.pool.by_family.values() if each.order),
             key=lambda each: (each.step_us, repr(each.family)),
         )
-        for language in known[:LAYOUTS]:
+        recomputes = (False, True) if self.options.recompute and self.job.cluster.is_limited else (False,)
+        for number, language in enumerate(known[:LAYOUTS]):
+            part = self.budget.part(MOVES_SHARE / (LAYOUTS - number))
             layout = layout_of_layers(language.layout, search.pool.problem.bounds)
-            tried = [self._with_tower(language, layout, recompute) for recompute in self._recomputes(layout)]
+            tried = [self._with_tower(language, layout, part, recompute=each) for each in recomputes]
             found = min((each for each in tried if each is not None), key=_step_us, default=None)
             if found is not None:
                 yield found
 
-    def _recomputes(self, layout: Layout) -> tuple[bool, ...]:
-        """Return whether the tower may run its forward again."""
-        return (False, True) if self.options.recompute and self.job.cluster.is_limited else (False,)
-
-    def _with_tower(self, language: Candidate, layout: Layout, recompute: bool) -> Candidate | None:
+    def _with_tower(
+        self, language: Candidate, layout: Layout, budget: SearchBudget, *, recompute: bool
+    ) -> Candidate | None:
         """Return a candidate with the tower in bubbles of the best of its orders; None where none fits."""
         layout = msgspec.structs.replace(
             layout,
@@ -247,23 +250,23 @@ class _Search:
             instance = build_instance(step.placement, micro_batches=step.micro_batches, memory=step.limits)
         except InfeasibleError:
             return None
-        found = None
-        for order in _orders(language):
-            schedule = with_tower(step, instance, order, self.budget)
-            if schedule is None:
-                continue
-            estimate = estimate_step(step, schedule)
-            if estimate.fits and (found is None or estimate.step_us < _step_us(found)):
-                found = replace(
-                    language,
-                    layout=layout,
-                    figures=figures,
-                    order=SEARCHED,
-                    estimate=estimate,
-                    schedule=schedule,
-                    lower_bound_us=layout_bound(figures, micro_batches=layout.micro_batches),
-                )
-        if found is not None and self.on_progress is not None:
+        tried = [with_tower(step, instance, order) for order in _orders(language)]
+        first = min(
+            (each for each in tried if each is not None), key=lambda each: each.makespan, default=None
+        )
+        if first is None:
+            return None
+        schedule = with_tower_moved(step, instance, first, budget)
+        found = replace(
+            language,
+            layout=layout,
+            figures=figures,
+            order=SEARCHED,
+            estimate=estimate_step(step, schedule),
+            schedule=schedule,
+            lower_bound_us=layout_bound(figures, micro_batches=layout.micro_batches),
+        )
+        if self.on_progress is not None:
             self.on_progress(
                 PlanProgress(
                     step_us=found.step_us,

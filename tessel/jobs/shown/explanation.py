@@ -55,7 +55,10 @@ def _add_saved(out: Sections, plan: PlanView) -> None:
     saved = plan.planned
     assert saved is not None, "the plan is of a table"
     out.line(f"{saved.title}: {verdict_of(plan)}")
-    out.line(f"in {order_words(saved.order)}; {format_bytes(max(saved.memory_bytes))} on the fullest device")
+    where = f"{saved.layout.placement_words}, " if saved.layout.tower else ""
+    out.line(
+        f"{where}in {order_words(saved.order)}; {format_bytes(max(saved.memory_bytes))} on the fullest device"
+    )
     if saved.schedule.overlap_factor is not None:
         out.line(overlap_words(saved.schedule))
     out.table("", *stage_table(saved))

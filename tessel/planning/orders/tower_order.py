@@ -3,10 +3,9 @@
 First all blocks of the language model are moved later by one forward of the tower, and micro-batch after
 micro-batch is given the device whose idle time holds its forward before its first stage's, and its backward
 behind that's, with the least delay. Then micro-batches are moved, one at a time, to other devices and other
-places in their orders, as long as the step gets shorter, or as short with blocks that start earlier. Memory
-is looked at in every order; where the first one breaks it, forwards are allowed less far ahead. What the
-search of orders (`tessel.find_schedule`) makes of the result is its business. O(micro-batches² × devices ×
-blocks) a round of moves. Checked in tests/tessel/planning/test_towers.py against CP-SAT.
+places in their orders, as long as the last block ends earlier, or others start earlier and it does not end
+later. Memory is looked at in every order; where the first one breaks it, forwards are allowed less far ahead.
+A move takes O(devices × tasks). Checked in tests/tessel/planning/test_towers.py against CP-SAT.
 """
 
 from __future__ import annotations
@@ -28,48 +27,60 @@ from tessel.search.model.instance import Instance, InstanceArrays, IntArray
 OPERATIONS_A_VISIT = 20
 """Charged for each task of an order that is timed."""
 
-ROUND_VISITS = 2_000_000
-"""Tasks visited between two looks at the budget."""
-
 ANCHORS = np.array([0, 1, 2, 3, 5, 8, 13, 21, 34, 55], dtype=np.int64)
 """Blocks of a device that a tower's block is put ahead of, or behind, beyond its own micro-batch's."""
 
 FOUND_BY = "tower in bubbles"
 
 
-def with_tower(
-    step: TrainingStep, instance: Instance, language: Schedule, budget: SearchBudget
-) -> Schedule | None:
+def with_tower(step: TrainingStep, instance: Instance, language: Schedule) -> Schedule | None:
     """Return an order of all blocks; None where none that was tried keeps the limits.
 
     Args:
         step: with a tower in bubbles.
         instance: of its placement, micro-batches and limits.
         language: an order of the same stages without the tower, in steps of the same length.
-        budget: is charged; what is begun is finished.
+    """
+    arrays, devices = instance.arrays, instance.arrays.num_devices
+    for ahead in (step.micro_batches, 2 * devices, devices, 1):
+        sequence = _first_sequence(step, language, ahead)
+        start = np.full(instance.num_tasks, -1, dtype=np.int64)
+        if start_in_sequence(arrays, sequence, _options(arrays, sequence), start):
+            return _schedule(step, instance, start)
+    return None
+
+
+def with_tower_moved(
+    step: TrainingStep, instance: Instance, schedule: Schedule, budget: SearchBudget
+) -> Schedule:
+    """Return the order after moves of one micro-batch's tower at a time, until none helps.
+
+    Args:
+        step: with a tower in bubbles.
+        instance: as `with_tower` takes it.
+        schedule: of its blocks.
+        budget: is charged, and ends it.
     """
     arrays, blocks = instance.arrays, step.placement.index_by_name
     copies = range(arrays.num_devices)
     towers = np.array([[blocks[f"t{copy}"], blocks[f"t{copy}_back"]] for copy in copies], dtype=np.int64)
     ends = np.array([blocks["f0"], blocks.get("b0", -1), blocks.get("b0_input", -1)], dtype=np.int64)
-    num_choices = len(arrays.default_option)
     start = np.full(instance.num_tasks, -1, dtype=np.int64)
-    for ahead in (step.micro_batches, 2 * len(copies), len(copies), 1):
-        sequence = _first_sequence(step, language, ahead)
-        options = _options(arrays, sequence)
-        start[:] = -1
-        if start_in_sequence(arrays, sequence, options.copy(), start):
-            break
-    else:
-        return None
-    is_better = True
-    assert options.shape == (num_choices, step.micro_batches), "each choice is made"
-    while is_better:
-        sequence, is_better, visited = _moved(arrays, sequence, options, start, towers, ends, ROUND_VISITS)
+    tasks = [(each.micro_batch * arrays.num_blocks + blocks[each.block]) for each in schedule.starts]
+    sequence = np.array(tasks, dtype=np.int64)
+    options = _options(arrays, sequence)
+    start_in_sequence(arrays, sequence, options, start)
+    micro_batch, failed = 0, 0
+    while failed < step.micro_batches and not budget.is_over:
+        sequence, is_better, visited = _moved(arrays, sequence, options, start, towers, ends, micro_batch)
         budget.charge(visited * OPERATIONS_A_VISIT)
-        if budget.is_over:
-            break
-    found = np.flatnonzero(start >= 0)
+        failed = 0 if is_better else failed + 1
+        micro_batch = (micro_batch + 1) % step.micro_batches
+    return _schedule(step, instance, start)
+
+
+def _schedule(step: TrainingStep, instance: Instance, start: IntArray) -> Schedule:
+    arrays, found = instance.arrays, np.flatnonzero(start >= 0)
     return Schedule.of_tasks(
         step.placement,
         found % arrays.num_blocks,
@@ -154,9 +165,9 @@ def _moved(
     start: IntArray,
     towers: IntArray,
     ends: IntArray,
-    max_visited: int,
+    micro_batch: int,
 ) -> tuple[IntArray, bool, int]:
-    """Move each micro-batch's tower to the best device and places, once, or until enough was visited.
+    """Move a micro-batch's tower to the best device and places.
 
     Args:
         arrays: of the instance.
@@ -165,68 +176,58 @@ def _moved(
         start: by task; changed.
         towers: forward and backward of the tower by device.
         ends: the first stage's forward, its joint backward and the input half of that, -1 for none.
-        max_visited: tasks visited before it ends.
+        micro_batch: whose tower.
 
     Returns:
         The order of the tasks, whether it got better, and the tasks visited.
     """
     size = len(sequence)
     makespan, total = _lengths(arrays, sequence, start)
-    is_better, visited = False, 0
-    trial_start, best_start = start.copy(), start.copy()
-    for micro_batch in range(arrays.micro_batches):
-        if visited >= max_visited:
-            break
-        first = micro_batch * arrays.num_blocks
-        rest = np.empty(size - 2, dtype=np.int64)
-        place, ahead, behind = 0, 0, 0
-        for task in sequence:
-            block = task - first
-            if 0 <= block < arrays.num_blocks:
-                if _is_tower(towers, block):
+    visited, first = 0, micro_batch * arrays.num_blocks
+    rest = np.empty(size - 2, dtype=np.int64)
+    place, ahead, behind = 0, 0, 0
+    for task in sequence:
+        block = task - first
+        if 0 <= block < arrays.num_blocks:
+            if _is_tower(towers, block):
+                continue
+            if block == ends[0]:
+                ahead = place
+            elif block == ends[1] or block == ends[2]:
+                behind = place + 1
+        rest[place] = task
+        place += 1
+    best, best_start, best_device = sequence, start.copy(), -1
+    trial_start, trial_options = start.copy(), options.copy()
+    for device in range(arrays.num_devices):
+        own = first + towers[device, 0], first + towers[device, 1]
+        if arrays.choice[towers[device, 0]] >= 0:
+            trial_options[arrays.choice[towers[device, 0]], micro_batch] = device
+        low = ahead
+        for side in range(2):
+            for number in ANCHORS:
+                at = _anchor(arrays, rest, device, ahead, -1, number) if side == 0 else low
+                to = _anchor(arrays, rest, device, behind, 1, number) if side == 1 else behind
+                if at < 0 or to < 0:
+                    break
+                trial = np.concatenate(
+                    (rest[:at], np.array([own[0]]), rest[at:to], np.array([own[1]]), rest[to:])
+                )
+                trial_start[:] = -1
+                visited += size
+                if not start_in_sequence(arrays, trial, trial_options, trial_start):
                     continue
-                if block == ends[0]:
-                    ahead = place
-                elif block == ends[1] or block == ends[2]:
-                    behind = place + 1
-            rest[place] = task
-            place += 1
-        best = sequence
-        for device in range(arrays.num_devices):
-            own = first + towers[device, 0], first + towers[device, 1]
-            low, high = ahead, behind
-            for side in range(2):
-                chosen = -1
-                for number in range(len(ANCHORS)):
-                    at = _anchor(arrays, rest, device, ahead, -1, ANCHORS[number]) if side == 0 else low
-                    to = _anchor(arrays, rest, device, behind, 1, ANCHORS[number]) if side == 1 else high
-                    if at < 0 or to < 0:
-                        break
-                    trial = np.concatenate(
-                        (rest[:at], np.array([own[0]]), rest[at:to], np.array([own[1]]), rest[to:])
-                    )
-                    trial_options = options.copy()
-                    if arrays.choice[towers[device, 0]] >= 0:
-                        trial_options[arrays.choice[towers[device, 0]], micro_batch] = device
-                    trial_start[:] = -1
-                    visited += size
-                    if not start_in_sequence(arrays, trial, trial_options, trial_start):
-                        continue
-                    found, found_total = _lengths(arrays, trial, trial_start)
-                    if found < makespan or (found == makespan and found_total < total):
-                        makespan, total, best, is_better = found, found_total, trial, True
-                        best_start[:] = trial_start
-                        chosen = at if side == 0 else to
-                if chosen >= 0 and side == 0:
-                    low = chosen
-        if best is not sequence:
-            sequence = best[np.argsort(best_start[best], kind="mergesort")]
-            start[:] = best_start
-            for device in range(arrays.num_devices):
-                block = towers[device, 0]
-                if arrays.choice[block] >= 0 and start[first + block] >= 0:
-                    options[arrays.choice[block], micro_batch] = device
-    return sequence, is_better, visited
+                found, found_total = _lengths(arrays, trial, trial_start)
+                if found < makespan or (found == makespan and found_total < total):
+                    makespan, total, best, best_device = found, found_total, trial, device
+                    best_start[:] = trial_start
+                    low = at
+    if best_device < 0:
+        return sequence, False, visited
+    start[:] = best_start
+    if arrays.choice[towers[best_device, 0]] >= 0:
+        options[arrays.choice[towers[best_device, 0]], micro_batch] = best_device
+    return best[np.argsort(start[best], kind="mergesort")], True, visited
 
 
 @compiled
