@@ -76,7 +76,7 @@ def _distance(best: PlannedStep, lower_bound_us: float) -> str:
 
 def _busiest(best: PlannedStep) -> str:
     figures, estimate = best.step.figures, best.estimate
-    work = figures.device_work_us() * best.step.micro_batches - _saved_us(best)
+    work = figures.device_work_us() * best.step.micro_batches + _tower_us(best) - _saved_us(best)
     device = int(np.argmax(work))
     stages = [stage for stage, other in enumerate(figures.devices) if other == device]
     cuts = best.layout.cuts
@@ -98,6 +98,17 @@ def _busiest(best: PlannedStep) -> str:
             f"{max(0.0, exposed) / 1e3:.1f} ms come after the last block."
         )
     return sentence
+
+
+def _tower_us(best: PlannedStep) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the microseconds that each device runs a tower in bubbles."""
+    tower, schedule = best.step.figures.tower, best.schedule
+    found = np.zeros(len(best.step.figures.static_bytes))
+    if tower is not None and schedule is not None:
+        for start in schedule.starts:
+            if start.block.startswith("t") and not start.block.endswith("_back"):
+                found[int(start.block[1:])] += tower.forward_us + tower.backward_us
+    return found
 
 
 def _saved_us(best: PlannedStep) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

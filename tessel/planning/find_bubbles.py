@@ -12,6 +12,7 @@ Source of the idea: as `tessel.planning.costs.tower_figures`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,7 +35,7 @@ from tessel.planning.layout import TOWER_PLACEMENTS, Layout, PlacedTower, layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.orders.rules import rules_of
 from tessel.planning.orders.timed_order import schedule_in_order
-from tessel.planning.orders.tower_order import with_tower, with_tower_moved
+from tessel.planning.orders.tower_order import with_tower
 from tessel.planning.plan_result import SEARCHED, PlanProgress, PlanResult
 from tessel.planning.plan_search import PlanSearch, counts_of, stopped_by
 from tessel.planning.sharding import shares_of
@@ -47,14 +48,11 @@ from tessel.search.model.instance import build_instance
 LANGUAGE_SHARE = 0.5
 """Part of the work for the language model alone."""
 
-MOVES_SHARE = 0.3
-"""Part of what is left then for moves of the tower's blocks."""
-
 LAYOUTS = 4
 """Layouts that the tower is put into."""
 
-SEARCHED_LAYOUTS = 2
-"""Of these, layouts whose orders are searched with all blocks."""
+COMPARING_SHARE = 0.5
+"""Part of what is left then for the orders of all of them; the rest is for the best one's."""
 
 
 def find_bubbles(
@@ -134,7 +132,7 @@ class _Search:
             problem = Problem(language, self._with_reserve(reserve), self.options)
             search = PlanSearch.of(problem, self.budget.part(LANGUAGE_SHARE), seed=self.seed)
             self._run(search)
-            found = list(self._candidates(search))
+            found = self._searched(search, list(self._candidates(search)))
             if found:
                 break
         if not found:
@@ -143,7 +141,7 @@ class _Search:
                 f"devices room for a copy of the tower and what it keeps, {roomy / 2**30:.2f} GiB; use more "
                 "memory or smaller micro-batches, or run the tower first"
             )
-        best, *others = self._searched(search, found)
+        best, *others = found
         planned = best.planned(with_schedule=True)
         lower_bound_us = min(lower_bound_us, planned.estimate.step_us)
         alternatives = tuple(each.planned() for each in others)
@@ -225,18 +223,18 @@ class _Search:
             key=lambda each: (each.step_us, repr(each.family)),
         )
         recomputes = (False, True) if self.options.recompute and self.job.cluster.is_limited else (False,)
-        for number, language in enumerate(known[:LAYOUTS]):
-            part = self.budget.part(MOVES_SHARE / (LAYOUTS - number))
+        for language in known[:LAYOUTS]:
             layout = layout_of_layers(language.layout, search.pool.problem.bounds)
-            tried = [self._with_tower(language, layout, part, recompute=each) for each in recomputes]
+            tried = [self._with_tower(language, layout, recompute=each) for each in recomputes]
             found = min((each for each in tried if each is not None), key=_step_us, default=None)
             if found is not None:
                 yield found
 
-    def _with_tower(
-        self, language: Candidate, layout: Layout, budget: SearchBudget, *, recompute: bool
-    ) -> Candidate | None:
-        """Return a candidate with the tower in bubbles of the best of its orders; None where none fits."""
+    def _with_tower(self, language: Candidate, layout: Layout, *, recompute: bool) -> Candidate | None:
+        """Return a candidate with the tower in bubbles of the best of its orders; None where nothing fits.
+
+        Without an order it is one that a search may find one for.
+        """
         layout = msgspec.structs.replace(
             layout,
             cuts=tuple((first + self.own, last + self.own) for first, last in layout.cuts),
@@ -251,39 +249,45 @@ class _Search:
         except InfeasibleError:
             return None
         tried = [with_tower(step, instance, order) for order in _orders(language)]
-        first = min(
-            (each for each in tried if each is not None), key=lambda each: each.makespan, default=None
-        )
-        if first is None:
-            return None
-        schedule = with_tower_moved(step, instance, first, budget)
-        found = replace(
+        fitting = [each for each in tried if each is not None]
+        schedule = min(fitting, key=lambda each: each.makespan, default=None)
+        return replace(
             language,
             layout=layout,
             figures=figures,
-            order=SEARCHED,
-            estimate=estimate_step(step, schedule),
+            order="" if schedule is None else SEARCHED,
+            estimate=None if schedule is None else estimate_step(step, schedule),
             schedule=schedule,
             lower_bound_us=layout_bound(figures, micro_batches=layout.micro_batches),
         )
-        if self.on_progress is not None:
-            self.on_progress(
-                PlanProgress(
-                    step_us=found.step_us,
-                    lower_bound_us=min(found.lower_bound_us, found.step_us),
-                    elapsed_s=self.budget.elapsed_s,
-                    name=found.planned().name,
-                )
-            )
-        return found
 
     def _searched(self, search: PlanSearch, found: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates, the fastest first, once the orders of the best are searched."""
-        ranked = sorted(found, key=_step_us)
-        for number in range(min(SEARCHED_LAYOUTS, len(ranked))):
-            part = self.budget.part(1 / (SEARCHED_LAYOUTS - number))
-            ranked[number] = search.pool.search(ranked[number], part, seed=self.seed, proves=True)
-        return sorted(ranked, key=_step_us)
+        """Return the candidates, the fastest first, once their orders are searched."""
+        part, searched = self.budget.part(COMPARING_SHARE), []
+        for number, candidate in enumerate(found):
+            own = part.part(1 / (len(found) - number))
+            searched.append(search.pool.search(candidate, own, seed=self.seed))
+            self._tell(searched)
+        fitting = sorted((each for each in searched if each.estimate is not None), key=_step_us)
+        if not fitting:
+            return []
+        best, *others = fitting
+        best = search.pool.search(best, self.budget.part(1.0), seed=self.seed, proves=True)
+        self._tell((*searched, best))
+        return [best, *others]
+
+    def _tell(self, searched: Sequence[Candidate]) -> None:
+        """Tell of the last candidate, if it is better than those before."""
+        *before, last = searched
+        if self.on_progress is not None and last.step_us < min(map(_step_us, before), default=math.inf):
+            self.on_progress(
+                PlanProgress(
+                    step_us=last.step_us,
+                    lower_bound_us=min(last.lower_bound_us, last.step_us),
+                    elapsed_s=self.budget.elapsed_s,
+                    name=last.planned().name,
+                )
+            )
 
 
 def _step_us(candidate: Candidate) -> float:
