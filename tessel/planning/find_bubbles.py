@@ -1,7 +1,7 @@
-"""Find the fastest step whose tower runs in bubbles: the language model planned, then the tower put into it.
+"""Find the fastest step whose tower runs in bubbles: the language model planned, then orders with the tower.
 
-    language model alone, devices with less memory → its best layouts and orders
-        → the tower's blocks put into each → the best of these searched with all blocks → step
+    language model alone, devices with less memory → its best layouts
+        → an order of the blocks of each and of the tower's, on any device → the best searched longer → step
 
 The bound of a layout is that of the language model alone, which begins no earlier than a forward of the tower
 ends, or all work shared evenly. That the language model is cut, and placed, without a look at the tower is
@@ -13,7 +13,7 @@ Source of the idea: as `tessel.planning.costs.tower_figures`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -21,29 +21,22 @@ import msgspec
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.planning.candidates.candidate import Candidate, has_headroom
 from tessel.planning.candidates.layout_bound import layout_bound
-from tessel.planning.candidates.pool import in_flight_limits
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.costs.held_bytes import HeldBytes, static_bytes
 from tessel.planning.costs.stage_costs import costs_of
 from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.costs.tower_figures import check_bubbles
-from tessel.planning.costs.training_step import estimate_step, step_of_figures
 from tessel.planning.cutting.run_prices import layer_times
 from tessel.planning.explanation import explain
 from tessel.planning.job import Job
-from tessel.planning.layout import TOWER_PLACEMENTS, Layout, PlacedTower, layout_of_layers
+from tessel.planning.layout import TOWER_PLACEMENTS, PlacedTower, layout_of_layers
 from tessel.planning.options import PlanOptions
-from tessel.planning.orders.rules import rules_of
-from tessel.planning.orders.timed_order import schedule_in_order
-from tessel.planning.orders.tower_order import with_tower
-from tessel.planning.plan_result import SEARCHED, PlanProgress, PlanResult
+from tessel.planning.plan_result import PlanProgress, PlanResult
 from tessel.planning.plan_search import PlanSearch, counts_of, stopped_by
 from tessel.planning.sharding import shares_of
 from tessel.profiles.profile import Profile
 from tessel.profiles.towers import tower_layers, without_tower
-from tessel.schedule import Schedule
 from tessel.search.budget import SearchBudget
-from tessel.search.model.instance import build_instance
 
 LANGUAGE_SHARE = 0.5
 """Part of the work for the language model alone."""
@@ -132,7 +125,7 @@ class _Search:
             problem = Problem(language, self._with_reserve(reserve), self.options)
             search = PlanSearch.of(problem, self.budget.part(LANGUAGE_SHARE), seed=self.seed)
             self._run(search)
-            found = self._searched(search, list(self._candidates(search)))
+            found = self._found(search)
             if found:
                 break
         if not found:
@@ -216,25 +209,38 @@ class _Search:
             found.append(max(alone_us + ahead / speed, shared_us))
         return min(*found, search.untried_us)
 
-    def _candidates(self, search: PlanSearch) -> Iterator[Candidate]:
-        """Yield the best layouts of the language model, the tower put into their orders, where that fits."""
+    def _found(self, search: PlanSearch) -> list[Candidate]:
+        """Return the best layouts of the language model with the tower in bubbles, the fastest first."""
         known = sorted(
             (each for each in search.pool.by_family.values() if each.order),
             key=lambda each: (each.step_us, repr(each.family)),
-        )
-        recomputes = (False, True) if self.options.recompute and self.job.cluster.is_limited else (False,)
-        for language in known[:LAYOUTS]:
-            layout = layout_of_layers(language.layout, search.pool.problem.bounds)
-            tried = [self._with_tower(language, layout, recompute=each) for each in recomputes]
-            found = min((each for each in tried if each is not None), key=_step_us, default=None)
-            if found is not None:
-                yield found
+        )[:LAYOUTS]
+        part = self.budget.part(COMPARING_SHARE)
+        found: list[Candidate] = []
+        for number, language in enumerate(known):
+            own = part.part(1 / (len(known) - number))
+            for recompute in (False, True)[: 1 + self._may_recompute]:
+                candidate = self._with_tower(search, language, own, recompute=recompute)
+                if candidate is not None:
+                    found.append(candidate)
+                    self._tell(found)
+                    break
+        if not found:
+            return []
+        best, *others = sorted(found, key=_step_us)
+        best = search.pool.search(best, self.budget.part(1.0), seed=self.seed, proves=True)
+        self._tell([*found, best])
+        return [best, *others]
 
-    def _with_tower(self, language: Candidate, layout: Layout, *, recompute: bool) -> Candidate | None:
-        """Return a candidate with the tower in bubbles of the best of its orders; None where nothing fits.
+    @property
+    def _may_recompute(self) -> bool:
+        return self.options.recompute and self.job.cluster.is_limited
 
-        Without an order it is one that a search may find one for.
-        """
+    def _with_tower(
+        self, search: PlanSearch, language: Candidate, budget: SearchBudget, *, recompute: bool
+    ) -> Candidate | None:
+        """Return a layout with the tower in bubbles in the best order found; None where none fits."""
+        layout = layout_of_layers(language.layout, search.pool.problem.bounds)
         layout = msgspec.structs.replace(
             layout,
             cuts=tuple((first + self.own, last + self.own) for first, last in layout.cuts),
@@ -243,38 +249,18 @@ class _Search:
         figures = stage_figures(self.profile, layout, self.job)
         if not has_headroom(figures):
             return None
-        step = step_of_figures(layout, figures)
-        try:
-            instance = build_instance(step.placement, micro_batches=step.micro_batches, memory=step.limits)
-        except InfeasibleError:
-            return None
-        tried = [with_tower(step, instance, order) for order in _orders(language)]
-        fitting = [each for each in tried if each is not None]
-        schedule = min(fitting, key=lambda each: each.makespan, default=None)
-        return replace(
+        bound_us = layout_bound(figures, micro_batches=layout.micro_batches)
+        candidate = replace(
             language,
             layout=layout,
             figures=figures,
-            order="" if schedule is None else SEARCHED,
-            estimate=None if schedule is None else estimate_step(step, schedule),
-            schedule=schedule,
-            lower_bound_us=layout_bound(figures, micro_batches=layout.micro_batches),
+            order="",
+            estimate=None,
+            schedule=None,
+            lower_bound_us=bound_us,
         )
-
-    def _searched(self, search: PlanSearch, found: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates, the fastest first, once their orders are searched."""
-        part, searched = self.budget.part(COMPARING_SHARE), []
-        for number, candidate in enumerate(found):
-            own = part.part(1 / (len(found) - number))
-            searched.append(search.pool.search(candidate, own, seed=self.seed))
-            self._tell(searched)
-        fitting = sorted((each for each in searched if each.estimate is not None), key=_step_us)
-        if not fitting:
-            return []
-        best, *others = fitting
-        best = search.pool.search(best, self.budget.part(1.0), seed=self.seed, proves=True)
-        self._tell((*searched, best))
-        return [best, *others]
+        found = search.pool.search(candidate, budget, seed=self.seed)
+        return None if found.estimate is None else found
 
     def _tell(self, searched: Sequence[Candidate]) -> None:
         """Tell of the last candidate, if it is better than those before."""
@@ -292,19 +278,3 @@ class _Search:
 
 def _step_us(candidate: Candidate) -> float:
     return candidate.step_us
-
-
-def _orders(language: Candidate) -> Iterator[Schedule]:
-    """Yield orders of the language model's stages: the best that was found, and those of rules."""
-    step = step_of_figures(language.layout, language.figures)
-    if language.schedule is not None:
-        yield language.schedule
-    for rule in rules_of(
-        language.layout,
-        has_backward=True,
-        is_split=language.figures.backward_input_us is not None,
-        in_flight=in_flight_limits(language.layout),
-    ):
-        schedule = schedule_in_order(rule, step)
-        if estimate_step(step, schedule).fits:
-            yield schedule

@@ -283,6 +283,12 @@ def test_the_best_place_is_taken_and_the_others_are_rows_beside_it() -> None:
     rows = {row.name: row.planned for row in found.baselines if row.name.startswith("tower ")}
     assert found.best.layout.bubbles is not None
     assert set(rows) == {"tower first", "tower own"}
+    assert rows["tower own"] is not None
+    assert 2 in [first for first, _ in rows["tower own"].layout.cuts]
+    asked = found.job
+    for place in ("first", "own"):  # no bound of what was allowed is left out
+        alone = plan(model(4, 2, 6), asked, place, placements=("vshape",), work=0.02)
+        assert found.lower_bound_us <= alone.lower_bound_us
     others = [row.estimate.step_us for row in rows.values() if row is not None]
     assert found.best.estimate.step_us < min(others)
     assert "1f1b" in {row.name for row in found.baselines}
