@@ -48,8 +48,8 @@ def find_sharded(
             what to change.
     """
     is_compared = "first" in towers or "bubbles" not in towers
-    wanted: list[TowerName] = [*towers] if is_compared else ["first", *towers]
-    problems = [(job, tower) for job in jobs for tower in wanted]
+    wanted: list[TowerName] = [*towers] if is_compared else [*towers, "first"]
+    problems = [(job, tower) for tower in wanted for job in jobs]
     if len(problems) == 1:
         (job,), (tower,) = jobs, wanted
         options = replace(options, tower=tower)
@@ -58,6 +58,8 @@ def find_sharded(
     refused: ScheduleError | None = None
     budget.answer = lambda: _best(found, towers)
     for number, (job, tower) in enumerate(problems):
+        if tower not in towers and not found:
+            break
         part = budget.part(1 / (len(problems) - number))
         find = find_bubbles if tower == "bubbles" else find_plan
         own = replace(options, tower=tower)
