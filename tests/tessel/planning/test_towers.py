@@ -292,16 +292,22 @@ def test_the_best_place_is_taken_and_the_others_are_rows_beside_it() -> None:
     assert set(rows) == {"tower first", "tower own"}
     assert rows["tower own"] is not None
     assert 2 in [first for first, _ in rows["tower own"].layout.cuts]
-    asked = found.job
-    places: tuple[TowerName, ...] = ("first", "own")
-    for place in places:  # no bound of what was allowed is left out
-        alone = plan(model(4, 2, 6), asked, place, placements=("vshape",), work=0.02)
-        assert found.lower_bound_us <= alone.lower_bound_us
     others = [row.estimate.step_us for row in rows.values() if row is not None]
     assert found.best.estimate.step_us < min(others)
     assert "1f1b" in {row.name for row in found.baselines}
     assert sum("tower in bubbles" in line for line in found.explanation) <= 1
     assert any("tower first" in line for line in found.explanation)
+
+
+def test_a_bound_holds_for_every_place_and_not_for_the_best_alone() -> None:
+    of_one = model(1, 1, 3), job(samples=1)
+    first, bubbles, every = (
+        plan(*of_one, *towers, placements=("vshape",), work=0.05)
+        for towers in (("first",), ("bubbles",), ("first", "bubbles"))
+    )
+    assert every.best.layout == first.best.layout
+    assert every.best.estimate.step_us == first.best.estimate.step_us == first.lower_bound_us
+    assert every.lower_bound_us == bubbles.lower_bound_us < first.lower_bound_us
 
 
 def test_a_plan_is_saved_and_what_it_says_of_its_tower_is_computed_again(tmp_path: Path) -> None:
