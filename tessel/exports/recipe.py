@@ -252,11 +252,7 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
             "micro-batches of its own, and frameworks are told one order; plan with --data-parallel 1, or "
             "read the plan's file"
         )
-    if layout.bubbles is not None:
-        raise ScheduleError(
-            f"the plan of {plan.profile.name} runs the tower in bubbles, on whichever device is idle, which "
-            "no framework here can be told; plan with --tower first or own"
-        )
+    layout.refuse_bubbles("an export")
     devices, copies = chain_devices(plan.schedule)
     cuts = layout.cuts * copies
     frozen, adapted = _trained_in_part(plan.profile)

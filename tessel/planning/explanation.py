@@ -106,8 +106,9 @@ def _tower_us(best: PlannedStep) -> np.ndarray[tuple[int], np.dtype[np.float64]]
     found = np.zeros(len(best.step.figures.static_bytes))
     if tower is not None and schedule is not None:
         for start in schedule.starts:
-            if start.block.startswith("t") and not start.block.endswith("_back"):
-                found[int(start.block[1:])] += tower.forward_us + tower.backward_us
+            if start.block.startswith("tower"):
+                us = tower.backward_us if "back" in start.block else tower.forward_us
+                found[int(start.block.rpartition("_")[2])] += us
     return found
 
 

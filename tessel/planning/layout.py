@@ -167,6 +167,21 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """The tower that each device holds and runs in idle time; None where there is none such."""
         return self.tower if self.tower and self.tower.where == "bubbles" else None
 
+    def refuse_bubbles(self, what: str) -> None:
+        """Refuse a tower in bubbles where each block has a device.
+
+        Args:
+            what: who handles it, as the message begins, such as "a real run".
+
+        Raises:
+            ScheduleError: there is one.
+        """
+        if self.bubbles is not None:
+            raise ScheduleError(
+                f"{what} has each block on a device of its own, and this plan runs the tower in bubbles, on "
+                "whichever is idle; plan with --tower first or own"
+            )
+
     def _check_placement(self) -> None:
         """Refuse stages that the placement does not give every device, and a tower that it cannot have.
 

@@ -63,7 +63,7 @@ def plan(
             console.print_sections(found.explain())
             if options.save is None:
                 messages.note("add --save plan.json to keep it, for tessel draw, compare and export")
-            elif found.fits and len(found.planned.schedules if found.planned else ()) == 1:
+            elif found.fits and found.layout.bubbles is None and len(found.schedules) == 1:
                 console.print_line(f"\nto train with it: tessel export {options.save} --to torchtitan")
     if not found.fits:
         messages.note(found.shortfall)

@@ -40,7 +40,7 @@ def check_blocks(
     }
     seen = set()
     for block in placement.blocks:
-        if figures.tower is not None and block.name.startswith("t"):
+        if figures.tower is not None and block.name.startswith("tower"):
             continue
         stage = stage_of(block.name)
         us = forms.get(block.kind)
@@ -91,13 +91,13 @@ def _check_tower(placement: Placement, figures: StageFigures, step_us: float) ->
 
 def _parts_of_tower(placement: Placement) -> dict[tuple[object, ...], int]:
     """Return what there is to compare of a tower's blocks: spans, bytes and lags, by what they are of."""
-    own = [block for block in placement.blocks if block.name.startswith("t")]
+    own = [block for block in placement.blocks if block.name.startswith("tower")]
     found: dict[tuple[object, ...], int] = {}
     for block in own:
         found["span of", block.name, block.kind, block.devices] = block.span
         found["bytes of", block.name] = block.memory
     for edge in placement.edges:
-        if edge.source.startswith("t") or edge.target.startswith("t"):
+        if edge.source.startswith("tower") or edge.target.startswith("tower"):
             found["lag from", edge.source, "to", edge.target] = edge.lag
     for choice in placement.choices:
         if choice.name == "tower":
@@ -114,7 +114,7 @@ def stage_of(block: str) -> int:
 def _check_edges(placement: Placement, figures: StageFigures, step_us: float) -> None:
     between: dict[tuple[int, int], list[Edge]] = {}
     for edge in placement.edges:
-        if edge.source.startswith("t") or edge.target.startswith("t"):
+        if edge.source.startswith("tower") or edge.target.startswith("tower"):
             continue
         between.setdefault((stage_of(edge.source), stage_of(edge.target)), []).append(edge)
     for stage, later in enumerate(figures.next_stages):

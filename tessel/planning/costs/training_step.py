@@ -211,7 +211,7 @@ def place_blocks(figures: StageFigures, step_us: float) -> Placement:
         edges += tower[1]
         copies = range(len(figures.static_bytes))
         if len(copies) > 1:
-            choices.append(Choice("tower", tuple((f"t{copy}", f"t{copy}_back") for copy in copies)))
+            choices.append(Choice("tower", tuple((f"tower_{copy}", f"tower_back_{copy}") for copy in copies)))
     return Placement(
         devices=len(figures.static_bytes),
         blocks=tuple(sorted(blocks, key=lambda block: block.kind is not BlockKind.FORWARD)),
@@ -223,7 +223,7 @@ def place_blocks(figures: StageFigures, step_us: float) -> Placement:
 def _tower_blocks(
     tower: TowerFigures, gradients: Sequence[str], step_us: float
 ) -> tuple[list[Block], list[Edge]]:
-    """Return the blocks of each copy of a tower in bubbles, `t1` and `t1_back`, and what waits for what.
+    """Return the blocks of each copy of a tower in bubbles, and what waits for what.
 
     Args:
         tower: its figures.
@@ -235,19 +235,21 @@ def _tower_blocks(
     ).tolist()
     blocks, edges = [], []
     for copy, lag in enumerate(lags):
-        kept = tower.kept_bytes
-        blocks += [
-            Block(name=f"t{copy}", kind=BlockKind.FORWARD, devices=(copy,), span=ahead, memory=kept),
-            Block(name=f"t{copy}_back", kind=BlockKind.BACKWARD, devices=(copy,), span=back, memory=-kept),
+        forward = Block(name=f"tower_{copy}", devices=(copy,), span=ahead, memory=tower.kept_bytes)
+        backward = Block(name=f"tower_back_{copy}", devices=(copy,), span=back, memory=-tower.kept_bytes)
+        blocks += [forward, backward]
+        edges += [
+            Edge(forward.name, "f0", lag),
+            *(Edge(each, backward.name, lag) for each in gradients),
         ]
-        edges += [Edge(f"t{copy}", "f0", lag), *(Edge(each, f"t{copy}_back", lag) for each in gradients)]
     return blocks, edges
 
 
 def place_of(block: str, figures: StageFigures) -> int:
-    """Return which of `StageFigures.places` runs a block: `b3_input` is of stage 3, `t1` of a second copy."""
-    number = int(block[1:].partition("_")[0])
-    return number + len(figures.groups) if block.startswith("t") else number
+    """Return which of `StageFigures.places` runs a block: `b3_input` is of stage 3, `tower_1` of a copy."""
+    if block.startswith("tower"):
+        return len(figures.groups) + int(block.rpartition("_")[2])
+    return int(block[1:].partition("_")[0])
 
 
 _KINDS = {

@@ -261,15 +261,15 @@ def test_blocks_of_a_tower_take_and_keep_what_its_layers_do(recompute: bool) -> 
     back = (one.backward_us or 0) + (other.backward_us or 0)
     back += one.forward_us + other.forward_us if recompute else 0
     for device in range(3):
-        ahead, behind = placement.block(f"t{device}"), placement.block(f"t{device}_back")
+        ahead, behind = placement.block(f"tower_{device}"), placement.block(f"tower_back_{device}")
         assert ahead.devices == behind.devices == (device,)
         assert ahead.span * step.step_us == pytest.approx(one.forward_us + other.forward_us, rel=0.01)
         assert behind.span * step.step_us == pytest.approx(back, rel=0.01)
         assert ahead.memory == -behind.memory == kept + other.boundary_bytes
     lags = {(edge.source, edge.target): edge.lag * step.step_us for edge in placement.edges}
     hop_us = 5 + other.boundary_bytes / 1e3
-    assert lags["t0", "f0"] == lags["b0", "t0_back"] == 0
-    assert lags["t2", "f0"] == lags["b0", "t2_back"] == pytest.approx(hop_us, rel=0.1)
+    assert lags["tower_0", "f0"] == lags["b0", "tower_back_0"] == 0
+    assert lags["tower_2", "f0"] == lags["b0", "tower_back_2"] == pytest.approx(hop_us, rel=0.1)
 
 
 @cache
@@ -314,9 +314,9 @@ def test_a_plan_is_saved_and_what_it_says_of_its_tower_is_computed_again(tmp_pat
     own, file = saved(), tmp_path / "plan.json"
     file.write_bytes(own.to_json())
     assert load_saved_plan(file) == own
-    runs = Counter(start.block for start in own.schedule.starts if start.block.startswith("t"))
+    runs = Counter(start.block for start in own.schedule.starts if start.block.startswith("tower"))
     assert sum(count for name, count in runs.items() if "back" not in name) == 6
-    assert all(runs[name] == runs[f"{name}_back"] for name in runs if "back" not in name)
+    assert all(runs[f"tower_{copy}"] == runs[f"tower_back_{copy}"] for copy in range(3))
 
     def refused(said: str, **parts: Any) -> None:
         file.write_bytes(msgspec.structs.replace(own, **parts).to_json())
@@ -327,7 +327,7 @@ def test_a_plan_is_saved_and_what_it_says_of_its_tower_is_computed_again(tmp_pat
     refused("of the tower in bubbles is", layout=msgspec.structs.replace(own.layout, tower=tower))
     placement = own.schedule.placement
     light = tuple(
-        msgspec.structs.replace(block, memory=0) if block.name.startswith("t1") else block
+        msgspec.structs.replace(block, memory=0) if block.name in ("tower_1", "tower_back_1") else block
         for block in placement.blocks
     )
     peaks = tuple(0 for _ in own.schedule.peak_memory)
@@ -348,8 +348,10 @@ def test_a_plan_in_bubbles_is_explained_and_drawn_and_exported_nowhere(tmp_path:
     assert any(line.split()[:2] == ["tower", "0-2"] for line in text.splitlines())
     assert found.draw(tmp_path / "plan.txt").stat().st_size
     for framework in ("torch", "megatron", "torchtitan", "deepspeed", "primus"):
-        with pytest.raises(ScheduleError, match="runs the tower in bubbles"):
+        with pytest.raises(ScheduleError, match=r"an export has each block .* the tower in bubbles"):
             found.export(framework)
+    with pytest.raises(ScheduleError, match=r"a real run has each block .* the tower in bubbles"):
+        found.run()
 
 
 @pytest.mark.parametrize(
