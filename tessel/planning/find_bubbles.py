@@ -13,18 +13,18 @@ Source of the idea: as `tessel.planning.costs.tower_figures`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
 from tessel.errors import InfeasibleError, ScheduleError
-from tessel.planning.candidates.candidate import Candidate, has_headroom
+from tessel.planning.candidates.candidate import Candidate, has_headroom, rank
 from tessel.planning.candidates.layout_bound import layout_bound
+from tessel.planning.candidates.pool import Pool
 from tessel.planning.candidates.problem import Problem
-from tessel.planning.costs.held_bytes import HeldBytes, static_bytes
+from tessel.planning.costs.held_bytes import job_shares
 from tessel.planning.costs.stage_costs import costs_of
 from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.costs.tower_figures import check_bubbles
@@ -36,7 +36,6 @@ from tessel.planning.layout import TOWER_PLACEMENTS, PlacedTower, layout_of_laye
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
 from tessel.planning.plan_search import PlanSearch, counts_of, stopped_by
-from tessel.planning.sharding import shares_of
 from tessel.profiles.profile import Profile
 from tessel.profiles.towers import tower_layers, without_tower
 from tessel.search.budget import SearchBudget
@@ -119,31 +118,30 @@ class _Search:
     def result(self) -> PlanResult:
         """Return the best step, with its bound."""
         language = without_tower(self.profile)
-        least = self._least_bytes()
+        least, roomy = self._reserves()
         bounds = PlanSearch.of(
             Problem(language, self._with_reserve(least), self.options), self.budget.part(0.1), seed=self.seed
         )
         bounds.bound_families()
         lower_bound_us = self._lower_bound_us(bounds)
-        roomy = least + self._least_kept_bytes()
-        found: list[Candidate] = []
         for reserve in dict.fromkeys((roomy, least)):
             problem = Problem(language, self._with_reserve(reserve), self.options)
             search = PlanSearch.of(problem, self.budget.part(LANGUAGE_SHARE), seed=self.seed)
             self._run(search)
-            found = self._found(search)
-            if found:
+            pool = Pool(problem, self.budget, self.on_progress, lower_bound_us=lower_bound_us)
+            self._put_tower(search, pool)
+            if pool.best is not None:
                 break
-        if not found:
+        if pool.best is None:
             raise InfeasibleError(
                 f"no layout that was found for the {len(language.layers)} layers behind the tower leaves its "
                 f"devices room for a copy of the tower and what it keeps, {roomy / 2**30:.2f} GiB; use more "
                 "memory or smaller micro-batches, or run the tower first"
             )
-        best, *others = found
-        planned = best.planned(with_schedule=True)
+        planned = pool.best.planned(with_schedule=True)
         lower_bound_us = min(lower_bound_us, planned.estimate.step_us)
-        alternatives = tuple(each.planned() for each in others)
+        others = (each for each in pool.by_family.values() if each.order and each.family != pool.best.family)
+        alternatives = tuple(each.planned() for each in sorted(others, key=rank))
         self.budget.is_proven = planned.estimate.step_us <= lower_bound_us * (1 + 1e-9)
         return PlanResult(
             job=self.job,
@@ -173,32 +171,15 @@ class _Search:
         held = msgspec.structs.replace(runtime, context_bytes=runtime.context_bytes + num_bytes)
         return replace(self.job, runtime=held)
 
-    def _least_bytes(self) -> int:
-        """Return the least bytes of a copy of the tower: state divided over all devices."""
-        shares = shares_of(self.job.sharding, self.job.optimizer, self.job.cluster.devices)
-        if self.job.offloads_state:
-            shares = replace(shares, trained=self.job.optimizer.gradient_ratio)
-        return min(
-            static_bytes(
-                HeldBytes(
-                    sum(cost.weight_bytes for cost in table.costs[: self.own]),
-                    sum(cost.updated_bytes for cost in table.costs[: self.own]),
-                    0.0,
-                ),
-                None,
-                msgspec.structs.replace(self.job.runtime, context_bytes=0),
-                shares,
-            )
-            for table in self.profile.tables
-        )
-
-    def _least_kept_bytes(self) -> int:
-        """Return the least bytes that a micro-batch of the tower keeps."""
-        return min(
-            sum(cost.saved_bytes for cost in table.costs[: self.own])
-            + table.costs[self.own - 1].boundary_bytes
-            for table in self.profile.tables
-        )
+    def _reserves(self) -> tuple[int, int]:
+        """Return the least bytes of a copy of the tower, and those with what a micro-batch of it keeps."""
+        devices = self.job.cluster.devices
+        shares = job_shares(self.job, trains=True, replicas=devices, expert_replicas=devices)
+        every = [table.costs[: self.own] for table in self.profile.tables]
+        weights = ((sum(c.weight_bytes for c in own), sum(c.updated_bytes for c in own)) for own in every)
+        least = int(min(shares.held(held, trained, 0, 0) for held, trained in weights))
+        kept = min(sum(cost.saved_bytes for cost in own) + own[-1].boundary_bytes for own in every)
+        return least, least + kept
 
     def _lower_bound_us(self, search: PlanSearch) -> float:
         """Return a step time that no layout with the tower in bubbles beats."""
@@ -220,82 +201,41 @@ class _Search:
             found.append(max(alone_us + ahead / speed, shared_us / speed, path_us / speed))
         return min(*found, search.untried_us)
 
-    def _found(self, search: PlanSearch) -> list[Candidate]:
-        """Return the best layouts of the language model with the tower in bubbles, the fastest first."""
-        known = sorted(
-            (each for each in search.pool.by_family.values() if each.order),
-            key=lambda each: (each.step_us, repr(each.family)),
-        )[:LAYOUTS]
+    def _put_tower(self, search: PlanSearch, pool: Pool) -> None:
+        """Search orders of the language model's best layouts with the tower in bubbles, and near the best."""
+        known = sorted((each for each in search.pool.by_family.values() if each.order), key=rank)[:LAYOUTS]
+        may_recompute = pool.problem.may_recompute
         part = self.budget.part(COMPARING_SHARE)
-        found: list[Candidate] = []
         for number, language in enumerate(known):
             own = part.part(1 / (len(known) - number))
-            for recompute in (False, True)[: 1 + self._may_recompute]:
-                candidate = self._with_tower(search, language, own, recompute=recompute)
-                if candidate is not None:
-                    found.append(candidate)
-                    self._tell(found)
+            for recompute in (False, True)[: 1 + may_recompute]:
+                if self._search(pool, language, own, recompute=recompute).order:
                     break
-        if not found:
-            return []
-        best, *others = sorted(found, key=_step_us)
-        best = self._cuts_moved(search, best)
-        best = search.pool.search(best, self.budget.part(1.0), seed=self.seed, proves=True)
-        self._tell([*found, best])
-        return [best, *others]
-
-    def _cuts_moved(self, search: PlanSearch, best: Candidate) -> Candidate:
-        """Return the candidate after moves of single cuts, each judged by an order searched for a moment."""
-        part, is_better = self.budget.part(MOVES_SHARE), True
-        assert best.layout.bubbles is not None, "it was planned so"
-        while is_better and not part.is_over:
-            is_better = False
-            for cut in neighbours(best.cut, best.figures, may_recompute=self._may_recompute):
-                if part.is_over:
+        part, before = self.budget.part(MOVES_SHARE), None
+        while pool.best is not None and pool.best is not before and not part.is_over:
+            before = pool.best
+            assert before.layout.bubbles is not None, "it was planned so"
+            recompute = before.layout.bubbles.recompute
+            for cut in neighbours(before.cut, before.figures, may_recompute=may_recompute):
+                moved = replace(before, cut=cut, layout=before.family.layout(cut.bounds, cut.recompute))
+                self._search(pool, moved, part.part(0.05), recompute=recompute)
+                if pool.best is not before or part.is_over:
                     break
-                moved = replace(best, cut=cut, layout=best.family.layout(cut.bounds, cut.recompute))
-                candidate = self._with_tower(
-                    search, moved, part.part(0.05), recompute=best.layout.bubbles.recompute, than=best
-                )
-                if candidate is not None and candidate.step_us < best.step_us * (1 - 1e-9):
-                    best, is_better = candidate, True
-                    break
-        return best
+        if pool.best is not None:
+            pool.search(pool.best, self.budget.part(1.0), seed=self.seed, proves=True)
 
-    @property
-    def _may_recompute(self) -> bool:
-        return self.options.recompute and self.job.cluster.is_limited
+    def _search(self, pool: Pool, language: Candidate, budget: SearchBudget, *, recompute: bool) -> Candidate:
+        """Return a layout of the language model with the tower in bubbles, in the best order found.
 
-    def _with_tower(
-        self,
-        search: PlanSearch,
-        language: Candidate,
-        budget: SearchBudget,
-        *,
-        recompute: bool,
-        than: Candidate | None = None,
-    ) -> Candidate | None:
-        """Return a layout with the tower in bubbles in the best order found; None where none fits.
-
-        Args:
-            search: of the language model.
-            language: its layout.
-            budget: of the order.
-            recompute: whether the tower runs its forward again.
-            than: what is to be beaten, if anything.
+        It has none where nothing fits, or its bound says that it is no better than the best.
         """
-        layout = layout_of_layers(language.layout, search.pool.problem.bounds)
+        layout = layout_of_layers(language.layout, pool.problem.bounds)
         layout = msgspec.structs.replace(
             layout,
             cuts=tuple((first + self.own, last + self.own) for first, last in layout.cuts),
             tower=PlacedTower(where="bubbles", layers=self.own, recompute=recompute),
         )
         figures = stage_figures(self.profile, layout, self.job)
-        if not has_headroom(figures):
-            return None
-        bound_us = layout_bound(figures, micro_batches=layout.micro_batches)
-        if than is not None and bound_us >= than.step_us:
-            return None
         candidate = replace(
             language,
             layout=layout,
@@ -303,24 +243,8 @@ class _Search:
             order="",
             estimate=None,
             schedule=None,
-            lower_bound_us=bound_us,
+            lower_bound_us=layout_bound(figures, micro_batches=layout.micro_batches),
         )
-        found = search.pool.search(candidate, budget, seed=self.seed)
-        return None if found.estimate is None else found
-
-    def _tell(self, searched: Sequence[Candidate]) -> None:
-        """Tell of the last candidate, if it is better than those before."""
-        *before, last = searched
-        if self.on_progress is not None and last.step_us < min(map(_step_us, before), default=math.inf):
-            self.on_progress(
-                PlanProgress(
-                    step_us=last.step_us,
-                    lower_bound_us=min(last.lower_bound_us, last.step_us),
-                    elapsed_s=self.budget.elapsed_s,
-                    name=last.planned().name,
-                )
-            )
-
-
-def _step_us(candidate: Candidate) -> float:
-    return candidate.step_us
+        if not has_headroom(figures) or candidate.lower_bound_us >= pool.best_us:
+            return candidate
+        return pool.search(candidate, budget, seed=self.seed)
