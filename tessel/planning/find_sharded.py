@@ -6,6 +6,7 @@ tests/tessel/planning/test_towers.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from tessel.planning.job import Job
 from tessel.planning.layout import TowerName
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import Baseline, PlanProgress, PlanResult
-from tessel.profiles.profile import Profile
+from tessel.profiles.profile import Profile, StageCosts
 from tessel.search.budget import SearchBudget
 
 
@@ -56,11 +57,14 @@ def find_sharded(
         return find_plan(profile, job, options=options, budget=budget, seed=seed, on_progress=on_progress)
     found: dict[TowerName, list[PlanResult]] = {}
     refused: ScheduleError | None = None
-    budget.answer = lambda: _best(found, towers)
+    unsearched_us = _all_work_us(profile, jobs[0])
+    budget.answer = lambda: _best(found, towers, unsearched_us)
     for number, (job, tower) in enumerate(problems):
         if tower not in towers and not found:
             break
-        part = budget.part(1 / (len(problems) - number))
+        share = 1 / (len(problems) - number)
+        has_time_limit = budget.is_by_work and math.isfinite(budget.seconds_left)
+        part = budget.part(share, kept_s=(1 - share) * budget.seconds_left if has_time_limit else 0.0)
         find = find_bubbles if tower == "bubbles" else find_plan
         own = replace(options, tower=tower)
         # Steps that are only compared with are no progress.
@@ -73,24 +77,53 @@ def find_sharded(
                 refused = error
         else:
             found.setdefault(tower, []).append(result)
-    best = _best(found, towers)
+    best = _best(found, towers, math.inf)
     if best is None:
         assert refused is not None, "there are jobs"
         raise refused
     return best
 
 
-def _best(found: Mapping[TowerName, Sequence[PlanResult]], towers: Sequence[TowerName]) -> PlanResult | None:
+def _all_work_us(profile: Profile, job: Job) -> float:
+    """Return the least step of any plan: all layers' work for all samples, at its best, shared evenly."""
+    tables = [(each.costs, each.micro_batch, each.degrees) for each in profile.tables]
+    rates = [
+        [_least_us(cost) * degrees.tensor_parallel * degrees.context_parallel / size for cost in costs]
+        for costs, size, degrees in tables
+    ]
+    least = [min(layer) for layer in zip(*rates, strict=True)]
+    for shards in profile.shards:
+        for layer, cost in ((0, shards.first), (-1, shards.last)):
+            least[layer] = min(least[layer], _least_us(cost) * shards.shards / shards.micro_batch)
+    speed = max(map(job.cluster.speed_of, range(job.cluster.devices)))
+    return sum(least) * job.global_batch * (job.overlap_factor or 1.0) / (job.cluster.devices * speed)
+
+
+def _least_us(cost: StageCosts) -> float:
+    """Return a layer's forward and its faster backward."""
+    halves = (cost.backward_input_us or 0.0) + (cost.backward_weight_us or 0.0)
+    joint = cost.joint_backward_us or 0.0
+    return cost.forward_us + (min(joint, halves) if cost.is_splittable else joint)
+
+
+def _best(
+    found: Mapping[TowerName, Sequence[PlanResult]], towers: Sequence[TowerName], unsearched_us: float
+) -> PlanResult | None:
     """Return the fastest of those that fit, else the nearest, with the least of all bounds; None of none.
 
     Beside it stand the best of other places of the tower; where it runs in bubbles, with the baselines of
     what runs it first.
+
+    Args:
+        found: by the tower's place, the plans of jobs.
+        towers: the places that were asked for.
+        unsearched_us: a step that what is not searched yet does not beat.
     """
     own = [each for tower in towers for each in found.get(tower, ())]
     if not own:
         return None
     best = min(own, key=_rank)
-    lower_bound_us = min(each.lower_bound_us for each in own)
+    lower_bound_us = min(unsearched_us, *(each.lower_bound_us for each in own))
     baselines = best.baselines
     if len(found) > 1:
         by_tower = {tower: min(each, key=_rank) for tower, each in found.items()}

@@ -24,7 +24,7 @@ from tessel.planning.find_sharded import find_sharded
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout, PlacedTower, TowerName
 from tessel.planning.options import PlanOptions
-from tessel.planning.plan_result import PlanResult
+from tessel.planning.plan_result import PlanProgress, PlanResult
 from tessel.planning.saved_plan import SavedPlan, load_saved_plan
 from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
 from tessel.profiles.towers import tower_layers
@@ -308,6 +308,27 @@ def test_a_bound_holds_for_every_place_and_not_for_the_best_alone() -> None:
     assert every.best.layout == first.best.layout
     assert every.best.estimate.step_us == first.best.estimate.step_us == first.lower_bound_us
     assert every.lower_bound_us == bubbles.lower_bound_us < first.lower_bound_us
+
+
+def test_an_answer_before_all_places_were_searched_has_a_bound_for_the_others() -> None:
+    profile, asked = model(1, 1, 3), job(samples=1)
+    budget = SearchBudget(work_limit=0.2)
+    early: list[PlanResult] = []
+
+    def tell(progress: PlanProgress) -> None:
+        assert budget.answer is not None
+        answer = budget.answer()
+        if "bubbles" in progress.name and isinstance(answer, PlanResult):
+            early.append(answer)
+
+    options = PlanOptions(what_if=False, recompute=False, pipeline=2, placements=("vshape",))
+    late = find_sharded(
+        profile, [asked], towers=("first", "bubbles"), options=options, budget=budget, on_progress=tell
+    )
+    costs = profile.tables[0].costs
+    assert early
+    assert early[0].lower_bound_us == sum(cost.forward_us + (cost.backward_us or 0) for cost in costs) / 2
+    assert early[0].lower_bound_us <= late.lower_bound_us
 
 
 def test_a_plan_is_saved_and_what_it_says_of_its_tower_is_computed_again(tmp_path: Path) -> None:
