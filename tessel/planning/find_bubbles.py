@@ -126,7 +126,7 @@ class _Search:
         lower_bound_us = self._lower_bound_us(bounds)
         for reserve in dict.fromkeys((roomy, least)):
             problem = Problem(language, self._with_reserve(reserve), self.options)
-            search = PlanSearch.of(problem, self.budget.part(LANGUAGE_SHARE), seed=self.seed)
+            search = PlanSearch.of(problem, self.budget.timed_part(LANGUAGE_SHARE), seed=self.seed)
             self._run(search)
             pool = Pool(problem, self.budget, self.on_progress, lower_bound_us=lower_bound_us)
             self._put_tower(search, pool)
@@ -205,13 +205,13 @@ class _Search:
         """Search orders of the language model's best layouts with the tower in bubbles, and near the best."""
         known = sorted((each for each in search.pool.by_family.values() if each.order), key=rank)[:LAYOUTS]
         may_recompute = pool.problem.may_recompute
-        part = self.budget.part(COMPARING_SHARE)
+        part = self.budget.timed_part(COMPARING_SHARE)
         for number, language in enumerate(known):
             own = part.part(1 / (len(known) - number))
             for recompute in (False, True)[: 1 + may_recompute]:
                 if self._search(pool, language, own, recompute=recompute).order:
                     break
-        part, before = self.budget.part(MOVES_SHARE), None
+        part, before = self.budget.timed_part(MOVES_SHARE), None
         while pool.best is not None and pool.best is not before and not part.is_over:
             before = pool.best
             assert before.layout.bubbles is not None, "it was planned so"

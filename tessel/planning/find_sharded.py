@@ -62,11 +62,9 @@ def find_sharded(
     for number, (job, tower) in enumerate(problems):
         if tower not in towers and not found:
             break
-        share = 1 / (len(problems) - number)
-        has_time_limit = budget.is_by_work and math.isfinite(budget.seconds_left)
-        part = budget.part(share, kept_s=(1 - share) * budget.seconds_left if has_time_limit else 0.0)
+        part = budget.timed_part(1 / (len(problems) - number))
         find = find_bubbles if tower == "bubbles" else find_plan
-        own = replace(options, tower=tower)
+        own = replace(options, tower=tower, by_hand=options.by_hand if tower == "first" else None)
         # Steps that are only compared with are no progress.
         tell = on_progress if tower in towers else None
         try:
@@ -96,7 +94,8 @@ def _all_work_us(profile: Profile, job: Job) -> float:
         for layer, cost in ((0, shards.first), (-1, shards.last)):
             least[layer] = min(least[layer], _least_us(cost) * shards.shards / shards.micro_batch)
     speed = max(map(job.cluster.speed_of, range(job.cluster.devices)))
-    return sum(least) * job.global_batch * (job.overlap_factor or 1.0) / (job.cluster.devices * speed)
+    every: float = sum(least) * job.global_batch * (job.overlap_factor or 1.0)
+    return every / (job.cluster.devices * speed)
 
 
 def _least_us(cost: StageCosts) -> float:

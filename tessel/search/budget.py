@@ -295,6 +295,11 @@ class SearchBudget:
             found._most = round(share * max(0, self._most - self.operations))
         return found
 
+    def timed_part(self, share: float) -> SearchBudget:
+        """Return a budget of a share of what is left, of time as well as of work."""
+        is_by_both = self._most is not None and math.isfinite(self.seconds_left)
+        return self.part(share, kept_s=(1 - share) * self.seconds_left if is_by_both else 0.0)
+
     def part_of_work(self, work: float) -> SearchBudget:
         """Return a budget of so many units of work, however much is left, that ends with this one at last.
 

@@ -263,7 +263,8 @@ def _why_none(problem: Problem, baseline: BaselineRule) -> str:
 
 
 def _is_for_torch(family: Family) -> bool:
-    return family.placement == "vshape" and not family.split_backward and family.pipeline > 1
+    is_any_cut = family.placement == "vshape" and not family.tower_stages
+    return is_any_cut and not family.split_backward and family.pipeline > 1
 
 
 def _torch_auto(pool: Pool, families: Sequence[Family]) -> Baseline:

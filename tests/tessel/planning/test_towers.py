@@ -206,7 +206,7 @@ def test_plans_in_bubbles_are_as_short_as_any(seed: int, memory: int | None) -> 
 def test_a_tower_on_devices_of_its_own_is_as_short_as_any(seed: int) -> None:
     profile, asked = model(seed, 2, 3), job(devices=3, samples=3)
     costs = profile.tables[0].costs
-    found = plan(profile, asked, "own", baselines=False)
+    found = plan(profile, asked, "own")
     every = [cut for cut in every_cut(0, len(costs), 3) if 2 in cut]
     least = min(least_us(costs, 0, cut, 3) for cut in every)
     assert any(first == 2 for first, _ in found.best.layout.cuts)
