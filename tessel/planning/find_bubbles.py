@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -129,6 +130,7 @@ class _Search:
             search = PlanSearch.of(problem, self.budget.timed_part(LANGUAGE_SHARE), seed=self.seed)
             self._run(search)
             pool = Pool(problem, self.budget, self.on_progress, lower_bound_us=lower_bound_us)
+            self.budget.answer = partial(self._answer, search, pool)
             self._put_tower(search, pool)
             if pool.best is not None:
                 break
@@ -138,6 +140,12 @@ class _Search:
                 f"devices room for a copy of the tower and what it keeps, {roomy / 2**30:.2f} GiB; use more "
                 "memory or smaller micro-batches, or run the tower first"
             )
+        return self._result(search, pool)
+
+    def _result(self, search: PlanSearch, pool: Pool) -> PlanResult:
+        """Return the plan of what was found for the language model and with the tower."""
+        assert pool.best is not None, "something was found"
+        lower_bound_us = pool.lower_bound_us
         planned = pool.best.planned(with_schedule=True)
         lower_bound_us = min(lower_bound_us, planned.estimate.step_us)
         others = (each for each in pool.by_family.values() if each.order and each.family != pool.best.family)
@@ -155,6 +163,9 @@ class _Search:
             stopped_by=stopped_by(self.budget),
             search_seconds=self.budget.elapsed_s,
         )
+
+    def _answer(self, search: PlanSearch, pool: Pool) -> PlanResult | None:
+        return None if pool.best is None else self._result(search, pool)
 
     def _run(self, search: PlanSearch) -> None:
         """Plan the language model; an interrupt ends that, if there is something by then."""

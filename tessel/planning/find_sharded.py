@@ -58,11 +58,17 @@ def find_sharded(
     found: dict[TowerName, list[PlanResult]] = {}
     refused: ScheduleError | None = None
     unsearched_us = _all_work_us(profile, jobs[0])
-    budget.answer = lambda: _best(found, towers, unsearched_us)
+
+    def answer() -> PlanResult | None:
+        now = None if part.answer is None else part.answer()
+        begun = {tower: [*found.get(tower, ()), now]} if isinstance(now, PlanResult) else {}
+        return _best(found | begun, towers, unsearched_us)
+
     for number, (job, tower) in enumerate(problems):
         if tower not in towers and not found:
             break
         part = budget.timed_part(1 / (len(problems) - number))
+        budget.answer = answer
         find = find_bubbles if tower == "bubbles" else find_plan
         own = replace(options, tower=tower, by_hand=options.by_hand if tower == "first" else None)
         # Steps that are only compared with are no progress.

@@ -193,6 +193,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 f"a tower runs {self.tower.where} with {', '.join(TOWER_PLACEMENTS[self.tower.where])}, not "
                 f"with {self.placement}; give another placement"
             )
+        if self.tower and self.tower.layers not in [first for first, _ in self.cuts]:
+            raise ScheduleError(
+                f"no stage begins behind the tower of {self.tower.layers} layers; cut there, or leave it out"
+            )
         if self.bubbles is not None and self.cuts[0][0] != self.bubbles.layers:
             raise ScheduleError(
                 f"a tower of {self.bubbles.layers} layers runs in bubbles, and the first stage begins at "
