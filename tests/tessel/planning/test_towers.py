@@ -387,6 +387,16 @@ def test_a_job_that_cannot_have_bubbles_is_refused(options: dict[str, Any], said
         plan(model(1, 1, 3), job(**options), "bubbles", work=0.1)
 
 
+@pytest.mark.parametrize(
+    ("names", "own"),
+    [("audio_tower.0 audio_tower.1 embed h.0", 2), ("embed vision.0 h.0", 0), ("image.0 image.1", 0)],
+)
+def test_a_tower_is_known_by_the_names_of_its_rows(names: str, own: int) -> None:
+    layers = tuple(map(Layer, names.split()))
+    table = CostTable(micro_batch=1, tensor_parallel=1, costs=(StageCosts(forward_us=1),) * len(layers))
+    assert tower_layers(Profile(name="named", layers=layers, tables=(table,))) == own
+
+
 def test_a_model_without_a_tower_has_none_to_place() -> None:
     profile = model(1, 0, 4)
     with pytest.raises(UsageError, match=r"--tower own: no first layers of .* are a tower's"):
