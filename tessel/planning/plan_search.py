@@ -211,6 +211,9 @@ class PlanSearch:
             with self._share(BASELINES_SHARE):
                 found = find_baselines(self.pool, self._by_promise(), self._quick_bound)
                 self._are_compared = not self.pool.budget.is_over
+                overdrawn = self.pool.budget.overdrawn
+            # Each row has something, whatever is left: that is shown, and took all work of large jobs.
+            self.pool.budget.charge(-overdrawn)
             self.baselines = strongest(self.baselines, found)
         with self._share(CLIMB_SHARE):
             self._climb()

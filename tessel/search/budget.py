@@ -272,6 +272,11 @@ class SearchBudget:
         if self.whole is not None:
             self.whole.charge(operations)
 
+    @property
+    def overdrawn(self) -> int:
+        """Operations charged beyond its limit on work."""
+        return 0 if self._most is None else max(0, self.operations - self._most)
+
     def covers(self, operations: float) -> bool:
         """Whether so much work may still be done."""
         return operations <= self.operations_left
