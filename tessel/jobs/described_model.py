@@ -182,11 +182,10 @@ def shapes_of(
 
     heads = _heads(model.blocks)
     tower_heads = heads if model.tower is None else _heads(model.tower.blocks)
-    tensor = _degrees(
-        options.tensor_parallel,
-        min(MOST_TENSOR_PARALLEL, sheet.domain, options.devices),
-        math.gcd(heads, tower_heads),
-    )
+    most = min(MOST_TENSOR_PARALLEL, sheet.domain, options.devices)
+    tensor = _degrees(options.degree, most, math.gcd(heads, tower_heads))
+    if isinstance(options.degrees, tuple):
+        tensor = tuple(sorted(set(options.degrees)))
     _check_divides("--tensor-parallel", tensor, heads, "attention heads")
     _check_divides("--tensor-parallel", tensor, tower_heads, "attention heads of the tower")
     context = _degrees(
@@ -202,6 +201,7 @@ def shapes_of(
     if model.experts:
         expert = _degrees(options.expert_parallel, min(MOST_EXPERT_PARALLEL, options.devices), model.experts)
     _check_divides("--expert-parallel", expert, model.experts or 1, "experts")
+    is_of_stages = options.degrees is not None and options.degree is None
     batch = options.global_batch
     sizes = (
         (options.micro_batch,)
@@ -220,8 +220,8 @@ def shapes_of(
         for each_tensor in tensor
         for each_context in context
         for each_expert in expert
-        if options.devices % (each_tensor * each_context) == 0
-        and options.devices // each_tensor % each_expert == 0
+        if is_of_stages or options.devices % (each_tensor * each_context) == 0
+        if is_of_stages or options.devices // each_tensor % each_expert == 0
     )
 
 

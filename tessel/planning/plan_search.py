@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tessel.errors import ScheduleError
 from tessel.handwritten.paired import timed_again
@@ -26,6 +27,7 @@ from tessel.planning.candidates.families import (
     swapped_orders,
     tries_every_order,
 )
+from tessel.planning.candidates.own_degrees import Stem, moved_degrees, own_families
 from tessel.planning.candidates.pool import Pool, candidate_of
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.candidates.sweep import cut_operations, hill_climb, initial_cuts
@@ -116,8 +118,9 @@ class PlanSearch:
         bounds: by family.
         proven: by family, a bound that holds after all of its cuts were looked at.
         bounds_of_layers: by family, where stages are cut between groups of layers: a bound for every cut.
-        untried_us: a step time that holds for orders of unequal devices that no family has; infinite where
-            families have all.
+        untried_us: a step time that holds for orders of unequal devices, and for tensor-parallel degrees of
+            stages, that no family has; infinite where families have all.
+        untried: what ways to use the devices with such degrees have in common.
         baselines: rows to compare with.
         changed: what planning again found under other circumstances, by what would be different.
     """
@@ -127,6 +130,7 @@ class PlanSearch:
     families: tuple[Family, ...]
     compared: tuple[Family, ...]
     seed: int
+    untried: tuple[Stem, ...] = ()
     seeds: tuple[Candidate, ...] = ()
     bounds: dict[Family, FamilyBound] = field(default_factory=dict)
     proven: dict[Family, float] = field(default_factory=dict)
@@ -160,14 +164,9 @@ class PlanSearch:
         Raises:
             ScheduleError: no degrees use the devices for this batch.
         """
-        every = tuple(
-            families(
-                problem.grouped,
-                problem.cluster,
-                global_batch=problem.job.global_batch,
-                options=problem.options,
-            )
-        )
+        asked: dict[str, Any] = {"global_batch": problem.job.global_batch, "options": problem.options}
+        own, untried = own_families(problem.grouped, problem.cluster, **asked)
+        every = (*families(problem.grouped, problem.cluster, **asked), *own)
         if not every:
             raise ScheduleError(
                 explain_none(
@@ -186,7 +185,7 @@ class PlanSearch:
         pool = Pool(problem, budget.part(share), on_progress)
         is_chosen = set(chosen)
         compared = tuple(family for family in every if family not in is_chosen)
-        return cls(pool, budget, chosen, compared, seed)
+        return cls(pool, budget, chosen, compared, seed, untried)
 
     def run(self) -> None:
         """Search until the best step is proven, or the budget is used up."""
@@ -209,7 +208,9 @@ class PlanSearch:
             self._sweep()
         if self.pool.problem.options.baselines and not self._are_compared:
             with self._share(BASELINES_SHARE):
-                found = find_baselines(self.pool, self._by_promise(), self._quick_bound)
+                every = self._by_promise()
+                alike = [family for family in every if not family.stage_tensor_parallel]
+                found = find_baselines(self.pool, alike or every, self._quick_bound)
                 self._are_compared = not self.pool.budget.is_over
             self.baselines = strongest(self.baselines, found)
         with self._share(CLIMB_SHARE):
@@ -220,7 +221,7 @@ class PlanSearch:
             self._search_orders(count, share)
         if math.isfinite(self.untried_us):
             with self._share(DEVICES_SHARE):
-                self._swap_devices()
+                self._move_devices()
         self._move_cuts()
 
     def plan_again(self, job: Job, options: PlanOptions, share: float) -> PlannedStep | None:
@@ -304,8 +305,14 @@ class PlanSearch:
         self.pool.lower_bound_us = self.lower_bound_us()
 
     def _bound_untried_orders(self) -> None:
-        """Bound orders of devices that no family has, by families whose devices stand by speed."""
+        """Bound orders of devices that no family has, by families whose devices stand by speed.
+
+        The same holds for degrees of stages, by layers that each have the best one.
+        """
         problem = self.pool.problem
+        for stem in self.untried:
+            sums = problem.least_sums_of_layers(stem.keys)
+            self.untried_us = min(self.untried_us, self._bounds_of_layers.of_every_degree(stem.family, sums))
         cluster = problem.cluster
         by_speed = tuple(
             sorted(range(cluster.devices), key=lambda device: (-cluster.speed_of(device), device))
@@ -313,7 +320,7 @@ class PlanSearch:
         untried = {
             replace(family, device_order=by_speed)
             for family in self.families
-            if not tries_every_order(cluster, family.width)
+            if not family.stage_tensor_parallel and not tries_every_order(cluster, family.widths)
         }
         for family in sorted(untried, key=repr):
             bound_us = self._bounds_of_layers.of_every_cut(
@@ -327,8 +334,10 @@ class PlanSearch:
             return
         self._cut_bounds.add(family)
         problem = self.pool.problem
-        sums, prices = problem.bound_sums(family), problem.bound_prices(family)
-        found = self._family_bounds.by_cuts(family, sums, prices)
+        prices = problem.stage_prices(family)
+        if not family.stage_tensor_parallel:
+            prices = (problem.bound_prices(family),)
+        found = self._family_bounds.by_cuts(family, problem.bound_sums(family), prices)
         self.pool.budget.charge(cut_operations(problem, family))
         if found.step_us > self.bounds[family].step_us:
             self.bounds[family] = found
@@ -465,20 +474,29 @@ class PlanSearch:
             found.append(candidate)
         return found
 
-    def _swap_devices(self) -> None:
-        """Swap unequal devices of the best layout as long as its step gets shorter, each cut anew."""
+    def _move_devices(self) -> None:
+        """Swap unequal devices of the best layout, or move some, as long as its step gets shorter."""
         is_better = self.pool.best is not None
         while is_better and not self.pool.budget.is_over:
             is_better = False
             best = self.pool.best
             assert best is not None  # looked at before the loop
-            for order in swapped_orders(best.family, self.pool.problem.cluster):
+            for family in self._with_devices_moved(best.family):
                 if self.pool.budget.is_over or self._is_done:
                     return
-                family = replace(best.family, device_order=order)
                 if self._try_family(family).step_us < best.step_us * (1 - 1e-9):
                     is_better = True
                     break
+
+    def _with_devices_moved(self, family: Family) -> Iterator[Family]:
+        """Yield the families that differ in two positions, each to be cut anew."""
+        cluster = self.pool.problem.cluster
+        for order in swapped_orders(family, cluster):
+            yield replace(family, device_order=order)
+        if family.placement == "vshape" and self.pool.problem.options.tensor_parallel == "own":
+            for stem in self.untried:
+                if stem.is_of(family):
+                    yield from moved_degrees(family, stem.degrees, cluster)
 
     def _try_family(self, family: Family) -> Candidate:
         """Return the best of a family's first cuts, its order searched for a moment if that may win."""
@@ -563,7 +581,7 @@ def num_tasks(candidate: Candidate) -> int:
 
 
 def _degrees(family: Family) -> tuple[int, ...]:
-    return family.data_parallel, family.pipeline, family.tensor_parallel, family.micro_batch
+    return family.data_parallel, *family.tensor_degrees, family.micro_batch
 
 
 def _but_for_split(family: Family) -> tuple[object, ...]:
@@ -583,10 +601,15 @@ def restrictions(search: PlanSearch) -> tuple[str, ...]:
             f"Stages begin at {problem.num_layers} of the {len(problem.profile.layers)} layers; the bound "
             "holds for every cut."
         )
-    if math.isfinite(search.untried_us):
+    if problem.cluster.is_uneven and math.isfinite(search.untried_us):
         found.append(
             "Of the orders of unequal devices a few were tried, and swaps in the best; the bound holds for "
             "every order."
+        )
+    if search.untried:
+        found.append(
+            "Of the tensor-parallel degrees of many stages, two neighbouring ones were tried, and moves in "
+            "the best; the bound holds for all degrees."
         )
     return tuple(found)
 

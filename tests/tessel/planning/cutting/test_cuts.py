@@ -60,7 +60,9 @@ def test_chain_cut_has_the_least_longest_stage(seed: int, limit: int | None) -> 
     speeds = [1.0, 0.8, 1.3]
     in_flight = (3, 2, 1)
     limits = None if limit is None else (limit * MIB, limit * MIB, (limit + 20) * MIB)
-    found = chain_cut(prices, in_flight=in_flight, speeds=np.array(speeds), limits=limits, may_recompute=True)
+    found = chain_cut(
+        (prices,), in_flight=in_flight, speeds=np.array(speeds), limits=limits, may_recompute=True
+    )
     values = [
         value
         for cut in every_cut([Section(0, 6, 3)], may_recompute=True)
