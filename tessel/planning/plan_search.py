@@ -606,6 +606,13 @@ def restrictions(search: PlanSearch) -> tuple[str, ...]:
             "Of the orders of unequal devices a few were tried, and swaps in the best; the bound holds for "
             "every order."
         )
+    if problem.options.tensor_parallel == "own" and not any(
+        each.stage_tensor_parallel for each in search.bounds
+    ):
+        found.append(
+            "No stages of unequal tensor-parallel degrees make up the devices with the degrees of the table; "
+            "equal ones were tried."
+        )
     if search.untried:
         found.append(
             "Of the tensor-parallel degrees of many stages, two neighbouring ones were tried, and moves in "

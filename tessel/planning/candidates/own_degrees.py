@@ -122,12 +122,11 @@ def _stems(profile: Profile, cluster: Cluster, global_batch: int, options: PlanO
             )
     given = options.tensor_parallel if isinstance(options.tensor_parallel, tuple) else ()
     usable = {key: own for key, own in known.items() if len(own) > 1 and set(given) <= set(own)}
-    if not usable:
-        wanted = ",".join(map(str, given)) or "of their own"
+    if given and not usable:
         has = ", ".join(map(str, sorted({each for own in known.values() for each in own})))
         raise ScheduleError(
-            f"stages are to have tensor-parallel degrees {wanted}, and {profile.name} has rows of "
-            f"{has or 'none'} with the micro-batch size and other degrees given; add rows of the others"
+            f"stages are to have tensor-parallel degrees {','.join(map(str, given))}, and {profile.name} has "
+            f"rows of {has or 'none'} with the micro-batch size and other degrees given; add the other rows"
         )
     for key, own in sorted(usable.items()):
         for data_parallel in range(1, cluster.devices + 1):

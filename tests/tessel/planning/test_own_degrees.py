@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,15 +11,19 @@ import pytest
 
 import tessel
 from tessel.errors import ScheduleError, UsageError
-from tessel.planning.cluster import Cluster, Link
+from tessel.jobs.inputs.plan_options import PlanOptions as JobOptions
+from tessel.planning.candidates import own_degrees
+from tessel.planning.candidates.own_degrees import own_families
+from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.degree_sums import Side, reshard_us
-from tessel.planning.costs.stage_figures import stage_figures
+from tessel.planning.costs.stage_figures import StageFigures, stage_figures
 from tessel.planning.find_plan import find_plan
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanResult
-from tessel.profiles.profile import CostTable, Layer, Profile, StageCosts
+from tessel.planning.sharding import SHARDINGS
+from tessel.profiles.profile import Profile
 from tessel.search import SearchBudget
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
 from tests.samples.plan_samples import (
@@ -83,7 +88,12 @@ def least_step_us(profile: Profile, cluster: Cluster, *, samples: int) -> float 
     ],
 )
 def test_own_degrees_equal_exhaustive_search(
-    seed: int, layers: int, devices: int, tensor: tuple[int, ...], memory: int | None
+    seed: int,
+    layers: int,
+    devices: int,
+    tensor: tuple[int, ...],
+    memory: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     profile = random_profile(np.random.default_rng(seed), layers, has_update=False, tensor=tensor)
     cluster = small_cluster(devices, memory_bytes=None if memory is None else memory * MIB)
@@ -92,3 +102,151 @@ def test_own_degrees_equal_exhaustive_search(
     found = plan(profile, cluster, samples=2, tensor_parallel="own")
     assert found.best.estimate.step_us == pytest.approx(truth, rel=1e-9)
     assert found.optimal
+    # With a few ways as families, the bound is still one of all ways.
+    monkeypatch.setattr(own_degrees, "MAX_ASSIGNMENTS", 0)
+    few = plan(profile, cluster, samples=2, tensor_parallel="own")
+    assert few.lower_bound_us <= truth * (1 + 1e-9) <= few.best.estimate.step_us * (1 + 2e-9)
+
+
+HEAVY_HEAD = (1.0, 1.0, 1.0, 1.0, 8.0)
+
+
+def rows(*, parts: tuple[int, ...] = (1, 2)) -> list[dict[str, object]]:
+    """Return a table whose last layer is as long as eight others, and nearly half as long on two devices."""
+    return [
+        {
+            "layer": f"l{index}",
+            "tensor_parallel": part,
+            "forward_ms": weight / part * (1 if part == 1 else 1.02),
+            "backward_ms": 2 * weight / part * (1 if part == 1 else 1.02),
+            "weights_mib": 4 / part,
+            "saved_mib": 1 / part,
+            "boundary_mib": 1,
+        }
+        for part in parts
+        for index, weight in enumerate(HEAVY_HEAD)
+    ]
+
+
+def test_a_heavy_head_on_more_devices_beats_every_equal_degree() -> None:
+    options = {"devices": 3, "micro_batches": 12, "placement": "vshape", "work": 0.3, "progress": False}
+    alike = tessel.plan(rows(), **options)
+    own = tessel.plan(rows(), tensor_parallel="own", **options)
+    given = tessel.plan(rows(), tensor_parallel="1,2", **options)
+    assert own.found is not None
+    assert own.found.best.layout.tensor_degrees == (1, 2)
+    assert own.step_ms < 0.75 * alike.step_ms
+    assert given.step_ms == own.step_ms
+    assert own.lower_bound_ms <= given.lower_bound_ms
+
+
+def test_a_plan_says_its_degrees_wherever_it_is_read(tmp_path: Path) -> None:
+    options = {"devices": 3, "micro_batches": 6, "work": 0.3, "progress": False}
+    own = tessel.plan(rows(), tensor_parallel="1,2", **options)
+    own.save(tmp_path / "plan.json")
+    loaded = tessel.load(tmp_path / "plan.json")
+    assert loaded.planned == own.planned
+    assert "tensor-parallel 1,2" in str(own.explain())
+    assert "from 1 to 2 devices behind stage 0" in str(own.explain())
+    assert "tensor-parallel" in str(loaded.explain())
+    assert any("1,2" in text for text in own.export("markdown").values())
+    for framework in ("torch", "torchtitan", "megatron", "primus", "deepspeed"):
+        with pytest.raises(ScheduleError, match=f"degrees 1,2, and {framework} has one"):
+            own.export(framework)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tensor_parallel": "2,x"}, "'2,x' are no degrees"),
+        ({"tensor_parallel": [2, 0]}, "'2,0' are no degrees"),
+        ({"tensor_parallel": "2,2,1"}, "takes 5 devices"),
+        ({"tensor_parallel": "2,1,1", "data_parallel": 2}, "takes 8 devices"),
+        ({"tensor_parallel": "3,1", "pipeline": 3}, "of 2 stages, and --pipeline is 3"),
+        ({"tensor_parallel": "own", "placement": "zbv"}, "another placement"),
+        ({"tensor_parallel": "own", "runtime": "deepspeed"}, "have one tensor-parallel degree"),
+        ({"tensor_parallel": "3,1"}, r"degrees 3,1, and rows has rows of 1, 2 with"),
+    ],
+)
+def test_degrees_that_cannot_be_are_refused_in_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((UsageError, ScheduleError), match=message) as refused:
+        tessel.plan(rows(), devices=4, micro_batches=4, work=0.1, progress=False, **options)
+    assert "\n" not in str(refused.value)
+
+
+def test_equal_degrees_of_all_stages_are_one_degree() -> None:
+    listed = JobOptions(devices=8, tensor_parallel="2x4").choices()
+    assert listed == JobOptions(devices=8, tensor_parallel=2, pipeline=4).choices()
+
+
+SLOW, NODE = Link(bytes_per_s=1e6, latency_us=10.0), Link(bytes_per_s=1e7, latency_us=1.0)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "us"),
+    [
+        # Whole on each: a half to each of two receivers, one after the other; each gathers the other half.
+        (Side(2, 600.0), Side(4, 600.0), 2 * 10 + 600 + 1 + 30),
+        # Whole on each: half of the senders send all of it.
+        (Side(4, 600.0), Side(2, 600.0), 10 + 600),
+        # A part on each: two parts from each sender, or to each receiver.
+        (Side(2, 300.0), Side(4, 150.0), 2 * 10 + 300),
+        (Side(4, 150.0), Side(2, 300.0), 2 * 10 + 300),
+        # Fourths, needed whole by each of two: two over the slow link, the others from the neighbour.
+        (Side(4, 150.0), Side(2, 600.0), 2 * 10 + 300 + 1 + 30),
+        # Three receivers of two senders: two thirds of a sender's 600 go to each, and it serves up to two.
+        (Side(2, 600.0), Side(3, 600.0), 2 * 10 + 600 + 1 + 20),
+        (Side(1, 0.0), Side(2, 0.0), 0.0),
+    ],
+)
+def test_a_boundary_is_cut_anew_by_the_rule(source: Side, target: Side, us: float) -> None:
+    assert reshard_us(source, target, SLOW, NODE) == pytest.approx(us)
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_a_stage_of_its_own_degree_is_as_it_is_where_all_have_that_degree(sharding: str) -> None:
+    profile = random_profile(np.random.default_rng(7), 6, is_split=True, tensor=(2, 4))
+    degrees, cuts = (1, 4, 2), ((0, 1), (2, 2), (3, 5))
+    layout = Layout(
+        data_parallel=2,
+        pipeline=3,
+        tensor_parallel=4,
+        stage_tensor_parallel=degrees,
+        micro_batch=1,
+        micro_batches=4,
+        cuts=cuts,
+        recompute=(False, False, True),
+    )
+    assert layout.devices == 14
+    assert layout.device_names == ("0-1", "2-9", "10-13")
+
+    def figures_of(layout: Layout) -> StageFigures:
+        job = Job(cluster=small_cluster(layout.devices), optimizer=OPTIMIZERS["adam"], sharding=sharding)
+        return stage_figures(profile, layout, job)
+
+    found = figures_of(layout)
+    for stage, degree in enumerate(degrees):
+        alike = figures_of(
+            msgspec.structs.replace(layout, tensor_parallel=degree, stage_tensor_parallel=msgspec.UNSET)
+        )
+        for name in ("forward_us", "backward_us", "kept_bytes", "static_bytes", "update_us", "gather_us"):
+            assert getattr(found, name)[stage] == pytest.approx(getattr(alike, name)[stage]), name
+        exchanged = [
+            [each.us for each in of.synchronisations if stage in each.stages] for of in (found, alike)
+        ]
+        assert exchanged[0] == pytest.approx(exchanged[1])
+
+
+def test_groups_of_devices_lie_within_nodes() -> None:
+    """Of degrees 1, 2 and 4 in nodes of four, where those that come one after the other would not."""
+    profile = random_profile(np.random.default_rng(8), 6, tensor=(2, 4))
+    cluster = small_cluster(12, devices_per_node=4, intra_node=NODE)
+    options = PlanOptions(tensor_parallel="own", data_parallel=1)
+    found, _ = own_families(profile, cluster, global_batch=4, options=options)
+    assert any(family.device_order for family in found)
+    for family in found:
+        layout = family.any_layout(6)
+        for position, degree in enumerate(layout.tensor_degrees):
+            devices = layout.devices_at(position)
+            groups = [devices[first : first + degree] for first in range(0, len(devices), degree)]
+            assert all(len({device // 4 for device in group}) == 1 for group in groups)
