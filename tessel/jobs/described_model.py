@@ -201,7 +201,6 @@ def shapes_of(
     if model.experts:
         expert = _degrees(options.expert_parallel, min(MOST_EXPERT_PARALLEL, options.devices), model.experts)
     _check_divides("--expert-parallel", expert, model.experts or 1, "experts")
-    is_of_stages = options.degrees is not None and options.degree is None
     batch = options.global_batch
     sizes = (
         (options.micro_batch,)
@@ -220,9 +219,15 @@ def shapes_of(
         for each_tensor in tensor
         for each_context in context
         for each_expert in expert
-        if is_of_stages or options.devices % (each_tensor * each_context) == 0
-        if is_of_stages or options.devices // each_tensor % each_expert == 0
+        if _can_be_used(options, each_tensor, each_context, each_expert)
     )
+
+
+def _can_be_used(options: PlanOptions, tensor: int, context: int, expert: int) -> bool:
+    """Whether degrees go with the devices; other stages may have what one of its own degree leaves over."""
+    if options.degrees is not None and options.degree is None:
+        return tensor * context <= options.devices and tensor * expert <= options.devices
+    return options.devices % (tensor * context) == 0 and options.devices // tensor % expert == 0
 
 
 def _heads(blocks: Sequence[Block]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 
 import tessel
 from tessel.errors import ScheduleError, UsageError
+from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.jobs.inputs.plan_options import PlanOptions as JobOptions
 from tessel.planning.candidates import own_degrees
 from tessel.planning.candidates.own_degrees import own_families
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.degree_sums import Side, reshard_us
 from tessel.planning.costs.stage_figures import StageFigures, stage_figures
+from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.find_plan import find_plan
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
@@ -250,3 +253,21 @@ def test_groups_of_devices_lie_within_nodes() -> None:
             devices = layout.devices_at(position)
             groups = [devices[first : first + degree] for first in range(0, len(devices), degree)]
             assert all(len({device // 4 for device in group}) == 1 for group in groups)
+
+
+def test_slow_devices_share_a_stage() -> None:
+    """One fast device beside two slow ones: the bound holds for every order of them and all degrees."""
+    profile = random_profile(np.random.default_rng(5), 4, has_update=False, tensor=(2,))
+    cluster = small_cluster(3, device_speed=(0.5, 1.0, 0.5))
+    alike, own = (plan(profile, cluster, samples=6, tensor_parallel=each) for each in (None, "own"))
+    assert own.best.layout.tensor_degrees == (2, 1)
+    assert own.best.layout.devices_at(1) == (1,)
+    assert own.best.estimate.step_us < alike.best.estimate.step_us
+    job = Job(cluster=cluster, optimizer=QUIET)
+    found = []
+    for each in every_layout(4, 3, samples=6, recompute=False, tensor=(2,), has_own=True):
+        for order in itertools.permutations(range(3)) if each.placement == "vshape" else ():
+            step = build_step(profile, msgspec.structs.replace(each, device_order=order), job)
+            schedule = ONE_F_ONE_B.build(step.placement, micro_batches=step.micro_batches)
+            found.append(estimate_step(step, schedule).step_us)
+    assert own.lower_bound_us <= own.best.estimate.step_us <= min(found)
