@@ -49,18 +49,8 @@ class Stem:
 
     def is_of(self, family: Family) -> bool:
         """Whether a family differs from others of the stem in degrees, cuts and halves of backwards alone."""
-        own = self.family
-        return (
-            family.micro_batch,
-            family.data_parallel,
-            family.context_parallel,
-            family.expert_parallel,
-        ) == (
-            own.micro_batch,
-            own.data_parallel,
-            own.context_parallel,
-            own.expert_parallel,
-        )
+        own, key = self.family, family.table_key._replace(tensor_parallel=1)
+        return (family.data_parallel, key) == (own.data_parallel, own.table_key)
 
     def of(self, way: tuple[int, ...]) -> Family:
         """Return the family whose stages have these degrees, which differ."""

@@ -147,7 +147,7 @@ def test_a_plan_says_its_degrees_wherever_it_is_read(tmp_path: Path) -> None:
     options = {"devices": 3, "micro_batches": 6, "work": 0.3, "progress": False}
     own = tessel.plan(rows(), tensor_parallel="1,2", **options)
     own.save(tmp_path / "plan.json")
-    loaded = tessel.load(tmp_path / "plan.json")
+    loaded = tessel.load_plan(tmp_path / "plan.json")
     assert loaded.planned == own.planned
     assert "tensor-parallel 1,2" in str(own.explain())
     assert "from 1 to 2 devices behind stage 0" in str(own.explain())
