@@ -194,18 +194,9 @@ class Problem:
 
     def stage_prices(self, family: Family) -> tuple[RunPrices, ...]:
         """Return the prices of all runs of layers of each stage's degree; of one degree, once."""
-        return tuple(
-            self._prices_of(family, sums, key)
-            for key, sums in zip(self._stage_keys(family), self.stage_sums(family), strict=True)
-        )
-
-    def stage_sums(self, family: Family) -> tuple[LayerSums, ...]:
-        """Return the running sums of each stage's degree; of one degree, once."""
-        return tuple(self._sums_of(self.profile, key) for key in self._stage_keys(family))
-
-    def _stage_keys(self, family: Family) -> tuple[TableKey, ...]:
         degrees = family.stage_tensor_parallel or (family.tensor_parallel,)
-        return tuple(family.table_key._replace(tensor_parallel=degree) for degree in degrees)
+        keys = (family.table_key._replace(tensor_parallel=degree) for degree in degrees)
+        return tuple(self._prices_of(family, self._sums_of(self.profile, key), key) for key in keys)
 
     def bound_prices(self, family: Family) -> RunPrices:
         """Return the same for bounds; see `bound_sums`."""
