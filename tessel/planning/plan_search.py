@@ -408,11 +408,16 @@ class PlanSearch:
         return found
 
     def _price_1f1b(self) -> None:
-        """Time one cut of each family of one stage a device, and note the best of each of its degrees."""
+        """Time one cut of each family of one stage a device, and note the best of each of its degrees.
+
+        Of stages with degrees of their own there may be many ways: those that cannot win are left out.
+        """
         rule = "1f1b" if self.pool.problem.profile.is_training else "forwards"
         found = self._degrees_us
-        for family in self._alive():
+        for family in sorted(self._alive(), key=lambda family: bool(family.stage_tensor_parallel)):
             if family.placement != "vshape" or family in self._timed_by_rule:
+                continue
+            if family.stage_tensor_parallel and self._bound_of(family) >= self.pool.best_us:
                 continue
             if self.pool.budget.is_over and self.pool.best is not None:
                 return
