@@ -27,7 +27,7 @@ from tessel.planning.candidates.families import (
     swapped_orders,
     tries_every_order,
 )
-from tessel.planning.candidates.own_degrees import Stem, moved_degrees, own_families
+from tessel.planning.candidates.own_degrees import Stem, moved_degrees, stems
 from tessel.planning.candidates.pool import Pool, candidate_of
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.candidates.sweep import cut_operations, hill_climb, initial_cuts
@@ -100,6 +100,10 @@ OPERATIONS_A_BOUND = 1_000_000
 """Charged for the quick bound of a family."""
 
 
+EQUAL_DEGREES_SHARE = 0.5
+"""Share of the budget for stages of equal tensor-parallel degrees, where they may also differ."""
+
+
 EXPLAINING_SHARE = 0.25
 """Share of the budget kept for planning again under other circumstances."""
 
@@ -112,6 +116,7 @@ class PlanSearch:
         pool: its candidates.
         budget: of the whole search.
         families: those that the plan chooses from.
+        later: those that it chooses from beside, after a search of the others.
         compared: those that only baselines choose from beside.
         seed: seed of what is random.
         seeds: candidates of another plan to begin with.
@@ -120,7 +125,7 @@ class PlanSearch:
         bounds_of_layers: by family, where stages are cut between groups of layers: a bound for every cut.
         untried_us: a step time that holds for orders of unequal devices, and for tensor-parallel degrees of
             stages, that no family has; infinite where families have all.
-        untried: what ways to use the devices with such degrees have in common.
+        stems: what ways to use the devices with such degrees have in common.
         baselines: rows to compare with.
         changed: what planning again found under other circumstances, by what would be different.
     """
@@ -130,7 +135,8 @@ class PlanSearch:
     families: tuple[Family, ...]
     compared: tuple[Family, ...]
     seed: int
-    untried: tuple[Stem, ...] = ()
+    later: tuple[Family, ...] = ()
+    stems: tuple[Stem, ...] = ()
     seeds: tuple[Candidate, ...] = ()
     bounds: dict[Family, FamilyBound] = field(default_factory=dict)
     proven: dict[Family, float] = field(default_factory=dict)
@@ -149,6 +155,7 @@ class PlanSearch:
     _climbed: set[tuple[Family, Cut]] = field(default_factory=set)
     _enumerated: dict[tuple[Family, Cut], Candidate] = field(default_factory=dict)
     _are_compared: bool = False
+    _stems_us: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -165,8 +172,9 @@ class PlanSearch:
             ScheduleError: no degrees use the devices for this batch.
         """
         asked: dict[str, Any] = {"global_batch": problem.job.global_batch, "options": problem.options}
-        own, untried = own_families(problem.grouped, problem.cluster, **asked)
-        every = (*families(problem.grouped, problem.cluster, **asked), *own)
+        found = stems(problem.grouped, problem.cluster, **asked)
+        alike = tuple(families(problem.grouped, problem.cluster, **asked))
+        every = (*alike, *(family for stem in found for family in stem.families))
         if not every:
             raise ScheduleError(
                 explain_none(
@@ -184,14 +192,30 @@ class PlanSearch:
         share = 1.0 - (EXPLAINING_SHARE if problem.options.what_if else 0.0)
         pool = Pool(problem, budget.part(share), on_progress)
         is_chosen = set(chosen)
-        compared = tuple(family for family in every if family not in is_chosen)
-        return cls(pool, budget, chosen, compared, seed, untried)
+        compared = tuple(family for family in alike or every if family not in is_chosen)
+        later = tuple(family for family in chosen if alike and family.stage_tensor_parallel)
+        first = tuple(family for family in chosen if not (alike and family.stage_tensor_parallel))
+        return cls(pool, budget, first, compared, seed, later, found)
 
     def run(self) -> None:
-        """Search until the best step is proven, or the budget is used up."""
+        """Search until the best step is proven, or the budget is used up.
+
+        Stages with degrees of their own come after a whole search of those with equal ones, whose step is
+        then never shorter than the plan's.
+        """
         self._bound_families()
         for seed in self.seeds:
             self._begin_from(seed)
+        if self.stems and not self.later:
+            self._bound_untried_degrees()
+        elif self.stems:
+            with self._share(EQUAL_DEGREES_SHARE):
+                self._search()
+            self._take_in_later()
+        self._search()
+
+    def _search(self) -> None:
+        """Search the families in rounds."""
         whole, work, is_last = self.pool.budget, FIRST_ROUND, False
         while not is_last and (self.pool.best is None or not self._is_done):
             is_last = not whole.covers(work * OPERATIONS_A_UNIT)
@@ -250,6 +274,12 @@ class PlanSearch:
 
     def lower_bound_us(self) -> float:
         """Return a step time that no layout allowed can beat, whichever layers its stages begin at."""
+        return min(
+            self._searched_bound_us(), min(self._stems_us, default=math.inf) if self.later else math.inf
+        )
+
+    def _searched_bound_us(self) -> float:
+        """Return the same for layouts of the families that are searched now."""
         if self.pool.problem.is_grouped:
             return min(*self.bounds_of_layers.values(), self.untried_us)
         tried = min(
@@ -273,7 +303,7 @@ class PlanSearch:
 
     @property
     def _is_done(self) -> bool:
-        return self.pool.budget.is_over or self.pool.best_us <= self.lower_bound_us() * (1 + 1e-12)
+        return self.pool.budget.is_over or self.pool.best_us <= self._searched_bound_us() * (1 + 1e-12)
 
     def _begin_from(self, known: Candidate) -> None:
         """Offer a layout, with the order that it has elsewhere where its blocks are the same here."""
@@ -295,24 +325,48 @@ class PlanSearch:
         self._family_bounds = FamilyBounds(problem.job, problem.options)
         self._bounds_of_layers = FamilyBounds(problem.job, problem.options)
         self._class_bounds = [FamilyBounds(problem.job, problem.options) for _ in problem.by_class]
+        self._stems_us = tuple(
+            self._bounds_of_layers.of_every_degree(stem.family, problem.least_sums_of_layers(stem.keys))
+            for stem in self.stems
+        )
         for family in self.families:
-            self.bounds[family] = self._quick(family)
-            self.budget.charge(OPERATIONS_A_BOUND)
-            if problem.is_grouped:
-                sums = problem.bound_sums_of_layers(family)
-                self.bounds_of_layers[family] = self._bounds_of_layers.of_every_cut(family, sums)
+            self._bound(family)
         self._bound_untried_orders()
         self.pool.lower_bound_us = self.lower_bound_us()
 
-    def _bound_untried_orders(self) -> None:
-        """Bound orders of devices that no family has, by families whose devices stand by speed.
-
-        The same holds for degrees of stages, by layers that each have the best one.
-        """
+    def _bound(self, family: Family) -> None:
         problem = self.pool.problem
-        for stem in self.untried:
-            sums = problem.least_sums_of_layers(stem.keys)
-            self.untried_us = min(self.untried_us, self._bounds_of_layers.of_every_degree(stem.family, sums))
+        self.bounds[family] = self._quick(family)
+        self.budget.charge(OPERATIONS_A_BOUND)
+        if problem.is_grouped:
+            sums = problem.bound_sums_of_layers(family)
+            self.bounds_of_layers[family] = self._bounds_of_layers.of_every_cut(family, sums)
+
+    def _take_in_later(self) -> None:
+        """Search the families with degrees of their own, too, of which some cannot win by what they share."""
+        bound_us = {
+            family: us
+            for stem, us in zip(self.stems, self._stems_us, strict=True)
+            for family in stem.families
+        }
+        for family in self.later:
+            if bound_us[family] < self.pool.best_us:
+                self._bound(family)
+            else:
+                self.bounds[family] = FamilyBound(step_us=bound_us[family])
+                self.bounds_of_layers[family] = bound_us[family]
+        self.families, self.later = (*self.families, *self.later), ()
+        self._bound_untried_degrees()
+        self.pool.lower_bound_us = self.lower_bound_us()
+
+    def _bound_untried_degrees(self) -> None:
+        """Count the ways that no family has, of degrees of stages or of unequal devices in them."""
+        untried = (us for stem, us in zip(self.stems, self._stems_us, strict=True) if not stem.is_every)
+        self.untried_us = min(self.untried_us, min(untried, default=math.inf))
+
+    def _bound_untried_orders(self) -> None:
+        """Bound orders of devices that no family has, by families whose devices stand by speed."""
+        problem = self.pool.problem
         cluster = problem.cluster
         by_speed = tuple(
             sorted(range(cluster.devices), key=lambda device: (-cluster.speed_of(device), device))
@@ -499,8 +553,8 @@ class PlanSearch:
         for order in swapped_orders(family, cluster):
             yield replace(family, device_order=order)
         if family.placement == "vshape" and self.pool.problem.options.tensor_parallel == "own":
-            for stem in self.untried:
-                if stem.is_of(family):
+            for stem in self.stems:
+                if stem.is_of(family) and not stem.is_every:
                     yield from moved_degrees(family, stem.degrees, cluster)
 
     def _try_family(self, family: Family) -> Candidate:
@@ -611,14 +665,12 @@ def restrictions(search: PlanSearch) -> tuple[str, ...]:
             "Of the orders of unequal devices a few were tried, and swaps in the best; the bound holds for "
             "every order."
         )
-    if problem.options.tensor_parallel == "own" and not any(
-        each.stage_tensor_parallel for each in search.bounds
-    ):
+    if problem.options.tensor_parallel == "own" and not search.stems:
         found.append(
             "No stages of unequal tensor-parallel degrees make up the devices with the degrees of the table; "
             "equal ones were tried."
         )
-    if search.untried:
+    if not all(stem.is_every for stem in search.stems):
         found.append(
             "Of the tensor-parallel degrees of many stages, two neighbouring ones were tried, and moves in "
             "the best; the bound holds for all degrees."

@@ -126,7 +126,8 @@ class PlanOptions(ConfigOptions):
         spread: how the duration of each block varies, `lognormal:0.1`, `uniform:0.2` or as a file of recorded
             steps or records; as the table's column `spread` says if None.
         robust: percentile of the step by which the plan is chosen, such as `p95`; by the step itself if None.
-        work: units of the search, of about a second each; `DEFAULT_WORK` if None.
+        work: units of the search, of about a second each; `DEFAULT_WORK` if None. Where degrees of stages are
+            searched, as many again.
         time_limit: of the search, such as `10s`, or seconds; `DEFAULT_TIME_LIMIT_S` if both are None.
     """
 
@@ -368,10 +369,12 @@ class PlanOptions(ConfigOptions):
         from tessel.search.budget import SearchBudget
 
         budget = make_budget(self.work, self.time_limit)  # which refuses what is no limit
+        times = 2 if self.degrees == "own" else 1  # a whole search of equal degrees comes first
         if self.work is not None:
-            return budget  # equal work gives equal plans, however long it takes
+            # equal work gives equal plans, however long it takes
+            return budget if times == 1 else make_budget(times * self.work, self.time_limit)
         limit_s = DEFAULT_TIME_LIMIT_S if self.time_limit is None else parse_duration(str(self.time_limit))
-        return SearchBudget(work_limit=DEFAULT_WORK, time_limit_s=limit_s)
+        return SearchBudget(work_limit=times * DEFAULT_WORK, time_limit_s=limit_s)
 
     def samples_of_step(self, profile: Profile) -> int:
         """Return the global batch."""
@@ -434,7 +437,7 @@ class PlanOptions(ConfigOptions):
         spread, robust = self._spread()
         degrees, pipeline = self.degrees, self.pipeline
         if isinstance(degrees, tuple) and len(set(degrees)) == 1:
-            degrees, pipeline = degrees[0], len(degrees)
+            pipeline, degrees = len(degrees), degrees[0]
         return Choices(
             placements=NAMED_PLACEMENTS if self.placement == "auto" else (self._placement(),),
             split_backward=False if self.joint_backward else None,

@@ -36,11 +36,15 @@ class Stem:
         family: one of them, of a single stage.
         degrees: that stages may have, ascending.
         devices: of one part of a sequence in one replica, which the degrees of its stages add up to.
+        families: those of the ways that are tried.
+        is_every: whether these are all ways, in every order of unequal devices.
     """
 
     family: Family
     degrees: tuple[int, ...]
     devices: int
+    families: tuple[Family, ...] = ()
+    is_every: bool = True
 
     @property
     def keys(self) -> tuple[TableKey, ...]:
@@ -63,10 +67,8 @@ class Stem:
         )
 
 
-def own_families(
-    profile: Profile, cluster: Cluster, *, global_batch: int, options: PlanOptions
-) -> tuple[tuple[Family, ...], tuple[Stem, ...]]:
-    """Return the families whose stages differ in their degrees, and the stems of which not all are families.
+def stems(profile: Profile, cluster: Cluster, *, global_batch: int, options: PlanOptions) -> tuple[Stem, ...]:
+    """Return the families whose stages differ in their degrees, by what they have in common.
 
     Args:
         profile: micro-batch sizes and degrees are those that it has.
@@ -77,27 +79,33 @@ def own_families(
     Raises:
         ScheduleError: degrees were asked for that the profile does not have.
     """
+    if not isinstance(options.tensor_parallel, tuple) and options.tensor_parallel != "own":
+        return ()
+    found = (
+        _with_families(stem, profile, cluster, options)
+        for stem in _stems(profile, cluster, global_batch, options)
+    )
+    return tuple(stem for stem in found if stem.families or not stem.is_every)
+
+
+def _with_families(stem: Stem, profile: Profile, cluster: Cluster, options: PlanOptions) -> Stem:
+    """Return a stem with the families of the ways that are tried."""
     given = options.tensor_parallel
-    if not isinstance(given, tuple) and given != "own":
-        return (), ()
     found: list[Family] = []
-    untried = []
-    for stem in _stems(profile, cluster, global_batch, options):
-        is_every = not cluster.is_uneven
-        for pipeline in range(2, min(stem.devices, len(profile.layers)) + 1):
-            if options.pipeline not in (None, pipeline):
-                continue
-            if isinstance(given, tuple):
-                ways = [given] if (len(given), sum(given)) == (pipeline, stem.devices) else []
-            elif _are_few(stem.devices, pipeline, stem.degrees):
-                ways = list(_ways(stem.devices, pipeline, stem.degrees))
-            else:
-                ways, is_every = list(_in_two_groups(stem.devices, pipeline, stem.degrees)), False
-            for way in ways:
-                if len(set(way)) > 1:
-                    found += variants(stem.of(way), profile, cluster, options)
-        untried += [] if is_every else [stem]
-    return tuple(found), tuple(untried)
+    is_every = not cluster.is_uneven
+    for pipeline in range(2, min(stem.devices, len(profile.layers)) + 1):
+        if options.pipeline not in (None, pipeline):
+            continue
+        if isinstance(given, tuple):
+            ways = [given] if (len(given), sum(given)) == (pipeline, stem.devices) else []
+        elif _are_few(stem.devices, pipeline, stem.degrees):
+            ways = list(_ways(stem.devices, pipeline, stem.degrees))
+        else:
+            ways, is_every = list(_in_two_groups(stem.devices, pipeline, stem.degrees)), False
+        for way in ways:
+            if len(set(way)) > 1:
+                found += variants(stem.of(way), profile, cluster, options)
+    return replace(stem, families=tuple(found), is_every=is_every)
 
 
 def _stems(profile: Profile, cluster: Cluster, global_batch: int, options: PlanOptions) -> Iterator[Stem]:
@@ -142,9 +150,9 @@ def _stems(profile: Profile, cluster: Cluster, global_batch: int, options: PlanO
                 num_stages=1,
                 split_backward=False,
             )
-            degrees = tuple(sorted(set(given) or {each for each in own if each < devices}))
-            if len(degrees) > 1:
-                yield Stem(family=family, degrees=degrees, devices=devices)
+            usable_here = tuple(sorted(set(given) or {each for each in own if each < devices}))
+            if len(usable_here) > 1:
+                yield Stem(family=family, degrees=usable_here, devices=devices)
 
 
 def _are_few(devices: int, pipeline: int, degrees: tuple[int, ...]) -> bool:

@@ -15,7 +15,7 @@ from tessel.errors import ScheduleError, UsageError
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.jobs.inputs.plan_options import PlanOptions as JobOptions
 from tessel.planning.candidates import own_degrees
-from tessel.planning.candidates.own_degrees import own_families
+from tessel.planning.candidates.own_degrees import stems
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.degree_sums import Side, reshard_us
 from tessel.planning.costs.stage_figures import StageFigures, stage_figures
@@ -132,7 +132,8 @@ def rows(*, parts: tuple[int, ...] = (1, 2)) -> list[dict[str, object]]:
 
 
 def test_a_heavy_head_on_more_devices_beats_every_equal_degree() -> None:
-    options = {"devices": 3, "micro_batches": 12, "placement": "vshape", "work": 0.3, "progress": False}
+    options = {"devices": 3, "micro_batches": 12, "work": 0.3, "progress": False}
+    options |= {"data_parallel": 1, "placement": "vshape"}
     alike = tessel.plan(rows(), **options)
     own = tessel.plan(rows(), tensor_parallel="own", **options)
     given = tessel.plan(rows(), tensor_parallel="1,2", **options)
@@ -245,7 +246,8 @@ def test_groups_of_devices_lie_within_nodes() -> None:
     profile = random_profile(np.random.default_rng(8), 6, tensor=(2, 4))
     cluster = small_cluster(12, devices_per_node=4, intra_node=NODE)
     options = PlanOptions(tensor_parallel="own", data_parallel=1)
-    found, _ = own_families(profile, cluster, global_batch=4, options=options)
+    (stem,) = stems(profile, cluster, global_batch=4, options=options)
+    found = stem.families
     assert any(family.device_order for family in found)
     for family in found:
         layout = family.any_layout(6)

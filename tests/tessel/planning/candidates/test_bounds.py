@@ -9,7 +9,7 @@ import pytest
 from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds, family_shares
 from tessel.planning.candidates.candidate import has_headroom
 from tessel.planning.candidates.families import Family, families
-from tessel.planning.candidates.own_degrees import own_families
+from tessel.planning.candidates.own_degrees import stems
 from tessel.planning.candidates.pool import Pool
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
@@ -93,7 +93,8 @@ def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
     every = [*families(profile, cluster, global_batch=4, options=options)]
     if seed % 4 == 3 and job.runtime is OVERLAPPED:
         own = PlanOptions(tensor_parallel="own")
-        every += own_families(profile, cluster, global_batch=4, options=own)[0]
+        for stem in stems(profile, cluster, global_batch=4, options=own):
+            every += stem.families
         assert any(family.stage_tensor_parallel for family in every)
     for family in every:
         sums, prices = problem.sums(family), problem.prices(family)
