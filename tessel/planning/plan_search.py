@@ -665,6 +665,19 @@ def restrictions(search: PlanSearch) -> tuple[str, ...]:
             "Of the orders of unequal devices a few were tried, and swaps in the best; the bound holds for "
             "every order."
         )
+    alike = [
+        each
+        for each in search.pool.by_family.values()
+        if each.order and not each.family.stage_tensor_parallel
+    ]
+    best = search.pool.best
+    if alike and best is not None and best.family.stage_tensor_parallel:
+        fastest = min(alike, key=lambda each: each.step_us).planned()
+        us = fastest.estimate.step_us
+        found.append(
+            f"With one tensor-parallel degree for all stages, {us / 1e3:.1f} ms were found, "
+            f"{us / best.step_us:.3f} times as long ({fastest.name})."
+        )
     if problem.options.tensor_parallel == "own" and not search.stems:
         found.append(
             "No stages of unequal tensor-parallel degrees make up the devices with the degrees of the table; "

@@ -141,6 +141,7 @@ def test_a_heavy_head_on_more_devices_beats_every_equal_degree() -> None:
     assert own.found.best.layout.tensor_degrees == (1, 2)
     assert own.step_ms < 0.75 * alike.step_ms
     assert given.step_ms == own.step_ms
+    assert f"all stages, {alike.step_ms:.1f} ms were found" in str(own.explain())
     assert own.lower_bound_ms <= given.lower_bound_ms
 
 
