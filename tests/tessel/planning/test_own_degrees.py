@@ -15,9 +15,11 @@ from tessel.errors import ScheduleError, UsageError
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.jobs.inputs.plan_options import PlanOptions as JobOptions
 from tessel.planning.candidates import own_degrees
+from tessel.planning.candidates.bounds import shared_us
 from tessel.planning.candidates.own_degrees import stems
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
-from tessel.planning.costs.degree_sums import Side, reshard_us
+from tessel.planning.costs.degree_sums import DegreeSums, Side, reshard_us
+from tessel.planning.costs.stage_costs import TableKey, layer_sums
 from tessel.planning.costs.stage_figures import StageFigures, stage_figures
 from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.find_plan import find_plan
@@ -240,6 +242,26 @@ def test_a_stage_of_its_own_degree_is_as_it_is_where_all_have_that_degree(shardi
             [each.us for each in of.synchronisations if stage in each.stages] for of in (found, alike)
         ]
         assert exchanged[0] == pytest.approx(exchanged[1])
+
+
+@pytest.mark.parametrize("factor", [None, 0.6])
+def test_layers_at_their_best_degrees_take_no_more_of_all_devices_than_any_choice(
+    factor: float | None,
+) -> None:
+    profiles = [random_profile(np.random.default_rng(seed), 4) for seed in (1, 2)]
+    whole, half = (each.tables[0].costs for each in profiles)
+    tables = {degree: layer_sums(each, TableKey(1)) for degree, each in enumerate(profiles, 1)}
+    job = Job(cluster=small_cluster(3), overlap_factor=factor)
+    taken = []
+    for degrees in itertools.product((1, 2), repeat=4):
+        costs = [(whole if degree == 1 else half)[layer] for layer, degree in enumerate(degrees)]
+        forward = sum(degree * cost.forward_us for degree, cost in zip(degrees, costs, strict=True))
+        backward = sum(degree * (cost.backward_us or 0) for degree, cost in zip(degrees, costs, strict=True))
+        both = forward + backward
+        taken.append(both if factor is None else max(forward, backward, factor * both))
+    found = shared_us(DegreeSums.of(tables).least(), job, splits=False)
+    assert found <= min(taken) * (1 + 1e-12)
+    assert factor is not None or found == pytest.approx(min(taken))
 
 
 def test_groups_of_devices_lie_within_nodes() -> None:
