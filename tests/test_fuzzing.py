@@ -100,7 +100,7 @@ def check(formats: tuple[str, ...], count: int, *, is_sample: bool) -> None:
     assert sum(report["read"] for report in reports) > 0
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(200, marks=pytest.mark.slow)])
 def test_changed_files_of_text_are_read_or_refused(count: int) -> None:
     check(TEXT, count, is_sample=count < 200)
 

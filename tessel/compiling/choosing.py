@@ -26,6 +26,9 @@ MIX, WHOLE = 0, 1
 _PATIENCE_S = 2.0
 """Seconds of processor time after which a race has no more rounds than `FEWEST_ROUNDS`."""
 
+_PATIENCE_WITH_OTHERS_S = 20.0
+"""The same until so many rounds were undisturbed."""
+
 _WAITED = 0.05
 """Share of a sample's time that threads may have waited: a wake-up takes some 10 us."""
 
@@ -72,7 +75,7 @@ class UndisturbedRounds:
         rng: np.random.Generator,
     ) -> None:
         self._samplers, self._clock, self._rng = samplers, clock, rng
-        self._ends_s = clock() + _PATIENCE_S
+        self._began_s, self._num_undisturbed = clock(), 0
         self.taken: list[list[float]] = [[] for _ in samplers]
 
     def run(self, programs: Sequence[int], num_rounds: int) -> list[list[float]]:
@@ -83,12 +86,14 @@ class UndisturbedRounds:
             for at, sample in found.items():
                 self.taken[at].append(sample.latency_us)
             if all(sample.waited <= _WAITED for sample in found.values()):
+                self._num_undisturbed += 1
                 for program, latencies in zip(programs, kept, strict=True):
                     latencies.append(found[program].latency_us)
         return kept
 
     def _has_time(self) -> bool:
-        return max(map(len, self.taken)) < FEWEST_ROUNDS or self._clock() < self._ends_s
+        patience_s = _PATIENCE_S if self._num_undisturbed >= FEWEST_ROUNDS else _PATIENCE_WITH_OTHERS_S
+        return max(map(len, self.taken)) < FEWEST_ROUNDS or self._clock() < self._began_s + patience_s
 
 
 def choose(

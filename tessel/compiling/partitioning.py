@@ -12,28 +12,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from cost_model.gpu.devices import find_gpu
-from tessel.compiling.choosing import MIX, choose, sampler
 from tessel.compiling.program import Program, ProgramSource
 from tessel.compiling.program_file import Fill
-from tessel.compiling.racing import exported
-from tessel.compiling.several_shapes import ShapedProgram, check_padding, first_difference
-from tuner.backends.registry import make_backend
+from tessel.compiling.several_shapes import ShapedProgram, check_padding
+from tessel.compiling.whole_runs import fastest, program_of, program_of_unimported, whole_programs
 from tuner.errors import TunerError, UnsupportedOperatorError
 from tuner.frontend import Model, load_model
 from tuner.frontend.loading import for_training
 from tuner.frontend.values import random_inputs
-from tuner.plan import Figure, PartitionPlan
-from tuner.runtime.native import aligned_copy
 from tuner.targets.resolution import resolve_target
-from tuner.targets.target import Target
-from tuner.tuning.compile_mix import CompiledMix, HeldWeights, ProgramFacts, compile_mix, require_compilable
+from tuner.tuning.compile_mix import HeldWeights, ProgramFacts, compile_mix, require_compilable
 from tuner.tuning.partition_model import PartitionedModel, partition_model, prepared_module
 from tuner.tuning.partitioned_function import (
     PartitionedFunction,
@@ -45,18 +39,12 @@ from tuner.tuning.predict_partition import predict_partition
 from tuner.tuning.search.gpu_prediction import describe_prediction, gpu_model, is_predicted_for_gpu
 from tuner.tuning.search.opening import assignments_of, open_search
 from tuner.tuning.search.options import DEFAULT_RECORDS, MatchName, PartitionOptions, PriceName
-from tuner.tuning.session import Report, Session, TuningProgress
+from tuner.tuning.session import Report, TuningProgress
 
 logger = logging.getLogger(__name__)
 
 _LAUNCH_PENALTY_US = 0.3
 """What one more partition costs, where it is not measured."""
-
-_LEAST_EXPORTED_S = 3e-4
-"""What a call of a module's mix takes, at the least, for an export to be tried, which takes seconds."""
-
-_COMPARED = 3
-"""Drawn inputs for which a mix has to give what the file's operators do."""
 
 ModelSource = Any
 """A torch module, an exported program, the path of a file `.onnx` or `.pt2`, or a name as in `gpt2:tiny`."""
@@ -284,7 +272,7 @@ def compile_shapes(
         try:
             loaded = load_source(model, example_inputs, settings, report)
         except UnsupportedOperatorError as error:
-            return _unimported(model, settings, error)
+            return program_of_unimported(model, settings, error)
         source = _source_of(model, example_inputs) if len(sets) == 1 else None
         compiled.append(compile_model(loaded, settings, report, source=source, held=held))
         return compiled[-1].program, random_inputs(loaded, options.seed)
@@ -353,108 +341,9 @@ def compile_model(
             held=held,
         )
         program = program_of(compiled, mix.source, source)
-        programs = [program, *_file_program(model, session, program)]
-        program = _fastest(programs, model, session.seed, report)
+        programs = [program, *whole_programs(model, session, program)]
+        program = fastest(programs, model, session.seed, report)
     return CompiledModel(program, mix)
-
-
-def _file_program(model: Model, session: Session, mix: Program) -> Iterator[Program]:
-    """Yield the program that is one call of a model's file or export, where onnxruntime may run all of it."""
-    names = {backend.name for backend in session.backends}
-    if "onnxruntime" not in names or session.assignments:
-        return
-    inputs = [aligned_copy(array) for array in random_inputs(model, session.seed)]
-    try:
-        if model.source is None and _shortest_s(partial(mix.run, inputs)) < _LEAST_EXPORTED_S:
-            return
-        for program in _called(model, session.target, session.seed, mix.source):
-            program.run(inputs)
-            yield program
-    except Exception:  # foreign code: onnxruntime lacks an operator, or a type
-        logger.debug("onnxruntime does not run the whole file", exc_info=True)
-
-
-def _shortest_s(run: Callable[[], object]) -> float:
-    """Return the shortest of a few calls."""
-    times = []
-    for _ in range(5):
-        began_s = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - began_s)
-    return min(times)
-
-
-def _called(
-    model: Model, target: Target, seed: int, source: ProgramSource | None = None
-) -> Iterator[Program]:
-    """Yield the program that is one call of a file, where that is as it was, or of a module's export."""
-    from tuner.backends.onnxruntime.whole_file import export_as_call, file_as_call  # noqa: PLC0415 - needs onnx
-
-    called = file_as_call(model, target.num_threads)
-    if model.source is None and source is not None and source.module is not None:
-        written = exported(source.module, source.args, source.kwargs)
-        called = export_as_call(model, written, target.num_threads)
-    if called is None:
-        return
-    part = PartitionPlan(
-        operators=("the whole file",),
-        backend="onnxruntime",
-        figure=Figure(latency_us=0.0, source="measured"),
-        occurrences=1,
-        workload_fingerprint="",
-    )
-    facts = ProgramFacts(parts=(part,))
-    yield program_of(compile_mix(called, called.module, (), target, facts=facts, seed=seed), model, source)
-
-
-def _unimported(
-    source: ModelSource, options: PartitionOptions, error: TunerError
-) -> tuple[Program, list[np.ndarray]]:
-    """Return the program of a file that was not imported, which onnxruntime runs as a whole, and inputs.
-
-    Raises:
-        TunerError: it may not run it: `error`.
-    """
-    target = resolve_target(options.target, num_threads=options.threads)
-    backend = make_backend("onnxruntime")
-    is_wanted = options.backends is None or backend.name in options.backends
-    is_file = isinstance(source, str | Path) and str(source).endswith(".onnx")
-    if not is_file or not is_wanted or options.assign or options.train or backend.unavailable_reason(target):
-        raise error
-    from tuner.backends.onnxruntime.whole_file import unimported_file  # noqa: PLC0415 - needs onnx
-
-    model = unimported_file(Path(source), options.shape or {}, options.value or {}, options.seed)
-    logger.warning("%s. Now onnxruntime runs the whole file", error)
-    (program,) = _called(model, target, options.seed)
-    return program, random_inputs(model, options.seed)
-
-
-def _fastest(programs: Sequence[Program], model: Model, seed: int, report: Report) -> Program:
-    """Return the fastest of programs as they are called in turn: the mix where it is surely ahead.
-
-    Where the second runs the user's file as a whole, it also says what is right: of a quantised model, a mix
-    may round to the other side. An export of a module does not.
-    """
-    if len(programs) == 1:
-        return programs[0]
-    mix, whole = programs
-    drawn = [[aligned_copy(array) for array in random_inputs(model, seed + at)] for at in range(_COMPARED)]
-    if any(first_difference(mix.run(inputs), whole.run(inputs)) is not None for inputs in drawn):
-        if model.source is None or not whole.compiled.machines.takes_arrays:
-            return mix
-        report.on_note("onnxruntime runs all of it: results of the mix are others")
-        return whole
-    num_threads = mix.manifest.num_threads
-    samplers = [sampler(partial(program.run, drawn[0]), num_threads) for program in programs]
-    choice = choose(*samplers, clock=time.process_time, rng=np.random.default_rng(seed))
-    if choice.ratio is None:
-        report.on_note(
-            f"other programs kept {num_threads} threads from the processor in every round, so that the mix "
-            "was not surely ahead: onnxruntime runs all of it; compile while the machine is idle"
-        )
-    elif choice.best != MIX:
-        report.on_note(f"onnxruntime runs all of it, in {choice.ratio:.2f} of the time of the mix")
-    return programs[choice.best].measured(choice.latency_us)
 
 
 class _TimeUpError(Exception):
@@ -495,7 +384,7 @@ def compile_within(
         try:
             model = load_source(module, example_inputs, settings, Report())
         except UnsupportedOperatorError as error:
-            return _unimported(module, settings, error)
+            return program_of_unimported(module, settings, error)
         inputs = random_inputs(model, settings.seed)
         require_compilable(model, resolve_target(settings.target, num_threads=settings.threads))
         if seconds > 0:
@@ -547,24 +436,11 @@ def _compile_by_rules(model: Model, options: PartitionOptions, held: HeldWeights
 
         programs = [compile_parts(mix := choose_partition(priced))]
         if races:
-            programs += _file_program(model, session, programs[0])
+            programs += whole_programs(model, session, programs[0])
             if len(programs) == 1 and "onnxruntime" in {backend.name for backend in session.backends}:
                 alone = choose_partition(priced, only="onnxruntime")
                 programs += [compile_parts(alone)] if alone.fingerprint != mix.fingerprint else []
-        return _fastest(programs, model, options.seed, Report())
-
-
-def program_of(compiled: CompiledMix, model: Model, source: ProgramSource | None = None) -> Program:
-    """Return what is called, which gives results in the module's own classes."""
-    exported = getattr(model.reference, "program", None)
-    results = None
-    if exported is not None:
-        from tuner.frontend.torch.call_structure import own_results  # noqa: PLC0415 - needs torch
-
-        results = own_results(exported, compiled.program.manifest.call.results)
-        reference: Any = model.reference
-        source = source or ProgramSource(module=reference.module, args=reference.examples)
-    return Program(compiled.program, own_results=results, write_library=compiled.write_library, source=source)
+        return fastest(programs, model, options.seed, Report())
 
 
 def _source_of(model: ModelSource, example_inputs: ExampleInputs) -> ProgramSource:

@@ -64,15 +64,14 @@ def layout_of_recipe(recipe: Recipe) -> MegatronLayout:
                 f"no layer of {shown(recipe.model)} is an {name} by its name or place, and a layout has one; "
                 f"give the profile a row for the embedding and one for the head, or {STATE_ROLES}"
             )
-    for roles, what in _HELD_TOGETHER:
-        _check_together(recipe, stages, roles, what)
+    _check_together(recipe, stages, (Role.EMBEDDING,), "its one embedding, E")
+    heads, norms = ([*rows_of(role, recipe.layers, stages)] for role in (Role.HEAD, Role.NORM))
+    before = heads[0][0] - 1
+    if not all(stage == before and set(stages[before]) - {Role.NORM} for stage, _ in norms):
+        _check_together(
+            recipe, stages, (Role.NORM, Role.HEAD), "its one loss layer, L, with the norm before it"
+        )
     return MegatronLayout(tuple(map(_letters, stages)), recipe.devices)
-
-
-_HELD_TOGETHER = (
-    ((Role.EMBEDDING,), "its one embedding, E"),
-    ((Role.NORM, Role.HEAD), "its one loss layer, L, with the norm before it"),
-)
 
 
 def _check_together(

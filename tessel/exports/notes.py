@@ -12,6 +12,7 @@ from itertools import groupby
 
 from tessel.engine.actions import ActionKind
 from tessel.exports.recipe import Recipe
+from tessel.exports.roles import Role
 
 _TIES = {
     "deepspeed": "give their entries of `layers` as TiedLayerSpec with one key",
@@ -39,6 +40,7 @@ def notes_of(recipe: Recipe, framework: str) -> list[str]:
     return [
         *device_notes(recipe),
         *(_trainer_notes(recipe) if framework == "torch" else ()),
+        *(_norm_notes(recipe) if framework == "megatron" else ()),
         *class_notes(recipe, framework),
         *weight_notes(recipe),
         *tie_notes(recipe, framework),
@@ -75,6 +77,17 @@ def _trainer_notes(recipe: Recipe) -> list[str]:
     again = [str(stage) for stage, recomputes in enumerate(recipe.recompute) if recomputes]
     told += [f"recomputation in stages {', '.join(again)}"] if again else []
     return [f"The orders do not say {', '.join(told)}: set it in your trainer."] if told else []
+
+
+def _norm_notes(recipe: Recipe) -> list[str]:
+    """Return where Megatron runs a norm that the plan has at the end of the stage before the head's."""
+    roles = recipe.roles_of_stages()
+    placed = [(role, stage) for stage, own in enumerate(roles) for role in own]
+    head = next((stage for role, stage in placed if role is Role.HEAD), None)
+    rows = [row for row, (role, stage) in enumerate(placed) if role is Role.NORM and stage != head]
+    if not rows:
+        return []
+    return [f"Megatron runs {_listed(rows)}, a norm, with the head in stage {head}, not in the stage before."]
 
 
 def class_notes(recipe: Recipe, framework: str) -> list[str]:
@@ -116,7 +129,9 @@ def weight_notes(recipe: Recipe) -> list[str]:
 def _listed(rows: Sequence[int]) -> str:
     """Return rows of the profile as runs, from 0 on; names may hold anything, and stand in comments here."""
     runs = [[row for _, row in run] for _, run in groupby(enumerate(rows), lambda pair: pair[1] - pair[0])]
-    return "rows " + ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return ("rows " if len(rows) > 1 else "row ") + ", ".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs
+    )
 
 
 def tie_notes(recipe: Recipe, framework: str) -> list[str]:

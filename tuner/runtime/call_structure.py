@@ -102,6 +102,10 @@ def rebuilder(tree: Tree) -> Callable[[Sequence[Any]], Any]:
         case ConstantLeaf():
             value = tree.value
             return lambda tensors: value
+        case SequenceNode(kind="tuple", items=(TensorLeaf(), TensorLeaf(), *_) as leaves) if all(
+            isinstance(leaf, TensorLeaf) for leaf in leaves
+        ):
+            return operator.itemgetter(*(leaf.position for leaf in leaves if isinstance(leaf, TensorLeaf)))
         case SequenceNode():
             items = [rebuilder(item) for item in tree.items]
             make = tuple if tree.kind == "tuple" else list

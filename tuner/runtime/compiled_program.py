@@ -5,7 +5,7 @@ Checked in tests/tessel/compiling/test_program.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,10 @@ from tuner.runtime.manifest import Manifest
 from tuner.runtime.native import Library, tensor_of_bytes
 
 _LACKED_BY_NUMPY = {"bfloat16"}
+
+
+QuickRun = Callable[[Sequence[Any]], list[np.ndarray] | None]
+"""Runs arrays as they are given, or gives None where they are not what the program takes."""
 
 
 class Runner(Protocol):

@@ -19,6 +19,7 @@ import numpy as np
 import onnxruntime
 import tvm_ffi
 
+from tuner.runtime.compiled_program import QuickRun
 from tuner.runtime.library_calls import input_name, output_name
 
 LOAD_NAME = "tessel.onnxruntime.load"
@@ -144,6 +145,25 @@ class GraphRun:
         self._inputs = tuple(map(input_name, inputs))
         self._outputs = [each.name for each in session.session.get_outputs()]
         self._gives_one = len(self._outputs) == 1
+
+    def quick(self, specs: Sequence[tuple[tuple[int, ...], Any]]) -> QuickRun:
+        """Return what runs arrays of these shapes and NumPy types, and gives None for whatever else.
+
+        It is one function: a call may take a tenth of a millisecond, and each function takes some
+        microseconds where caches are cold.
+        """
+        run, outputs = self._run, self._outputs
+        wanted = tuple((name, *spec) for name, spec in zip(self._inputs, specs, strict=True))
+
+        def quick(inputs: Sequence[Any]) -> list[np.ndarray] | None:
+            given = {}
+            for value, (name, shape, dtype) in zip(inputs, wanted, strict=True):
+                if type(value) is not np.ndarray or value.shape != shape or value.dtype is not dtype:
+                    return None
+                given[name] = value
+            return run(outputs, given)
+
+        return quick
 
     def run(self, inputs: Sequence[np.ndarray]) -> Any:
         """Return an array, or a list of them; may be called from several threads."""

@@ -44,6 +44,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield Fleet(started.address, worker, said)
 
 
+@pytest.mark.slow  # a fleet starts; tests/tuner/fleet/test_fleet.py has one
 def test_the_partition_is_the_local_one(tessel: Run, fleet: Fleet, tmp_path: Path) -> None:
     """A second run, on this machine, finds every record: the fleet's machine is this one."""
     arguments = ["partition", "mlp:tiny", "--infer", "--threads", "1", "--backends", "tvm,blas", "--json"]
@@ -59,6 +60,7 @@ def test_the_partition_is_the_local_one(tessel: Run, fleet: Fleet, tmp_path: Pat
     assert one == other
 
 
+@pytest.mark.slow  # a fleet starts; tests/tuner/fleet/test_fleet.py has one
 def test_its_status_is_one_document(tessel: Run, fleet: Fleet) -> None:
     result = tessel("fleet", "status", fleet.address, "--json")
     assert result.status == 0
@@ -81,6 +83,7 @@ def test_a_worker_for_another_machines_scheduler_says_where_it_listens(tessel: R
     assert "--host" in result.stderr
 
 
+@pytest.mark.slow  # a fleet starts; tests/tuner/fleet/test_fleet.py has one
 def test_a_worker_ends_with_ctrl_c_and_without_a_traceback(fleet: Fleet) -> None:
     """The last of the tests of this fleet: it is over then."""
     wait_until(lambda: "measuring for" in fleet.said.read_text())

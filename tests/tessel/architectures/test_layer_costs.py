@@ -50,6 +50,7 @@ def test_weights_are_two_bytes_a_parameter(name: str) -> None:
     held = sum(cost.weight_bytes for cost in costs.values())
     again = model.head_parameters if model.is_tied else 0
     assert held == 2 * (model.parameters + again)
+    assert sum(cost.updated_bytes for cost in costs.values()) == held, "all of it is trained, the norm, too"
     assert sum(cost.expert_bytes for cost in costs.values()) == 2 * sum(
         block.expert_parameters for block in model.blocks
     )

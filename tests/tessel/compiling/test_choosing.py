@@ -39,6 +39,7 @@ def _chosen(mix_us: float, *, disturbed: float, noise: float, seed: int) -> Choi
         (160.0, 0.8, 0.1, WHOLE),  # nearly all rounds say that the mix is ahead
         (90.0, 0.3, 0.02, MIX),
         (90.0, 0.0, 0.02, MIX),
+        (60.0, 0.9, 0.1, MIX),  # it takes patience until enough are undisturbed
         (100.0, 0.0, 0.02, WHOLE),
         (105.0, 0.8, 0.4, WHOLE),  # nothing is sure
     ],

@@ -120,10 +120,13 @@ def test_rows_that_megatron_holds_together_are_in_one_stage() -> None:
     rows = ("wte", "wpe", "h.0", "h.1", "h.2", "h.3", "ln", "head")
     for cuts, found in (
         (((0, 0), (1, 3), (4, 5), (6, 7)), "row 'wte' is in stage 0 and 'wpe' in stage 1"),
-        (((0, 2), (3, 4), (5, 6), (7, 7)), "row 'ln' is in stage 2 and 'head' in stage 3"),
+        (((0, 2), (3, 5), (6, 6), (7, 7)), "row 'ln' is in stage 2 and 'head' in stage 3"),
     ):
         with pytest.raises(ScheduleError, match=found):
             layout_of_recipe(replace(plan, layers=rows, cuts=cuts))
+    behind = replace(plan, layers=rows, cuts=((0, 2), (3, 4), (5, 6), (7, 7)))
+    assert str(layout_of_recipe(behind)) == "Et|tt|t|L"
+    assert "# Megatron runs row 6, a norm, with the head in stage 3, not in" in megatron_arguments(behind)
 
 
 def test_chunks_alone_need_as_many_micro_batches_as_ranks() -> None:

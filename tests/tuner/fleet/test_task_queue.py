@@ -18,7 +18,7 @@ from tests.harness.local_fleet import LocalFleet, wait_until
 from tuner.errors import TunerError
 from tuner.fleet.task_queue import MAX_DEATHS, Sent, TaskQueue, _again
 
-NUM_WORKERS, NUM_KILLS = 3, 2
+NUM_WORKERS, NUM_KILLS = 2, 1
 
 
 @pytest.fixture(scope="module")

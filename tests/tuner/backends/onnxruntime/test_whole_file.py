@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 
 import tessel  # noqa: E402 - after the skips
-from tessel.compiling import partitioning  # noqa: E402
+from tessel.compiling import whole_runs  # noqa: E402
 from tessel.compiling.partitioning import compile_within  # noqa: E402
 from tessel.compiling.program import Program  # noqa: E402
 from tuner.backends.onnxruntime.whole_file import export_as_call, file_as_call  # noqa: E402
@@ -96,13 +96,13 @@ def test_a_mix_of_other_values_than_the_files_is_not_taken(tmp_path: Path) -> No
     for seed in (1, 0):
         path = file_in(tmp_path, seed=seed)
         model = load_model(str(path), shapes={"waveform": (5, 24)}, values={"flag": False})
-        (program,) = partitioning._called(model, resolve_target("cpu", num_threads=1), 0)
+        (program,) = whole_runs.whole_run(model, resolve_target("cpu", num_threads=1), 0)
         programs.append(program)
     report = Report(on_note=notes.append)
-    assert partitioning._fastest(programs, model, 0, report) is programs[1]
+    assert whole_runs.fastest(programs, model, 0, report) is programs[1]
     assert notes == ["onnxruntime runs all of it: results of the mix are others"]
     notes.clear()
-    partitioning._fastest([programs[1], programs[1]], model, 0, report)
+    whole_runs.fastest([programs[1], programs[1]], model, 0, report)
     assert not any("others" in note for note in notes)
 
 

@@ -165,6 +165,7 @@ def test_all_reduces_are_measured_once_and_labelled(session):
     assert session.measurer.new_measurements == made + 2
 
 
+@pytest.mark.slow  # it measures layers, whole and divided
 def test_layers_are_measured_by_themselves_and_divided(session):
     link = Link(bytes_per_s=1e09, latency_us=10.0)
     found = measure_layers(small_language_model(), session, shard_counts=(2, 99), collectives=link, batch=3)
