@@ -14,7 +14,7 @@ fewer devices sends or takes several parts, one after the other; a hop takes as 
     s = 4, r = 2, a part on each   two parts to each receiver, which then has its half
 
 Source: Zheng et al., Alpa (OSDI 2022), section 6 (cross-mesh resharding, with a local all-gather), for the
-rule. Checked in tests/tessel/planning/costs/test_own_degrees.py.
+rule. Checked in tests/tessel/planning/test_own_degrees.py.
 """
 
 from __future__ import annotations
