@@ -190,9 +190,11 @@ class PlanOptions(ConfigOptions):
         if isinstance(self.batch, int):
             check_counts(self, ("batch",))
         self._check_stage_degrees()
+        if "tensor_parallel" not in degrees and self.tensor_parallel is not None:
+            degrees = [name for name in degrees if name != "pipeline"]  # whose positions differ in devices
         for name in degrees:
             value = getattr(self, name)
-            if value is not None and self.devices % value:
+            if self.devices % value:
                 option = f"--{name.replace('_', '-')}"
                 raise UsageError(
                     f"{option} {value} does not divide the {self.devices} devices; give one that does"

@@ -116,8 +116,8 @@ def test_own_degrees_equal_exhaustive_search(
 HEAVY_HEAD = (1.0, 1.0, 1.0, 1.0, 8.0)
 
 
-def rows(*, parts: tuple[int, ...] = (1, 2)) -> list[dict[str, object]]:
-    """Return a table whose last layer is as long as eight others, and nearly half as long on two devices."""
+def rows(weights: tuple[float, ...] = HEAVY_HEAD) -> list[dict[str, object]]:
+    """Return a table of layers of these lengths, nearly half as long on two devices."""
     return [
         {
             "layer": f"l{index}",
@@ -128,8 +128,8 @@ def rows(*, parts: tuple[int, ...] = (1, 2)) -> list[dict[str, object]]:
             "saved_mib": 1 / part,
             "boundary_mib": 1,
         }
-        for part in parts
-        for index, weight in enumerate(HEAVY_HEAD)
+        for part in (1, 2)
+        for index, weight in enumerate(weights)
     ]
 
 
@@ -145,6 +145,16 @@ def test_a_heavy_head_on_more_devices_beats_every_equal_degree() -> None:
     assert given.step_ms == own.step_ms
     assert f"all stages, {alike.step_ms:.1f} ms were found" in str(own.explain())
     assert own.lower_bound_ms <= given.lower_bound_ms
+
+
+def test_of_many_ways_moves_find_what_two_groups_of_stages_have_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heavy layers at both ends, and two between that are half as long."""
+    monkeypatch.setattr(own_degrees, "MAX_ASSIGNMENTS", 0)
+    options = {"devices": 6, "pipeline": 4, "micro_batches": 12, "work": 0.4, "progress": False}
+    found = tessel.plan(rows((8.0, 4.0, 4.0, 8.0)), tensor_parallel="own", **options)
+    assert found.found is not None
+    assert found.found.best.layout.tensor_degrees == (2, 1, 1, 2)
+    assert "two neighbouring ones were tried, and moves" in str(found.explain())
 
 
 def test_a_plan_says_its_degrees_wherever_it_is_read(tmp_path: Path) -> None:
