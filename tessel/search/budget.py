@@ -240,7 +240,8 @@ class SearchBudget:
             if reason is not None:
                 budget._cut_by = budget._cut_by or reason
                 while (budget := budget.whole) is not None:
-                    budget._part_cut_by = budget._part_cut_by or reason
+                    is_late = now >= budget._deadline
+                    budget._part_cut_by = "time" if is_late else budget._part_cut_by or reason
                 return True
             budget = budget.whole
         return False

@@ -307,7 +307,10 @@ def estimate_ends(
     memory = tuple(static + held for static, held in zip(figures.static_bytes, activation_bytes, strict=True))
     step_us, synchronisation_us = finish_us(figures, stage_ends_us)
     limits = figures.memory_bytes
-    busy_us = micro_batches * float(figures.device_work_us().sum()) - saved_us
+    work_us = figures.device_work_us()
+    if figures.degrees:  # a position counts as many times as it has devices
+        work_us = work_us * figures.degrees * (len(figures.degrees) / sum(figures.degrees))
+    busy_us = micro_batches * float(work_us.sum()) - saved_us
     return StepEstimate(
         step_us=step_us,
         pipeline_us=max(stage_ends_us),
