@@ -14,7 +14,8 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         data_parallel: replicas of the pipeline.
         pipeline: devices of one pipeline, each a group of `tensor_parallel` devices.
-        tensor_parallel: devices over which each layer is split.
+        tensor_parallel: devices over which each layer is split; the most, where stages differ.
+        stage_tensor_parallel: of each stage, where these differ; left out elsewhere.
         context_parallel: devices over which the sequence of each sample is split.
         expert_parallel: devices over which the routed experts are divided.
         chunks: stages per device.
@@ -64,6 +65,7 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     trained_bytes: tuple[int, ...]
     not_trained_bytes: tuple[int, ...]
     fits: bool
+    stage_tensor_parallel: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     overlap_factor: float | msgspec.UnsetType = msgspec.UNSET
     tower: PlacedTower | msgspec.UnsetType = msgspec.UNSET
     replicas: tuple[tuple[str, ...], ...] | msgspec.UnsetType = msgspec.UNSET

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -43,7 +44,7 @@ def explain(
         baselines: rows to compare with.
     """
     step_us = best.estimate.step_us
-    found = [_distance(best, lower_bound_us), _busiest(best), _memory(best)]
+    found = [_distance(best, lower_bound_us), _busiest(best), _memory(best), _resharding(best)]
     if alternatives:
         next_us = alternatives[0].estimate.step_us
         found.append(
@@ -135,6 +136,20 @@ def _memory(best: PlannedStep) -> str:
     name = best.layout.device_names[device]
     return (
         f"The fullest device, {name}, holds {held[device] / GIB:.1f} of {limits[device] / GIB:.1f} GiB.{tail}"
+    )
+
+
+def _resharding(best: PlannedStep) -> str:
+    degrees, figures = best.layout.tensor_degrees, best.step.figures
+    hops = [
+        f"{float(figures.hop_us[stage]) / 1e3:.2g} ms from {one} to {other} devices behind stage {stage}"
+        for stage, (one, other) in enumerate(pairwise(degrees))
+        if one != other
+    ]
+    return (
+        f"Where the tensor-parallel degree changes, a hop cuts its tensor anew: {', '.join(hops)}."
+        if hops
+        else ""
     )
 
 

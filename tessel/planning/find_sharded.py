@@ -70,10 +70,11 @@ def find_sharded(
         part = budget.timed_part(1 / (len(problems) - number))
         budget.answer = answer
         find = find_bubbles if tower == "bubbles" else find_plan
-        own = replace(options, tower=tower, by_hand=options.by_hand if tower == "first" else None)
         # Steps that are only compared with are no progress.
         tell = on_progress if tower in towers else None
+        by_hand = options.by_hand if tower == "first" else None
         try:
+            own = replace(options, tower=tower, by_hand=by_hand)
             result = find(profile, job, options=own, budget=part, seed=seed, on_progress=tell)
         except ScheduleError as error:
             # Some jobs and places of the tower may not go together; where none do, it is said why.

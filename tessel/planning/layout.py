@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Literal
 
 import msgspec
@@ -74,7 +75,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     Attributes:
         data_parallel: replicas of the pipeline.
         pipeline: devices of one pipeline, each a group of `tensor_parallel` × `context_parallel` devices.
-        tensor_parallel: devices over which each layer is split.
+        tensor_parallel: devices over which each layer is split; the most, where stages differ.
+        stage_tensor_parallel: of a `vshape` whose stages differ in that, the degree of each.
         context_parallel: devices over which the sequence of each sample is split; each holds all weights.
         expert_parallel: devices, of those of all replicas and parts of a sequence, over which the routed
             experts are divided.
@@ -87,8 +89,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         stage_devices: of a `custom` placement: the device, within one pipeline, of each stage.
         branch_devices: of a `kshape`: devices of the first branch; the second has the others.
         device_order: devices of the cluster by slot, where they are not 0, 1, 2, …: position p of the
-            pipeline has the slots from p·D·C·T on, replica by replica, and in each part by part of the
-            sequence, D, C and T being the degrees of data, context and tensor parallelism.
+            pipeline has the next D·C·T slots, replica by replica, and in each part by part of the
+            sequence, D, C and T being the degrees of data, context and its tensor parallelism.
         tower: where the tower stands that is not cut with the language model; in `bubbles` its layers are in
             no cut.
     """
@@ -99,6 +101,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     micro_batches: int
     cuts: tuple[tuple[int, int], ...]
     tensor_parallel: int = 1
+    stage_tensor_parallel: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     context_parallel: int = 1
     expert_parallel: int = 1
     placement: PlacementName = "vshape"
@@ -127,6 +130,18 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 "devices of data × context parallelism, over which experts are divided; give one that does"
             )
         self._check_placement()
+        own = self.tensor_degrees
+        if self.has_own_degrees and (
+            self.placement != "vshape"
+            or len(own) != self.pipeline
+            or not 1 <= min(own) < max(own)
+            or max(own) != self.tensor_parallel
+        ):
+            raise ScheduleError(
+                f"tensor-parallel degrees {self.named_tensor_degrees} are given for the {self.pipeline} "
+                f"stages of a {self.placement}, {self.tensor_parallel} as the largest; give each stage of a "
+                "vshape one, or all the same"
+            )
         if self.recompute and len(self.recompute) != len(self.cuts):
             raise ScheduleError(
                 f"recomputation is given for {len(self.recompute)} of {len(self.cuts)} stages; give all"
@@ -261,12 +276,26 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def devices(self) -> int:
         """Devices in all."""
-        return self.pipeline * self.width
+        return self.weight_replicas * sum(self.tensor_degrees)
 
     @property
-    def width(self) -> int:
-        """Devices at each position of the pipeline, over all replicas."""
-        return self.weight_replicas * self.tensor_parallel
+    def has_own_degrees(self) -> bool:
+        """Whether positions of the pipeline differ in their tensor-parallel degree."""
+        return not isinstance(self.stage_tensor_parallel, msgspec.UnsetType)
+
+    @property
+    def tensor_degrees(self) -> tuple[int, ...]:
+        """Devices over which each layer is split, by position of the pipeline."""
+        own = self.stage_tensor_parallel
+        return (self.tensor_parallel,) * self.pipeline if isinstance(own, msgspec.UnsetType) else own
+
+    @property
+    def named_tensor_degrees(self) -> str:
+        """The tensor-parallel degree, or that of each stage, as it is given: `8,8,4x6`."""
+        if not self.has_own_degrees:
+            return str(self.tensor_parallel)
+        runs = [(str(degree), len([*run])) for degree, run in groupby(self.tensor_degrees)]
+        return ",".join(f"{name}x{count}" if count > 2 else ",".join([name] * count) for name, count in runs)
 
     @property
     def weight_replicas(self) -> int:
@@ -308,8 +337,19 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def devices_at(self, position: int) -> tuple[int, ...]:
         """Return the devices of the cluster at one position of the pipeline, replica by replica."""
-        slots = range(position * self.width, (position + 1) * self.width)
+        slots = self.slots_at(position)
         return tuple(self.device_order[slot] for slot in slots) if self.device_order else tuple(slots)
+
+    def slots_at(self, position: int) -> range:
+        """Return the slots of one position of the pipeline, which `device_order` gives to devices."""
+        degree, replicas = self.tensor_degree_at(position), self.weight_replicas
+        ahead = sum(self.tensor_degrees[:position]) if self.has_own_degrees else position * degree
+        return range(replicas * ahead, replicas * (ahead + degree))
+
+    def tensor_degree_at(self, position: int) -> int:
+        """Return the devices over which each layer at a position of the pipeline is split."""
+        own = self.stage_tensor_parallel
+        return self.tensor_parallel if isinstance(own, msgspec.UnsetType) else own[position]
 
     def cluster_devices(self, stage: int) -> tuple[int, ...]:
         """Return the devices of the cluster that hold a stage, over all replicas and copies."""
@@ -324,7 +364,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """The degrees of every kind of parallelism; those of context and experts where they are above 1."""
         found = (
             f"data-parallel {self.data_parallel} × pipeline {self.pipeline} × tensor-parallel "
-            f"{self.tensor_parallel}"
+            f"{self.named_tensor_degrees}"
         )
         for kind, degree in (("context", self.context_parallel), ("expert", self.expert_parallel)):
             found += f" × {kind}-parallel {degree}" if degree > 1 else ""

@@ -240,7 +240,8 @@ class SearchBudget:
             if reason is not None:
                 budget._cut_by = budget._cut_by or reason
                 while (budget := budget.whole) is not None:
-                    budget._part_cut_by = budget._part_cut_by or reason
+                    is_late = now >= budget._deadline
+                    budget._part_cut_by = "time" if is_late else budget._part_cut_by or reason
                 return True
             budget = budget.whole
         return False
@@ -271,6 +272,11 @@ class SearchBudget:
         self.operations += operations
         if self.whole is not None:
             self.whole.charge(operations)
+
+    @property
+    def overdrawn(self) -> int:
+        """Operations charged beyond its limit on work."""
+        return 0 if self._most is None else max(0, self.operations - self._most)
 
     def covers(self, operations: float) -> bool:
         """Whether so much work may still be done."""

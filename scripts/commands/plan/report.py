@@ -85,6 +85,7 @@ def _step_document(planned: PlannedStep, job: Job, lower_bound_us: float) -> Pri
         data_parallel=layout.data_parallel,
         pipeline=layout.pipeline,
         tensor_parallel=layout.tensor_parallel,
+        stage_tensor_parallel=layout.stage_tensor_parallel,
         context_parallel=layout.context_parallel,
         expert_parallel=layout.expert_parallel,
         chunks=layout.chunks,

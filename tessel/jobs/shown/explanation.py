@@ -211,7 +211,7 @@ def _row(name: str, planned: PlannedStep, best_us: float, *, fits: bool) -> list
         _ms(planned.estimate.step_us),
         f"{planned.estimate.step_us / best_us:.3f}",
         "yes" if fits else "no",
-        f"{layout.data_parallel} × {layout.pipeline} × {layout.tensor_parallel}"
+        f"{layout.data_parallel} × {layout.pipeline} × {layout.named_tensor_degrees}"
         + (f", C {layout.context_parallel}" if layout.context_parallel > 1 else "")
         + (f", E {layout.expert_parallel}" if layout.expert_parallel > 1 else ""),
         layout.placement_words,

@@ -292,7 +292,7 @@ def _equal_parts(problem: Problem, family: Family) -> Cut:
     sums, prices = problem.sums(family), problem.prices(family)
     forward = sums.forward[None, :] - sums.forward[:, None]
     cut = chain_cut(
-        prices.with_times(np.where(np.isfinite(prices.time), forward, np.inf)),
+        (prices.with_times(np.where(np.isfinite(prices.time), forward, np.inf)),),
         in_flight=(1,) * family.num_stages,
         speeds=np.ones(family.num_stages),
         limits=None,

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations
+from itertools import accumulate, chain, combinations
 from typing import NamedTuple
 
 import msgspec
@@ -40,6 +40,7 @@ class Family:
 
     Attributes:
         num_stages: stages of the chain, or of the branches and what joins them.
+        stage_tensor_parallel: empty where stages have the same degree.
         branches: of a `kshape`: where they stand.
         tower_stages: stages of a tower that has devices of its own.
     """
@@ -60,6 +61,7 @@ class Family:
     expert_parallel: int = 1
     tower: PlacedTower | msgspec.UnsetType = msgspec.UNSET
     tower_stages: int = 0
+    stage_tensor_parallel: tuple[int, ...] = ()
 
     def layout(self, bounds: Sequence[int], recompute: Sequence[bool] = ()) -> Layout:
         """Return the layout whose stages begin at these layers.
@@ -72,6 +74,7 @@ class Family:
             data_parallel=self.data_parallel,
             pipeline=self.pipeline,
             tensor_parallel=self.tensor_parallel,
+            stage_tensor_parallel=self.stage_tensor_parallel or msgspec.UNSET,
             context_parallel=self.context_parallel,
             expert_parallel=self.expert_parallel,
             micro_batch=self.micro_batch,
@@ -129,8 +132,14 @@ class Family:
         return True
 
     @property
+    def table_keys(self) -> tuple[TableKey, ...]:
+        """Which figures each tensor-parallel degree runs with, ascending."""
+        degrees = sorted(set(self.tensor_degrees))
+        return tuple(self.table_key._replace(tensor_parallel=degree) for degree in degrees)
+
+    @property
     def table_key(self) -> TableKey:
-        """Which figures of the profile it runs with."""
+        """Which figures of the profile it runs with; of several degrees, those of the largest."""
         return TableKey(
             self.micro_batch,
             self.tensor_parallel,
@@ -141,9 +150,14 @@ class Family:
         )
 
     @property
-    def width(self) -> int:
+    def tensor_degrees(self) -> tuple[int, ...]:
+        """Devices over which each layer is split, by position of the pipeline."""
+        return self.stage_tensor_parallel or (self.tensor_parallel,) * self.pipeline
+
+    @property
+    def widths(self) -> tuple[int, ...]:
         """Devices at each position of the pipeline, over all replicas."""
-        return self.data_parallel * self.context_parallel * self.tensor_parallel
+        return tuple(self.data_parallel * self.context_parallel * each for each in self.tensor_degrees)
 
     @property
     def shards(self) -> int:
@@ -182,10 +196,11 @@ class Family:
 
 def family_of(layout: Layout) -> Family:
     """Return the family of a layout."""
-    names = [name for name in Family.__dataclass_fields__ if name not in ("num_stages", "tower_stages")]
+    names = Family.__dataclass_fields__.keys() - {"num_stages", "stage_tensor_parallel", "tower_stages"}
     return Family(
         num_stages=len(layout.cuts),
         tower_stages=layout.tower_stages,
+        stage_tensor_parallel=layout.tensor_degrees if layout.has_own_degrees else (),
         **{name: getattr(layout, name) for name in names},
     )
 
@@ -258,9 +273,14 @@ def families(
                 )
                 if not _is_measured(profile, family.table_key):
                     continue
-                for split_backward in _splits(profile, family.table_key, options):
-                    for device_order in _device_orders(cluster, family.width):
-                        yield replace(family, split_backward=split_backward, device_order=device_order)
+                yield from variants(family, profile, cluster, options)
+
+
+def variants(family: Family, profile: Profile, cluster: Cluster, options: PlanOptions) -> Iterator[Family]:
+    """Yield a family with joint and with split backwards, and in each order of unequal devices."""
+    for split_backward in _splits(profile, family.table_keys, options):
+        for device_order in _device_orders(cluster, family.widths):
+            yield replace(family, split_backward=split_backward, device_order=device_order)
 
 
 def explain_none(profile: Profile, cluster: Cluster, *, global_batch: int, options: PlanOptions) -> str:
@@ -353,8 +373,10 @@ def _chunks(placement: PlacementName, pipeline: int, max_chunks: int) -> Sequenc
     return (2,) if placement == "zbv" else (1,)
 
 
-def _splits(profile: Profile, key: TableKey, options: PlanOptions) -> tuple[bool, ...]:
-    can_split = profile.is_training and all(cost.is_splittable for cost in costs_of(profile, key))
+def _splits(profile: Profile, keys: Iterable[TableKey], options: PlanOptions) -> tuple[bool, ...]:
+    can_split = profile.is_training and all(
+        cost.is_splittable for key in keys for cost in costs_of(profile, key)
+    )
     if options.split_backward is None:
         return (False, True) if can_split else (False,)
     return (options.split_backward and can_split,)
@@ -369,36 +391,54 @@ def _is_measured(profile: Profile, key: TableKey) -> bool:
     return not key.joined or key.degrees._replace(tensor_parallel=key.joined) in degrees
 
 
-def _device_orders(cluster: Cluster, width: int) -> tuple[tuple[int, ...], ...]:
-    """Return orders of unequal devices, as they come first; groups of `width` share a position.
+def _device_orders(cluster: Cluster, widths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return orders of unequal devices, as they come first; groups of these widths share a position.
 
     They are all that differ in speed or memory, or a few where these are many: see `tries_every_order`.
     """
     if not cluster.is_uneven:
-        return ((),)
+        return (within_nodes(cluster, widths),)
     numbers = range(cluster.devices)
     kinds = [_kind(cluster, device) for device in numbers]
     by_memory = sorted(numbers, key=lambda device: (-kinds[device].memory, -kinds[device].speed, device))
     by_speed = sorted(numbers, key=lambda device: (-kinds[device].speed, -kinds[device].memory, device))
     slowest_first = sorted(numbers, key=lambda device: (kinds[device].speed, -kinds[device].memory, device))
     found = [tuple(numbers), tuple(by_memory), tuple(by_speed), tuple(slowest_first)]
-    if tries_every_order(cluster, width):
-        groups = _groups(by_speed, width)
+    if tries_every_order(cluster, widths):
+        groups = _groups(by_speed, widths)
         found += _distinct_orders(groups, [tuple(kinds[device] for device in group) for group in groups])
-    return tuple({_kinds_of(order, kinds, width): order for order in reversed(found)}.values())[::-1]
+    return tuple({_kinds_of(order, kinds, widths): order for order in reversed(found)}.values())[::-1]
 
 
-def tries_every_order(cluster: Cluster, width: int) -> bool:
+def within_nodes(cluster: Cluster, widths: Sequence[int]) -> tuple[int, ...]:
+    """Return an order of equal devices in which wide positions have the first ones; empty for as they come.
+
+    Groups of unequal degrees, one after the other, may begin within a node and end in the next. From the
+    widest on, each begins at a multiple of its width, where widths are powers of two.
+    """
+    if len(set(widths)) == 1 or not cluster.devices_per_node:
+        return ()
+    slots: list[tuple[int, ...]] = [()] * len(widths)
+    first = 0
+    for position in sorted(range(len(widths)), key=lambda position: -widths[position]):
+        slots[position] = tuple(range(first, first := first + widths[position]))
+    order = tuple(chain.from_iterable(slots))
+    return () if order == tuple(range(first)) else order
+
+
+def tries_every_order(cluster: Cluster, widths: Sequence[int]) -> bool:
     """Return whether families hold every order of a cluster's devices that differs from others.
 
     Args:
         cluster: the devices.
-        width: devices of a position, which are alike where that can be.
+        widths: devices of each position, which are alike where that can be.
     """
     if not cluster.is_uneven:
         return True
+    if len(set(widths)) > 1:
+        return False
     by_kind = sorted(range(cluster.devices), key=lambda device: _kind(cluster, device))
-    counts = Counter(tuple(_kind(cluster, device) for device in group) for group in _groups(by_kind, width))
+    counts = Counter(tuple(_kind(cluster, device) for device in group) for group in _groups(by_kind, widths))
     return num_distinct_orders(counts.values()) <= MAX_DEVICE_ORDERS
 
 
@@ -415,10 +455,10 @@ def swapped_orders(family: Family, cluster: Cluster) -> Iterator[tuple[int, ...]
     """Yield the orders of devices in which two positions of a family have changed places, if that matters."""
     if not family.device_order:
         return
-    groups = _groups(family.device_order, family.width)
+    groups = _groups(family.device_order, family.widths)
     kinds = [sorted(_kind(cluster, device) for device in group) for group in groups]
     for one, other in combinations(range(len(groups)), 2):
-        if kinds[one] != kinds[other]:
+        if kinds[one] != kinds[other] and len(kinds[one]) == len(kinds[other]):
             swapped = list(groups)
             swapped[one], swapped[other] = groups[other], groups[one]
             yield tuple(chain.from_iterable(swapped))
@@ -435,13 +475,16 @@ def _kind(cluster: Cluster, device: int) -> _Kind:
     return _Kind(cluster.speed_of(device), cluster.memory_of(device) or 0)
 
 
-def _groups(order: Sequence[int], width: int) -> list[tuple[int, ...]]:
-    return [tuple(order[first : first + width]) for first in range(0, len(order), width)]
+def _groups(order: Sequence[int], widths: Sequence[int]) -> list[tuple[int, ...]]:
+    ends = accumulate(widths)
+    return [tuple(order[end - width : end]) for end, width in zip(ends, widths, strict=True)]
 
 
-def _kinds_of(order: Sequence[int], kinds: Sequence[_Kind], width: int) -> tuple[tuple[_Kind, ...], ...]:
+def _kinds_of(
+    order: Sequence[int], kinds: Sequence[_Kind], widths: Sequence[int]
+) -> tuple[tuple[_Kind, ...], ...]:
     """Return the kinds of devices at each position, whichever of them stands where."""
-    return tuple(tuple(sorted(kinds[device] for device in group)) for group in _groups(order, width))
+    return tuple(tuple(sorted(kinds[device] for device in group)) for group in _groups(order, widths))
 
 
 def _distinct_orders(groups: Sequence[tuple[int, ...]], kinds: Sequence[object]) -> Iterator[tuple[int, ...]]:

@@ -15,7 +15,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from tessel.planning.costs.stage_costs import LayerSums
+from tessel.planning.costs.stage_costs import BY_LAYER, LayerSums
 from tessel.planning.layout import Layout
 from tessel.profiles.profile import Branches, CostTable, Layer, Profile
 from tessel.profiles.towers import tower_layers
@@ -68,25 +68,11 @@ def _grouped_table(table: CostTable, groups: Collection[tuple[int, int]]) -> Cos
     return msgspec.structs.replace(table, costs=costs, intervals=(), spreads=msgspec.UNSET)
 
 
-_BY_LAYER = (
-    "num_layers",
-    "peak",
-    "recomputed_peak",
-    "boundary",
-    "tied",
-    "has_update",
-    "has_backward",
-    "is_splittable",
-    "work",
-)
-"""Attributes of `LayerSums` that are no running sums."""
-
-
 def grouped_sums(sums: LayerSums, bounds: Sequence[int]) -> LayerSums:
     """Return the running sums of a table at the borders of groups."""
     at, starts = np.array(bounds), np.array(bounds[:-1])
     running = {
-        name: getattr(sums, name)[at] for name in LayerSums.__dataclass_fields__ if name not in _BY_LAYER
+        name: getattr(sums, name)[at] for name in LayerSums.__dataclass_fields__ if name not in BY_LAYER
     }
     index = {first: group for group, first in enumerate(bounds)}
     return replace(
@@ -95,6 +81,7 @@ def grouped_sums(sums: LayerSums, bounds: Sequence[int]) -> LayerSums:
         peak=np.maximum.reduceat(sums.peak, starts),
         recomputed_peak=np.maximum.reduceat(sums.recomputed_peak, starts),
         boundary=sums.boundary[at[1:] - 1],
+        taken=sums.taken[starts],
         # Each of their layers is a group.
         tied=tuple(
             tensor._replace(layers=tuple(index[layer] for layer in tensor.layers)) for tensor in sums.tied

@@ -2,7 +2,8 @@
 
 The times are a profile's, at the speed of the slowest device of a position. A hop's bytes go over the link
 between the two positions: beside the blocks, or, where the runtime's hops are blocking, as a part of the
-blocks at both ends, so that a micro-batch keeps a device busy that much longer. The optimizer takes what was
+blocks at both ends, so that a micro-batch keeps a device busy that much longer; between stages of unequal
+tensor-parallel degrees it is cut anew (`tessel.planning.costs.degree_sums`). The optimizer takes what was
 measured, or else moves weights, gradients and state through memory once. `figures_of_sums` is O(stages): a
 plan tries many thousand layouts.
 
@@ -31,6 +32,7 @@ from tessel.planning.costs.collectives import (
     synchronisations,
     ties_of,
 )
+from tessel.planning.costs.degree_sums import DegreeSums, Side, reshard_us
 from tessel.planning.costs.held_bytes import HeldBytes, job_shares, layers_divided, static_bytes
 from tessel.planning.costs.replicas import (
     is_one_node,
@@ -81,6 +83,7 @@ class StageFigures:
         by_class: figures of each class; empty where micro-batches are alike.
         tower: of a tower that runs in bubbles; None where there is none such. Bytes by device count its
             copies, times by stage do not.
+        degrees: devices over which layers are split, by position, where these differ; else empty.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -104,6 +107,7 @@ class StageFigures:
     overlap_factor: float | None = None
     mixture: Mixture | None = None
     by_class: tuple[StageFigures, ...] = ()
+    degrees: tuple[int, ...] = ()
     tower: TowerFigures | None = None
 
     @property
@@ -167,6 +171,21 @@ def _sums(profile: Profile, key: TableKey) -> LayerSums:
 
 
 @lru_cache(maxsize=8)
+def _degree_sums(profile: Profile, keys: frozenset[TableKey]) -> DegreeSums:
+    return DegreeSums.of({key.tensor_parallel: _sums(profile, key) for key in keys})
+
+
+def _layout_sums(profile: Profile, layout: Layout) -> LayerSums:
+    """Return the sums of a layout's layers, each at the tensor-parallel degree of its stage."""
+    key = table_key(layout)
+    if not layout.has_own_degrees:
+        return _sums(profile, key)
+    degrees = layout.tensor_degrees
+    keys = frozenset(key._replace(tensor_parallel=each) for each in degrees)
+    return _degree_sums(profile, keys).of_stages(layout.cuts, degrees)
+
+
+@lru_cache(maxsize=8)
 def _by_class(profile: Profile, mixture: Mixture) -> tuple[Profile, ...]:
     """Return the mean over the micro-batches, and each class."""
     own = [class_profile(profile, name) for name in mixture.classes]
@@ -195,8 +214,8 @@ def stage_figures(
             "where the model's begin and meet"
         )
     if job.mixture is None:
-        return figures_of_sums(_sums(profile, table_key(layout)), layout, job)
-    mean, *own = (_sums(each, table_key(layout)) for each in _by_class(profile, job.mixture))
+        return figures_of_sums(_layout_sums(profile, layout), layout, job)
+    mean, *own = (_layout_sums(each, layout) for each in _by_class(profile, job.mixture))
     return figures_of_classes(mean, own, layout, job)
 
 
@@ -254,6 +273,7 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
         chains=run.chains,
         next_stages=run.next_stages,
         overlap_factor=job.overlap_factor if trained else None,
+        degrees=layout.tensor_degrees if layout.has_own_degrees else (),
         **_block_figures(sums, layout, job, run),
     )
     return found if tower is None else _with_tower(found, tower, sums, layout, job)
@@ -356,7 +376,7 @@ def _speeds(layout: Layout, job: Job, run: StageRuns) -> FloatArray:
 
 
 def table_key(layout: Layout) -> TableKey:
-    """Return which figures of a profile a layout runs with."""
+    """Return which figures of a profile a layout runs with; of several degrees, those of the largest."""
     return TableKey(
         layout.micro_batch,
         layout.tensor_parallel,
@@ -404,7 +424,9 @@ def hop_link(layout: Layout, cluster: Cluster, source: int, target: int) -> Link
     """Return the link between two positions of the pipeline: the slower one if any replica leaves a node."""
     if cluster.intra_node is None:
         return cluster.hop
-    pairs = zip(layout.devices_at(source), layout.devices_at(target), strict=True)
+    ends = [layout.devices_at(position) for position in (source, target)]
+    most = max(map(len, ends))  # of unequal degrees, a device of the smaller has several opposite
+    pairs = zip(*([each[slot * len(each) // most] for slot in range(most)] for each in ends), strict=True)
     return cluster.intra_node if all(is_one_node(pair, cluster) for pair in pairs) else cluster.hop
 
 
@@ -427,8 +449,22 @@ def _hops(sums: LayerSums, layout: Layout, cluster: Cluster, runtime: Runtime, r
         pair = _hop_ends_of(groups[stage], groups[following])
         if pair is None:
             continue
-        num_bytes = float(sums.boundary[layout.cuts[stage % num_stages][1]])
+        last = layout.cuts[stage % num_stages][1]
+        num_bytes = float(sums.boundary[last])
         link = hop_link(layout, cluster, *pair)
+        degrees = [layout.tensor_degree_at(position) for position in pair]
+        if degrees[0] != degrees[1]:
+            if runtime.has_blocking_hops:
+                raise ScheduleError(
+                    f"stages have tensor-parallel degrees {layout.named_tensor_degrees}, and pipelines of "
+                    f"{runtime.name} have one; give one degree, or another runtime"
+                )
+            source, target = map(Side, degrees, (num_bytes, float(sums.taken[last + 1])))
+            node = cluster.intra_node or link
+            found.lag_us[stage] = max(
+                reshard_us(source, target, link, node), reshard_us(target, source, link, node)
+            )
+            continue
         send_us, receive_us = _hop_ends(num_bytes, layout.tensor_parallel, link, cluster, runtime)
         if not runtime.has_blocking_hops:
             found.lag_us[stage] = receive_us

@@ -351,10 +351,12 @@ def estimate_ends(
     memory = tuple(static + held for static, held in zip(figures.static_bytes, activation_bytes, strict=True))
     step_us, synchronisation_us = finish_us(figures, stage_ends_us)
     limits = figures.memory_bytes
-    work_us = float(figures.device_work_us().sum())
-    if figures.tower is not None:
-        work_us += figures.tower.forward_us + figures.tower.backward_us
-    busy_us = micro_batches * work_us - saved_us
+    work_us = figures.device_work_us()
+    if figures.degrees:  # a position counts as many times as it has devices
+        work_us = work_us * figures.degrees * (len(figures.degrees) / sum(figures.degrees))
+    tower = figures.tower
+    tower_us = 0.0 if tower is None else tower.forward_us + tower.backward_us
+    busy_us = micro_batches * (float(work_us.sum()) + tower_us) - saved_us
     return StepEstimate(
         step_us=step_us,
         pipeline_us=max(stage_ends_us),
