@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tessel.planning.layout import PlacedTower
 from tessel.search.budget import StoppedBy
 
 
@@ -13,7 +14,8 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         data_parallel: replicas of the pipeline.
         pipeline: devices of one pipeline, each a group of `tensor_parallel` devices.
-        tensor_parallel: devices over which each layer is split.
+        tensor_parallel: devices over which each layer is split; the most, where stages differ.
+        stage_tensor_parallel: of each stage, where these differ; left out elsewhere.
         context_parallel: devices over which the sequence of each sample is split.
         expert_parallel: devices over which the routed experts are divided.
         chunks: stages per device.
@@ -35,6 +37,8 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
         trained_bytes: weights of each device that have gradients and optimizer state.
         not_trained_bytes: weights of each device that have none.
         fits: whether every device keeps its limit.
+        tower: where the tower stands that is not cut with the language model: `own` or `bubbles`, its layers,
+            and whether it recomputes; left out where there is none.
         replicas: of the best plan of micro-batches that differ, the classes that each replica runs, in the
             order in which they begin; left out where all are alike.
     """
@@ -61,7 +65,9 @@ class PrintedStep(msgspec.Struct, frozen=True, kw_only=True):
     trained_bytes: tuple[int, ...]
     not_trained_bytes: tuple[int, ...]
     fits: bool
+    stage_tensor_parallel: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     overlap_factor: float | msgspec.UnsetType = msgspec.UNSET
+    tower: PlacedTower | msgspec.UnsetType = msgspec.UNSET
     replicas: tuple[tuple[str, ...], ...] | msgspec.UnsetType = msgspec.UNSET
 
 

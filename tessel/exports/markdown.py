@@ -51,7 +51,7 @@ def _settings(recipe: Recipe) -> list[tuple[str, str]]:
         rows.append(("global batch", str(batch)))
     rows += [
         ("data parallel", str(recipe.data_parallel)),
-        ("tensor parallel", str(recipe.tensor_parallel)),
+        ("tensor parallel", recipe.stage_degrees or str(recipe.tensor_parallel)),
         *_further_degrees(recipe),
         ("backward", "split where it helps" if recipe.has_split_backward else "joint"),
     ]

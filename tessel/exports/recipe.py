@@ -41,7 +41,8 @@ class Recipe:
         step_us: microseconds of a step of the schedule; None where it has no length.
         micro_batch: samples of one; None where unknown.
         data_parallel: replicas of the pipeline.
-        tensor_parallel: devices over which each layer is split.
+        tensor_parallel: devices over which each layer is split; the most, where stages differ.
+        stage_degrees: the degrees of all stages where these differ, as text; empty elsewhere.
         context_parallel: devices over which the sequence of each sample is split.
         expert_parallel: devices over which the routed experts are divided.
         recompute: whether a stage runs its forward again before its backward; empty for none.
@@ -68,6 +69,7 @@ class Recipe:
     micro_batch: int | None = None
     data_parallel: int = 1
     tensor_parallel: int = 1
+    stage_degrees: str = ""
     context_parallel: int = 1
     expert_parallel: int = 1
     recompute: tuple[bool, ...] = ()
@@ -252,6 +254,7 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
             "micro-batches of its own, and frameworks are told one order; plan with --data-parallel 1, or "
             "read the plan's file"
         )
+    layout.refuse_bubbles("an export")
     devices, copies = chain_devices(plan.schedule)
     cuts = layout.cuts * copies
     frozen, adapted = _trained_in_part(plan.profile)
@@ -267,6 +270,7 @@ def recipe_of_saved_plan(plan: SavedPlan) -> Recipe:
         micro_batch=layout.micro_batch,
         data_parallel=layout.data_parallel,
         tensor_parallel=layout.tensor_parallel,
+        stage_degrees=layout.named_tensor_degrees if layout.has_own_degrees else "",
         context_parallel=layout.context_parallel,
         expert_parallel=layout.expert_parallel,
         recompute=layout.recompute * copies,

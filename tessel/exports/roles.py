@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 
 from tessel.errors import ScheduleError, shown
+from tessel.profiles.towers import TOWER
 
 
 class Role(enum.StrEnum):
@@ -39,7 +40,6 @@ _WORDS = (
 """Words of the last part of a name, the first that matches; a number within the other parts makes it a piece
 of a numbered layer."""
 
-_TOWER = re.compile(r"vision|visual|(?<![a-z])vit|image|audio|speech|tower|clip")
 _STATED = re.compile(r"([EtmnL])(?:\*([0-9]{1,6}))?")
 _NUMBER = re.compile(r"[0-9]+")
 
@@ -133,7 +133,7 @@ def _check_stack(layers: Sequence[str]) -> None:
             )
         seen[whole] = layer
     families = [_NUMBER.sub("#", layer) for layer in layers]
-    towers = {bool(_TOWER.search(family.lower())) for family in families}
+    towers = {bool(TOWER.search(family.lower())) for family in families}
     runs = [family for family, _ in groupby(families)]
     interleaved = len(runs) > len(set(runs))
     for (before, after), (layer, following) in zip(pairwise(families), pairwise(layers), strict=True):
@@ -147,7 +147,7 @@ def _check_stack(layers: Sequence[str]) -> None:
                 f"such as a tower and a language model; {STATE_ROLES}"
             )
     if len(towers) > 1:
-        tower = next(layer for layer in layers if _TOWER.search(layer.lower()))
+        tower = next(layer for layer in layers if TOWER.search(layer.lower()))
         raise ScheduleError(
             f"row {shown(tower)!r} looks like one of another model in front of the language model, "
             f"which is no "

@@ -182,11 +182,10 @@ def shapes_of(
 
     heads = _heads(model.blocks)
     tower_heads = heads if model.tower is None else _heads(model.tower.blocks)
-    tensor = _degrees(
-        options.tensor_parallel,
-        min(MOST_TENSOR_PARALLEL, sheet.domain, options.devices),
-        math.gcd(heads, tower_heads),
-    )
+    most = min(MOST_TENSOR_PARALLEL, sheet.domain, options.devices)
+    tensor = _degrees(options.degree, most, math.gcd(heads, tower_heads))
+    if isinstance(options.degrees, tuple):
+        tensor = tuple(sorted(set(options.degrees)))
     _check_divides("--tensor-parallel", tensor, heads, "attention heads")
     _check_divides("--tensor-parallel", tensor, tower_heads, "attention heads of the tower")
     context = _degrees(
@@ -220,9 +219,15 @@ def shapes_of(
         for each_tensor in tensor
         for each_context in context
         for each_expert in expert
-        if options.devices % (each_tensor * each_context) == 0
-        and options.devices // each_tensor % each_expert == 0
+        if _can_be_used(options, each_tensor, each_context, each_expert)
     )
+
+
+def _can_be_used(options: PlanOptions, tensor: int, context: int, expert: int) -> bool:
+    """Whether degrees go with the devices; other stages may have what one of its own degree leaves over."""
+    if options.degrees is not None and options.degree is None:
+        return tensor * context <= options.devices and tensor * expert <= options.devices
+    return options.devices % (tensor * context) == 0 and options.devices // tensor % expert == 0
 
 
 def _heads(blocks: Sequence[Block]) -> int:

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tessel.errors import UsageError
+from tessel.errors import ScheduleError, UsageError
 from tessel.jobs.inputs.arguments import check_choice, check_folder
 from tessel.progress import messages
 
@@ -66,6 +66,11 @@ def export_recipe(
         raise UsageError(f"--version is of torchtitan, and {to} has one kind of file; leave it out")
     if framework in (Framework.MEGATRON, Framework.PRIMUS, Framework.DEEPSPEED):
         recipe.schedule.require_apart(f"{to}, as told by a plan,")
+    if recipe.stage_degrees and framework is not Framework.MARKDOWN:
+        raise ScheduleError(
+            f"the plan's stages have tensor-parallel degrees {recipe.stage_degrees}, and {to} has one for a "
+            "whole model; plan with one --tensor-parallel, or export to markdown"
+        )
     if roles is not None:
         recipe = with_roles(recipe, roles)
     if framework is Framework.TORCHTITAN:

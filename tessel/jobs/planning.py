@@ -88,7 +88,7 @@ def _find(
     from tessel.planning.find_sharded import find_sharded
 
     by_hand = None if options.by_hand is None else layout_by_hand(options.by_hand, profile, options)
-    choices = options.choices(by_hand)
+    choices, towers = options.choices(by_hand), options.towers(profile)
     texts = ["planning"]
 
     def tell(progress: PlanProgress) -> None:
@@ -102,6 +102,7 @@ def _find(
             lambda: find_sharded(
                 profile,
                 options.open_jobs(profile, mixture),
+                towers=towers,
                 options=given,
                 budget=budget,
                 seed=options.seed,
@@ -132,6 +133,8 @@ def layout_by_hand(
         UsageError: degrees and stages do not go together.
         ScheduleError: the text is no layout of this profile.
     """
+    import msgspec
+
     from tessel.planning.layout import Layout
     from tessel.planning.saved_plan import load_saved_plan
 
@@ -142,8 +145,7 @@ def layout_by_hand(
     text = os.fspath(given)
     if Path(text).suffix == ".json":
         return load_saved_plan(Path(text)).layout
-    tensor_parallel, context_parallel = options.tensor_parallel or 1, options.context_parallel or 1
-    inner = tensor_parallel * context_parallel
+    tensor_parallel, context_parallel = options.degree or 1, options.context_parallel or 1
     micro_batch = options.micro_batch or min(profile.micro_batches)
     cuts = _cuts(text, profile, options)
     if cuts[-1][1] != len(profile.layers) - 1 or cuts[0][0] != 0:
@@ -152,19 +154,23 @@ def layout_by_hand(
             f"{len(profile.layers) - 1}; give each layer a stage"
         )
     pipeline = options.pipeline or len(cuts)
-    replicas, rest = divmod(options.devices, pipeline * inner)
+    degrees = (tensor_parallel,) * pipeline
+    if isinstance(options.degrees, tuple) and len(options.degrees) == pipeline:
+        degrees = options.degrees
+    replicas, rest = divmod(options.devices, sum(degrees) * context_parallel)
     micro_batches, left = divmod(options.samples_of_step(profile), max(replicas, 1) * micro_batch)
     if rest or not replicas or left or not micro_batches or len(cuts) % pipeline:
         raise UsageError(
-            f"--by-hand has {len(cuts)} stages on pipelines of {pipeline} positions with {inner} devices "
-            f"each, which {options.devices} devices and "
+            f"--by-hand has {len(cuts)} stages on pipelines of {pipeline} positions with "
+            f"{sum(degrees) * context_parallel} devices in all, which {options.devices} devices and "
             f"{options.samples_of_step(profile)} samples per step cannot be divided by; "
             "give --pipeline, --devices and the batch as you run it"
         )
     return Layout(
         data_parallel=replicas,
         pipeline=pipeline,
-        tensor_parallel=tensor_parallel,
+        tensor_parallel=max(degrees),
+        stage_tensor_parallel=degrees if len(set(degrees)) > 1 else msgspec.UNSET,
         context_parallel=context_parallel,
         expert_parallel=options.expert_parallel or 1,
         micro_batch=micro_batch,

@@ -93,7 +93,7 @@ def _read_profile(path: str, options: PlanOptions) -> Profile:
         format_name=options.format,
         num_layers=options.num_layers,
         micro_batch=options.micro_batch,
-        tensor_parallel=options.tensor_parallel,
+        tensor_parallel=options.degree,
         context_parallel=options.context_parallel,
         expert_parallel=options.expert_parallel,
     )
@@ -143,7 +143,7 @@ def _profile_of_rows(rows: Iterable[Mapping[str, Any]], options: PlanOptions) ->
         format_name="csv",
         num_layers=options.num_layers,
         micro_batch=options.micro_batch,
-        tensor_parallel=options.tensor_parallel,
+        tensor_parallel=options.degree,
         context_parallel=options.context_parallel,
         expert_parallel=options.expert_parallel,
     )

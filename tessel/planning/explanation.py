@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -43,7 +44,7 @@ def explain(
         baselines: rows to compare with.
     """
     step_us = best.estimate.step_us
-    found = [_distance(best, lower_bound_us), _busiest(best), _memory(best)]
+    found = [_distance(best, lower_bound_us), _busiest(best), _memory(best), _resharding(best)]
     if alternatives:
         next_us = alternatives[0].estimate.step_us
         found.append(
@@ -76,7 +77,7 @@ def _distance(best: PlannedStep, lower_bound_us: float) -> str:
 
 def _busiest(best: PlannedStep) -> str:
     figures, estimate = best.step.figures, best.estimate
-    work = figures.device_work_us() * best.step.micro_batches - _saved_us(best)
+    work = figures.device_work_us() * best.step.micro_batches + _tower_us(best) - _saved_us(best)
     device = int(np.argmax(work))
     stages = [stage for stage, other in enumerate(figures.devices) if other == device]
     cuts = best.layout.cuts
@@ -98,6 +99,18 @@ def _busiest(best: PlannedStep) -> str:
             f"{max(0.0, exposed) / 1e3:.1f} ms come after the last block."
         )
     return sentence
+
+
+def _tower_us(best: PlannedStep) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the microseconds that each device runs a tower in bubbles."""
+    tower, schedule = best.step.figures.tower, best.schedule
+    found = np.zeros(len(best.step.figures.static_bytes))
+    if tower is not None and schedule is not None:
+        for start in schedule.starts:
+            if start.block.startswith("tower"):
+                us = tower.backward_us if "back" in start.block else tower.forward_us
+                found[int(start.block.rpartition("_")[2])] += us
+    return found
 
 
 def _saved_us(best: PlannedStep) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -123,6 +136,20 @@ def _memory(best: PlannedStep) -> str:
     name = best.layout.device_names[device]
     return (
         f"The fullest device, {name}, holds {held[device] / GIB:.1f} of {limits[device] / GIB:.1f} GiB.{tail}"
+    )
+
+
+def _resharding(best: PlannedStep) -> str:
+    degrees, figures = best.layout.tensor_degrees, best.step.figures
+    hops = [
+        f"{float(figures.hop_us[stage]) / 1e3:.2g} ms from {one} to {other} devices behind stage {stage}"
+        for stage, (one, other) in enumerate(pairwise(degrees))
+        if one != other
+    ]
+    return (
+        f"Where the tensor-parallel degree changes, a hop cuts its tensor anew: {', '.join(hops)}."
+        if hops
+        else ""
     )
 
 

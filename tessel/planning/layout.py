@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Literal
 
 import msgspec
@@ -19,6 +20,9 @@ of their own, divided over all devices; `kshape` two branches side by side, one 
 them divided over all; `custom` whatever `stage_devices` says."""
 
 
+TowerName = Literal["first", "own", "bubbles"]
+"""Where a tower runs: `first`, it is cut with the language model, in front of it; else see `PlacedTower`."""
+
 _WORDS = {
     "vshape": "chain",
     "interleaved": "interleaved",
@@ -29,6 +33,13 @@ _WORDS = {
     "custom": "your placement",
 }
 """Placements as who trains models calls them, with the option's value where that is another word."""
+
+
+TOWER_PLACEMENTS: dict[str, tuple[PlacementName, ...]] = {
+    "own": ("vshape",),
+    "bubbles": ("vshape", "interleaved", "zbv", "custom"),
+}
+"""Placements that a tower can stand with."""
 
 
 def name_devices(devices: Iterable[int]) -> str:
@@ -42,13 +53,30 @@ def name_devices(devices: Iterable[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+class PlacedTower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the tower stands whose layers come before the language model's.
+
+    Attributes:
+        where: `own`, its devices have no layer of the language model; `bubbles`, each device of the pipeline
+            holds all of it, and one of them runs it for a micro-batch, forward and backward, in time that
+            the pipeline leaves it.
+        layers: of the tower.
+        recompute: in `bubbles`, whether it runs its forward again before its backward.
+    """
+
+    where: Literal["own", "bubbles"]
+    layers: int
+    recompute: bool = False
+
+
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Degrees, cuts and placement of a training step.
 
     Attributes:
         data_parallel: replicas of the pipeline.
         pipeline: devices of one pipeline, each a group of `tensor_parallel` × `context_parallel` devices.
-        tensor_parallel: devices over which each layer is split.
+        tensor_parallel: devices over which each layer is split; the most, where stages differ.
+        stage_tensor_parallel: of a `vshape` whose stages differ in that, the degree of each.
         context_parallel: devices over which the sequence of each sample is split; each holds all weights.
         expert_parallel: devices, of those of all replicas and parts of a sequence, over which the routed
             experts are divided.
@@ -61,8 +89,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         stage_devices: of a `custom` placement: the device, within one pipeline, of each stage.
         branch_devices: of a `kshape`: devices of the first branch; the second has the others.
         device_order: devices of the cluster by slot, where they are not 0, 1, 2, …: position p of the
-            pipeline has the slots from p·D·C·T on, replica by replica, and in each part by part of the
-            sequence, D, C and T being the degrees of data, context and tensor parallelism.
+            pipeline has the next D·C·T slots, replica by replica, and in each part by part of the
+            sequence, D, C and T being the degrees of data, context and its tensor parallelism.
+        tower: where the tower stands that is not cut with the language model; in `bubbles` its layers are in
+            no cut.
     """
 
     data_parallel: int
@@ -71,6 +101,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     micro_batches: int
     cuts: tuple[tuple[int, int], ...]
     tensor_parallel: int = 1
+    stage_tensor_parallel: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     context_parallel: int = 1
     expert_parallel: int = 1
     placement: PlacementName = "vshape"
@@ -79,6 +110,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     stage_devices: tuple[int, ...] = ()
     branch_devices: int = 0
     device_order: tuple[int, ...] = ()
+    tower: PlacedTower | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         counts = (
@@ -98,6 +130,18 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 "devices of data × context parallelism, over which experts are divided; give one that does"
             )
         self._check_placement()
+        own = self.tensor_degrees
+        if self.has_own_degrees and (
+            self.placement != "vshape"
+            or len(own) != self.pipeline
+            or not 1 <= min(own) < max(own)
+            or max(own) != self.tensor_parallel
+        ):
+            raise ScheduleError(
+                f"tensor-parallel degrees {self.named_tensor_degrees} are given for the {self.pipeline} "
+                f"stages of a {self.placement}, {self.tensor_parallel} as the largest; give each stage of a "
+                "vshape one, or all the same"
+            )
         if self.recompute and len(self.recompute) != len(self.cuts):
             raise ScheduleError(
                 f"recomputation is given for {len(self.recompute)} of {len(self.cuts)} stages; give all"
@@ -116,14 +160,63 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         words = _WORDS[self.placement]
         if self.branch_devices:
             return f"{words} of {self.branch_devices} + {self.pipeline - self.branch_devices} devices"
-        return f"{words}, {self.chunks} stages a device" if self.chunks > 1 else words
+        words = f"{words}, {self.chunks} stages a device" if self.chunks > 1 else words
+        return f"{words}, {self._tower_words}" if self.tower else words
+
+    @property
+    def _tower_words(self) -> str:
+        """Where the tower stands."""
+        assert self.tower, "there is one"
+        if self.tower.where == "own":
+            own = self.tower_stages
+            return f"tower on {own} device{'s' if own > 1 else ''} of its own"
+        return "tower in bubbles, recomputed" if self.tower.recompute else "tower in bubbles"
+
+    @property
+    def tower_stages(self) -> int:
+        """Stages of a tower that has devices of its own; 0 where none has."""
+        return sum(last < self.tower.layers for _, last in self.cuts) if self.tower else 0
+
+    @property
+    def bubbles(self) -> PlacedTower | None:
+        """The tower that each device holds and runs in idle time; None where there is none such."""
+        return self.tower if self.tower and self.tower.where == "bubbles" else None
+
+    def refuse_bubbles(self, what: str) -> None:
+        """Refuse a tower in bubbles where each block has a device.
+
+        Args:
+            what: who handles it, as the message begins, such as "a real run".
+
+        Raises:
+            ScheduleError: there is one.
+        """
+        if self.bubbles is not None:
+            raise ScheduleError(
+                f"{what} has each block on a device of its own, and this plan runs the tower in bubbles, on "
+                "whichever is idle; plan with --tower first or own"
+            )
 
     def _check_placement(self) -> None:
-        """Refuse stages that the placement does not give every device.
+        """Refuse stages that the placement does not give every device, and a tower that it cannot have.
 
         Raises:
             ScheduleError: it does not.
         """
+        if self.tower and self.placement not in TOWER_PLACEMENTS[self.tower.where]:
+            raise ScheduleError(
+                f"a tower runs {self.tower.where} with {', '.join(TOWER_PLACEMENTS[self.tower.where])}, not "
+                f"with {self.placement}; give another placement"
+            )
+        if self.tower and self.tower.layers not in [first for first, _ in self.cuts]:
+            raise ScheduleError(
+                f"no stage begins behind the tower of {self.tower.layers} layers; cut there, or leave it out"
+            )
+        if self.bubbles is not None and self.cuts[0][0] != self.bubbles.layers:
+            raise ScheduleError(
+                f"a tower of {self.bubbles.layers} layers runs in bubbles, and the first stage begins at "
+                f"layer {self.cuts[0][0]}; begin behind the tower"
+            )
         if self.placement == "custom":
             if len(self.stage_devices) != len(self.cuts) or set(self.stage_devices) != set(
                 range(self.pipeline)
@@ -183,12 +276,26 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def devices(self) -> int:
         """Devices in all."""
-        return self.pipeline * self.width
+        return self.weight_replicas * sum(self.tensor_degrees)
 
     @property
-    def width(self) -> int:
-        """Devices at each position of the pipeline, over all replicas."""
-        return self.weight_replicas * self.tensor_parallel
+    def has_own_degrees(self) -> bool:
+        """Whether positions of the pipeline differ in their tensor-parallel degree."""
+        return not isinstance(self.stage_tensor_parallel, msgspec.UnsetType)
+
+    @property
+    def tensor_degrees(self) -> tuple[int, ...]:
+        """Devices over which each layer is split, by position of the pipeline."""
+        own = self.stage_tensor_parallel
+        return (self.tensor_parallel,) * self.pipeline if isinstance(own, msgspec.UnsetType) else own
+
+    @property
+    def named_tensor_degrees(self) -> str:
+        """The tensor-parallel degree, or that of each stage, as it is given: `8,8,4x6`."""
+        if not self.has_own_degrees:
+            return str(self.tensor_parallel)
+        runs = [(str(degree), len([*run])) for degree, run in groupby(self.tensor_degrees)]
+        return ",".join(f"{name}x{count}" if count > 2 else ",".join([name] * count) for name, count in runs)
 
     @property
     def weight_replicas(self) -> int:
@@ -230,8 +337,19 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def devices_at(self, position: int) -> tuple[int, ...]:
         """Return the devices of the cluster at one position of the pipeline, replica by replica."""
-        slots = range(position * self.width, (position + 1) * self.width)
+        slots = self.slots_at(position)
         return tuple(self.device_order[slot] for slot in slots) if self.device_order else tuple(slots)
+
+    def slots_at(self, position: int) -> range:
+        """Return the slots of one position of the pipeline, which `device_order` gives to devices."""
+        degree, replicas = self.tensor_degree_at(position), self.weight_replicas
+        ahead = sum(self.tensor_degrees[:position]) if self.has_own_degrees else position * degree
+        return range(replicas * ahead, replicas * (ahead + degree))
+
+    def tensor_degree_at(self, position: int) -> int:
+        """Return the devices over which each layer at a position of the pipeline is split."""
+        own = self.stage_tensor_parallel
+        return self.tensor_parallel if isinstance(own, msgspec.UnsetType) else own[position]
 
     def cluster_devices(self, stage: int) -> tuple[int, ...]:
         """Return the devices of the cluster that hold a stage, over all replicas and copies."""
@@ -246,7 +364,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """The degrees of every kind of parallelism; those of context and experts where they are above 1."""
         found = (
             f"data-parallel {self.data_parallel} × pipeline {self.pipeline} × tensor-parallel "
-            f"{self.tensor_parallel}"
+            f"{self.named_tensor_degrees}"
         )
         for kind, degree in (("context", self.context_parallel), ("expert", self.expert_parallel)):
             found += f" × {kind}-parallel {degree}" if degree > 1 else ""
@@ -290,11 +408,17 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 def layout_of_layers(layout: Layout, bounds: Sequence[int]) -> Layout:
     """Return a layout of groups as one of their layers."""
     cuts = tuple((bounds[first], bounds[last + 1] - 1) for first, last in layout.cuts)
-    return msgspec.structs.replace(layout, cuts=cuts)
+    return msgspec.structs.replace(layout, cuts=cuts, tower=_behind(layout, bounds))
 
 
 def layout_of_groups(layout: Layout, bounds: Sequence[int]) -> Layout:
     """Return a layout of layers, each of whose stages begins a group, as one of groups."""
     index = {first: group for group, first in enumerate(bounds)}
     cuts = tuple((index[first], index[last + 1] - 1) for first, last in layout.cuts)
-    return msgspec.structs.replace(layout, cuts=cuts)
+    return msgspec.structs.replace(layout, cuts=cuts, tower=_behind(layout, index))
+
+
+def _behind(layout: Layout, place: Mapping[int, int] | Sequence[int]) -> PlacedTower | msgspec.UnsetType:
+    """Return the tower, given where what comes behind it begins."""
+    tower = layout.tower
+    return msgspec.structs.replace(tower, layers=place[tower.layers]) if tower else tower

@@ -53,7 +53,7 @@ class PlannedStep:
         layout = self.layout
         parts = [
             f"{layout.data_parallel} × data" if layout.data_parallel > 1 else "",
-            f"{layout.tensor_parallel} × tensor" if layout.tensor_parallel > 1 else "",
+            f"{layout.named_tensor_degrees} × tensor" if layout.tensor_parallel > 1 else "",
             f"{layout.context_parallel} × context" if layout.context_parallel > 1 else "",
             f"{layout.expert_parallel} × expert" if layout.expert_parallel > 1 else "",
             f"{layout.pipeline} × pipeline",

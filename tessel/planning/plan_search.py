@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tessel.errors import ScheduleError
 from tessel.handwritten.paired import timed_again
@@ -26,6 +27,7 @@ from tessel.planning.candidates.families import (
     swapped_orders,
     tries_every_order,
 )
+from tessel.planning.candidates.own_degrees import Stem, moved_degrees, stems
 from tessel.planning.candidates.pool import Pool, candidate_of
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.candidates.sweep import cut_operations, hill_climb, initial_cuts
@@ -98,6 +100,10 @@ OPERATIONS_A_BOUND = 1_000_000
 """Charged for the quick bound of a family."""
 
 
+EQUAL_DEGREES_SHARE = 0.5
+"""Share of the budget for stages of equal tensor-parallel degrees, where they may also differ."""
+
+
 EXPLAINING_SHARE = 0.25
 """Share of the budget kept for planning again under other circumstances."""
 
@@ -110,14 +116,16 @@ class PlanSearch:
         pool: its candidates.
         budget: of the whole search.
         families: those that the plan chooses from.
+        later: those that it chooses from beside, after a search of the others.
         compared: those that only baselines choose from beside.
         seed: seed of what is random.
         seeds: candidates of another plan to begin with.
         bounds: by family.
         proven: by family, a bound that holds after all of its cuts were looked at.
         bounds_of_layers: by family, where stages are cut between groups of layers: a bound for every cut.
-        untried_us: a step time that holds for orders of unequal devices that no family has; infinite where
-            families have all.
+        untried_us: a step time that holds for orders of unequal devices, and for tensor-parallel degrees of
+            stages, that no family has; infinite where families have all.
+        stems: what ways to use the devices with such degrees have in common.
         baselines: rows to compare with.
         changed: what planning again found under other circumstances, by what would be different.
     """
@@ -127,6 +135,8 @@ class PlanSearch:
     families: tuple[Family, ...]
     compared: tuple[Family, ...]
     seed: int
+    later: tuple[Family, ...] = ()
+    stems: tuple[Stem, ...] = ()
     seeds: tuple[Candidate, ...] = ()
     bounds: dict[Family, FamilyBound] = field(default_factory=dict)
     proven: dict[Family, float] = field(default_factory=dict)
@@ -145,6 +155,7 @@ class PlanSearch:
     _climbed: set[tuple[Family, Cut]] = field(default_factory=set)
     _enumerated: dict[tuple[Family, Cut], Candidate] = field(default_factory=dict)
     _are_compared: bool = False
+    _stems_us: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -160,14 +171,10 @@ class PlanSearch:
         Raises:
             ScheduleError: no degrees use the devices for this batch.
         """
-        every = tuple(
-            families(
-                problem.grouped,
-                problem.cluster,
-                global_batch=problem.job.global_batch,
-                options=problem.options,
-            )
-        )
+        asked: dict[str, Any] = {"global_batch": problem.job.global_batch, "options": problem.options}
+        found = stems(problem.grouped, problem.cluster, **asked)
+        alike = tuple(families(problem.grouped, problem.cluster, **asked))
+        every = (*alike, *(family for stem in found for family in stem.families))
         if not every:
             raise ScheduleError(
                 explain_none(
@@ -185,14 +192,30 @@ class PlanSearch:
         share = 1.0 - (EXPLAINING_SHARE if problem.options.what_if else 0.0)
         pool = Pool(problem, budget.part(share), on_progress)
         is_chosen = set(chosen)
-        compared = tuple(family for family in every if family not in is_chosen)
-        return cls(pool, budget, chosen, compared, seed)
+        compared = tuple(family for family in alike or every if family not in is_chosen)
+        later = tuple(family for family in chosen if alike and family.stage_tensor_parallel)
+        first = tuple(family for family in chosen if not (alike and family.stage_tensor_parallel))
+        return cls(pool, budget, first, compared, seed, later, found)
 
     def run(self) -> None:
-        """Search until the best step is proven, or the budget is used up."""
-        self._bound_families()
+        """Search until the best step is proven, or the budget is used up.
+
+        Stages with degrees of their own come after a whole search of those with equal ones, whose step is
+        then never shorter than the plan's.
+        """
+        self.bound_families()
         for seed in self.seeds:
             self._begin_from(seed)
+        if self.stems and not self.later:
+            self._bound_untried_degrees()
+        elif self.stems:
+            with self._share(EQUAL_DEGREES_SHARE):
+                self._search()
+            self._take_in_later()
+        self._search()
+
+    def _search(self) -> None:
+        """Search the families in rounds."""
         whole, work, is_last = self.pool.budget, FIRST_ROUND, False
         while not is_last and (self.pool.best is None or not self._is_done):
             is_last = not whole.covers(work * OPERATIONS_A_UNIT)
@@ -209,8 +232,13 @@ class PlanSearch:
             self._sweep()
         if self.pool.problem.options.baselines and not self._are_compared:
             with self._share(BASELINES_SHARE):
-                found = find_baselines(self.pool, self._by_promise(), self._quick_bound)
+                every = self._by_promise()
+                alike = [family for family in every if not family.stage_tensor_parallel]
+                found = find_baselines(self.pool, alike or every, self._quick_bound)
                 self._are_compared = not self.pool.budget.is_over
+                overdrawn = self.pool.budget.overdrawn
+            # Each row has something, whatever is left: that is shown, and took all work of large jobs.
+            self.pool.budget.charge(-overdrawn)
             self.baselines = strongest(self.baselines, found)
         with self._share(CLIMB_SHARE):
             self._climb()
@@ -220,7 +248,7 @@ class PlanSearch:
             self._search_orders(count, share)
         if math.isfinite(self.untried_us):
             with self._share(DEVICES_SHARE):
-                self._swap_devices()
+                self._move_devices()
         self._move_cuts()
 
     def plan_again(self, job: Job, options: PlanOptions, share: float) -> PlannedStep | None:
@@ -249,6 +277,12 @@ class PlanSearch:
 
     def lower_bound_us(self) -> float:
         """Return a step time that no layout allowed can beat, whichever layers its stages begin at."""
+        return min(
+            self._searched_bound_us(), min(self._stems_us, default=math.inf) if self.later else math.inf
+        )
+
+    def _searched_bound_us(self) -> float:
+        """Return the same for layouts of the families that are searched now."""
         if self.pool.problem.is_grouped:
             return min(*self.bounds_of_layers.values(), self.untried_us)
         tried = min(
@@ -272,7 +306,7 @@ class PlanSearch:
 
     @property
     def _is_done(self) -> bool:
-        return self.pool.budget.is_over or self.pool.best_us <= self.lower_bound_us() * (1 + 1e-12)
+        return self.pool.budget.is_over or self.pool.best_us <= self._searched_bound_us() * (1 + 1e-12)
 
     def _begin_from(self, known: Candidate) -> None:
         """Offer a layout, with the order that it has elsewhere where its blocks are the same here."""
@@ -289,19 +323,50 @@ class PlanSearch:
         if estimate.fits and estimate.step_us <= candidate.step_us:
             self.pool.offer(replace(candidate, order=known.order, estimate=estimate, schedule=schedule))
 
-    def _bound_families(self) -> None:
+    def bound_families(self) -> None:
+        """Bound each family as a whole, before anything is cut."""
         problem = self.pool.problem
         self._family_bounds = FamilyBounds(problem.job, problem.options)
         self._bounds_of_layers = FamilyBounds(problem.job, problem.options)
         self._class_bounds = [FamilyBounds(problem.job, problem.options) for _ in problem.by_class]
+        self._stems_us = tuple(
+            self._bounds_of_layers.of_every_degree(stem.family, problem.least_sums_of_layers(stem.keys))
+            for stem in self.stems
+        )
         for family in self.families:
-            self.bounds[family] = self._quick(family)
-            self.budget.charge(OPERATIONS_A_BOUND)
-            if problem.is_grouped:
-                sums = problem.bound_sums_of_layers(family)
-                self.bounds_of_layers[family] = self._bounds_of_layers.of_every_cut(family, sums)
+            self._bound(family)
         self._bound_untried_orders()
         self.pool.lower_bound_us = self.lower_bound_us()
+
+    def _bound(self, family: Family) -> None:
+        problem = self.pool.problem
+        self.bounds[family] = self._quick(family)
+        self.budget.charge(OPERATIONS_A_BOUND)
+        if problem.is_grouped:
+            sums = problem.bound_sums_of_layers(family)
+            self.bounds_of_layers[family] = self._bounds_of_layers.of_every_cut(family, sums)
+
+    def _take_in_later(self) -> None:
+        """Search the families with degrees of their own, too, of which some cannot win by what they share."""
+        bound_us = {
+            family: us
+            for stem, us in zip(self.stems, self._stems_us, strict=True)
+            for family in stem.families
+        }
+        for family in self.later:
+            if bound_us[family] < self.pool.best_us:
+                self._bound(family)
+            else:
+                self.bounds[family] = FamilyBound(step_us=bound_us[family])
+                self.bounds_of_layers[family] = bound_us[family]
+        self.families, self.later = (*self.families, *self.later), ()
+        self._bound_untried_degrees()
+        self.pool.lower_bound_us = self.lower_bound_us()
+
+    def _bound_untried_degrees(self) -> None:
+        """Count the ways that no family has, of degrees of stages or of unequal devices in them."""
+        untried = (us for stem, us in zip(self.stems, self._stems_us, strict=True) if not stem.is_every)
+        self.untried_us = min(self.untried_us, min(untried, default=math.inf))
 
     def _bound_untried_orders(self) -> None:
         """Bound orders of devices that no family has, by families whose devices stand by speed."""
@@ -313,7 +378,7 @@ class PlanSearch:
         untried = {
             replace(family, device_order=by_speed)
             for family in self.families
-            if not tries_every_order(cluster, family.width)
+            if not family.stage_tensor_parallel and not tries_every_order(cluster, family.widths)
         }
         for family in sorted(untried, key=repr):
             bound_us = self._bounds_of_layers.of_every_cut(
@@ -327,8 +392,10 @@ class PlanSearch:
             return
         self._cut_bounds.add(family)
         problem = self.pool.problem
-        sums, prices = problem.bound_sums(family), problem.bound_prices(family)
-        found = self._family_bounds.by_cuts(family, sums, prices)
+        prices = problem.stage_prices(family)
+        if not family.stage_tensor_parallel:
+            prices = (problem.bound_prices(family),)
+        found = self._family_bounds.by_cuts(family, problem.bound_sums(family), prices)
         self.pool.budget.charge(cut_operations(problem, family))
         if found.step_us > self.bounds[family].step_us:
             self.bounds[family] = found
@@ -399,11 +466,16 @@ class PlanSearch:
         return found
 
     def _price_1f1b(self) -> None:
-        """Time one cut of each family of one stage a device, and note the best of each of its degrees."""
+        """Time one cut of each family of one stage a device, and note the best of each of its degrees.
+
+        Of stages with degrees of their own there may be many ways: those that cannot win are left out.
+        """
         rule = "1f1b" if self.pool.problem.profile.is_training else "forwards"
         found = self._degrees_us
-        for family in self._alive():
+        for family in sorted(self._alive(), key=lambda family: bool(family.stage_tensor_parallel)):
             if family.placement != "vshape" or family in self._timed_by_rule:
+                continue
+            if family.stage_tensor_parallel and self._bound_of(family) >= self.pool.best_us:
                 continue
             if self.pool.budget.is_over and self.pool.best is not None:
                 return
@@ -465,20 +537,29 @@ class PlanSearch:
             found.append(candidate)
         return found
 
-    def _swap_devices(self) -> None:
-        """Swap unequal devices of the best layout as long as its step gets shorter, each cut anew."""
+    def _move_devices(self) -> None:
+        """Swap unequal devices of the best layout, or move some, as long as its step gets shorter."""
         is_better = self.pool.best is not None
         while is_better and not self.pool.budget.is_over:
             is_better = False
             best = self.pool.best
             assert best is not None  # looked at before the loop
-            for order in swapped_orders(best.family, self.pool.problem.cluster):
+            for family in self._with_devices_moved(best.family):
                 if self.pool.budget.is_over or self._is_done:
                     return
-                family = replace(best.family, device_order=order)
                 if self._try_family(family).step_us < best.step_us * (1 - 1e-9):
                     is_better = True
                     break
+
+    def _with_devices_moved(self, family: Family) -> Iterator[Family]:
+        """Yield the families that differ in two positions, each to be cut anew."""
+        cluster = self.pool.problem.cluster
+        for order in swapped_orders(family, cluster):
+            yield replace(family, device_order=order)
+        if family.placement == "vshape" and self.pool.problem.options.tensor_parallel == "own":
+            for stem in self.stems:
+                if stem.is_of(family) and not stem.is_every:
+                    yield from moved_degrees(family, stem.degrees, cluster)
 
     def _try_family(self, family: Family) -> Candidate:
         """Return the best of a family's first cuts, its order searched for a moment if that may win."""
@@ -563,7 +644,7 @@ def num_tasks(candidate: Candidate) -> int:
 
 
 def _degrees(family: Family) -> tuple[int, ...]:
-    return family.data_parallel, family.pipeline, family.tensor_parallel, family.micro_batch
+    return family.data_parallel, *family.tensor_degrees, family.micro_batch
 
 
 def _but_for_split(family: Family) -> tuple[object, ...]:
@@ -583,10 +664,33 @@ def restrictions(search: PlanSearch) -> tuple[str, ...]:
             f"Stages begin at {problem.num_layers} of the {len(problem.profile.layers)} layers; the bound "
             "holds for every cut."
         )
-    if math.isfinite(search.untried_us):
+    if problem.cluster.is_uneven and math.isfinite(search.untried_us):
         found.append(
             "Of the orders of unequal devices a few were tried, and swaps in the best; the bound holds for "
             "every order."
+        )
+    alike = [
+        each
+        for each in search.pool.by_family.values()
+        if each.order and not each.family.stage_tensor_parallel
+    ]
+    best = search.pool.best
+    if alike and best is not None and best.family.stage_tensor_parallel:
+        fastest = min(alike, key=lambda each: each.step_us).planned()
+        us = fastest.estimate.step_us
+        found.append(
+            f"With one tensor-parallel degree for all stages, {us / 1e3:.1f} ms were found, "
+            f"{us / best.step_us:.3f} times as long ({fastest.name})."
+        )
+    if problem.options.tensor_parallel == "own" and not search.stems:
+        found.append(
+            "No stages of unequal tensor-parallel degrees make up the devices with the degrees of the table; "
+            "equal ones were tried."
+        )
+    if not all(stem.is_every for stem in search.stems):
+        found.append(
+            "Of the tensor-parallel degrees of many stages, two neighbouring ones were tried, and moves in "
+            "the best; the bound holds for all degrees."
         )
     return tuple(found)
 

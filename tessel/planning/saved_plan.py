@@ -29,6 +29,7 @@ from tessel.planning.runtime import OVERLAPPED, RUNTIMES
 from tessel.planning.sharding import SHARDINGS
 from tessel.profiles.classes import class_profile, mean_profile
 from tessel.profiles.profile import Profile
+from tessel.profiles.towers import tower_layers
 from tessel.schedule import Schedule
 from tessel.validation import MAX_UNITS, check_schedule
 
@@ -286,8 +287,14 @@ def _check(plan: SavedPlan) -> None:
         values = getattr(plan, name)
         if len(values) != devices or not all(0 <= value <= MAX_UNITS for value in values):
             raise ScheduleError(f"{name} is not one number within 0..{MAX_UNITS} for each device")
-    if plan.layout.cuts[-1][1] + 1 != len(plan.profile.layers) or plan.layout.cuts[0][0] != 0:
+    tower = plan.layout.bubbles
+    ahead = 0 if tower is None else tower.layers
+    if plan.layout.cuts[-1][1] + 1 != len(plan.profile.layers) or plan.layout.cuts[0][0] != ahead:
         raise ScheduleError("the cuts do not cover the layers of the profile")
+    if tower is not None and not 0 < ahead == tower_layers(plan.profile):
+        raise ScheduleError(
+            f"its tower in bubbles has {ahead} layers, and the profile names {tower_layers(plan.profile)}"
+        )
     if not isinstance(plan.batch, msgspec.UnsetType):
         _check_batch(plan, plan.batch)
     elif plan.schedule.classes is not None:

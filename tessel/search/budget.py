@@ -240,7 +240,8 @@ class SearchBudget:
             if reason is not None:
                 budget._cut_by = budget._cut_by or reason
                 while (budget := budget.whole) is not None:
-                    budget._part_cut_by = budget._part_cut_by or reason
+                    is_late = now >= budget._deadline
+                    budget._part_cut_by = "time" if is_late else budget._part_cut_by or reason
                 return True
             budget = budget.whole
         return False
@@ -272,6 +273,11 @@ class SearchBudget:
         if self.whole is not None:
             self.whole.charge(operations)
 
+    @property
+    def overdrawn(self) -> int:
+        """Operations charged beyond its limit on work."""
+        return 0 if self._most is None else max(0, self.operations - self._most)
+
     def covers(self, operations: float) -> bool:
         """Whether so much work may still be done."""
         return operations <= self.operations_left
@@ -294,6 +300,11 @@ class SearchBudget:
         if self._most is not None:
             found._most = round(share * max(0, self._most - self.operations))
         return found
+
+    def timed_part(self, share: float) -> SearchBudget:
+        """Return a budget of a share of what is left, of time as well as of work."""
+        is_by_both = self._most is not None and math.isfinite(self.seconds_left)
+        return self.part(share, kept_s=(1 - share) * self.seconds_left if is_by_both else 0.0)
 
     def part_of_work(self, work: float) -> SearchBudget:
         """Return a budget of so many units of work, however much is left, that ends with this one at last.

@@ -169,6 +169,7 @@ def every_layout(
     divides: bool = False,
     tensor: tuple[int, ...] = (),
     branches: Branches | None = None,
+    has_own: bool = False,
 ) -> Iterator[Layout]:
     """Yield every layout with joint backwards of `samples` micro-batches of one sample on these devices.
 
@@ -180,7 +181,25 @@ def every_layout(
         divides: whether first and last layer may be divided over the devices of a pipeline.
         tensor: numbers of devices over which each layer may be divided.
         branches: where two branches stand, which may run side by side if what joins them may be divided so.
+        has_own: whether each stage of a chain may be divided over another number of devices.
     """
+    for stages in range(2, num_layers + 1) if has_own else ():
+        for degrees in itertools.product((1, *tensor), repeat=stages):
+            replicas, rest = divmod(devices, sum(degrees))
+            if rest or not replicas or samples % replicas or len(set(degrees)) == 1:
+                continue
+            for inner in itertools.combinations(range(1, num_layers), stages - 1):
+                for flags in itertools.product((False, True) if recompute else (False,), repeat=stages):
+                    yield Layout(
+                        data_parallel=replicas,
+                        pipeline=stages,
+                        tensor_parallel=max(degrees),
+                        stage_tensor_parallel=degrees,
+                        micro_batch=1,
+                        micro_batches=samples // replicas,
+                        cuts=tuple((a, b - 1) for a, b in itertools.pairwise((0, *inner, num_layers))),
+                        recompute=flags if any(flags) else (),
+                    )
     for width, pipeline in itertools.product((1, *tensor), range(1, devices + 1)):
         if devices % (width * pipeline) or samples % (devices // (width * pipeline)):
             continue
@@ -218,6 +237,17 @@ def every_layout(
                     )
 
 
+def hop_by_hand(num_bytes: int, source: int, target: int, cluster: Cluster) -> float:
+    """Return microseconds of a tensor that is whole on each device of both ends, the longer way of the two.
+
+    From few to many, each sender gives its receivers a part each, and these gather the others' in their node.
+    """
+    few, many = sorted((source, target))
+    parts, node = -(-many // few), cluster.intra_node or cluster.hop
+    us = parts * cluster.hop.latency_us + num_bytes / cluster.hop.bytes_per_s * 1e6
+    return us + (parts - 1) * node.latency_us + num_bytes * (1 - few / many) / node.bytes_per_s * 1e6
+
+
 def placed_by_hand(
     profile: Profile,
     layout: Layout,
@@ -229,8 +259,12 @@ def placed_by_hand(
 
     If it `offloads`, activations are on the hosts, and three stages' on the way there or back.
     """
-    (table,) = (each for each in profile.tables if each.tensor_parallel == layout.tensor_parallel)
-    costs, stages = list(table.costs), len(layout.cuts)
+    tables = {each.tensor_parallel: each.costs for each in profile.tables}
+    costs, stages = list(tables[layout.tensor_parallel]), len(layout.cuts)
+    degrees = layout.stage_tensor_parallel or (layout.tensor_parallel,) * stages
+    if layout.stage_tensor_parallel:
+        for stage, (first, last) in enumerate(layout.cuts):
+            costs[first : last + 1] = tables[degrees[stage]][first : last + 1]
     chains = [[(layout.device_of(stage),) for stage in range(stages)]]
     if layout.placement == "xshape":
         chains.append([(layout.pipeline - 1 - device,) for (device,) in chains[0]])
@@ -310,7 +344,7 @@ def placed_by_hand(
                 us, later = 0.0, following[stage]
                 num_bytes = costs[layout.cuts[stage][1]].boundary_bytes
                 if chain[later] != group and num_bytes:
-                    us = cluster.hop.latency_us + num_bytes / cluster.hop.bytes_per_s * 1e6
+                    us = hop_by_hand(num_bytes, degrees[stage], degrees[later], cluster)
                 lag = math.ceil(us / step_us - 1e-9)
                 edges += [
                     Edge(f"f{name}", f"f{number}.{later}", lag),

@@ -48,6 +48,7 @@ def plan(
     """
     options.check()
     found = plan_with(model, job_options(PlanOptions, options))
+    planned = found.planned
     with interrupts.deferred():
         if options.save is not None:
             messages.note(f"plan written to {found.save(options.save)}")
@@ -63,7 +64,13 @@ def plan(
             console.print_sections(found.explain())
             if options.save is None:
                 messages.note("add --save plan.json to keep it, for tessel draw, compare and export")
-            elif found.fits and len(found.planned.schedules if found.planned else ()) == 1:
+            elif (
+                found.fits
+                and planned
+                and len(planned.schedules) == 1
+                and not planned.layout.has_own_degrees
+                and planned.layout.bubbles is None
+            ):
                 console.print_line(f"\nto train with it: tessel export {options.save} --to torchtitan")
     if not found.fits:
         messages.note(found.shortfall)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scripts.options import completion
-from tessel.jobs.inputs.config_options import DEFAULT_SEQ, DISPATCHES, DTYPES, GPUS
+from tessel.jobs.inputs.config_options import DEFAULT_SEQ, DISPATCHES, DTYPES, GPUS, TOWERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,3 +56,11 @@ class ConfigCommandOptions:
         "Tokens that the language model reads of a picture.  [default: the config's, where it says]",
     ] = None
     frozen_tower: Annotated[bool, "The tower is not trained, but for its projector."] = False
+    tower: Annotated[
+        str,
+        typer.Option(
+            help="Where the tower runs: `first`, cut with the language model; `own`, on devices of its own; "
+            "`bubbles`, a copy on each device, in idle time; `auto`, the fastest of these.",
+            autocompletion=completion.one_of(*TOWERS),
+        ),
+    ] = "first"

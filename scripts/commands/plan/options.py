@@ -58,6 +58,11 @@ def _read_batch(text: str) -> str | int:
     return int(text) if text.isascii() and text.isdecimal() else text
 
 
+def _read_degree(text: str | None) -> str | int | None:
+    """Return one degree as a number, and what is none as it is."""
+    return text if text is None else _read_batch(text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     """What a plan is made for and from, and where it goes."""
@@ -134,7 +139,12 @@ class PlanCommandOptions(ConfigCommandOptions, MeasuringOptions):
     data_parallel: Annotated[int | None, "Replicas; found if left out."] = None
     pipeline: Annotated[int | None, "Devices of a pipeline; found if left out."] = None
     tensor_parallel: Annotated[
-        int | None, "Tensor-parallel degree, of those in the profile; found if left out."
+        str | None,
+        typer.Option(
+            help="Tensor-parallel degree, of those in the profile, or of each stage: 8,8,4x6; `own`: of each "
+            "stage, searched; one for all, found, if left out.",
+            callback=_read_degree,
+        ),
     ] = None
     context_parallel: Annotated[
         int | None, "Context-parallel degree, of those in the profile; found if left out."

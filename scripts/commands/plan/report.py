@@ -85,6 +85,7 @@ def _step_document(planned: PlannedStep, job: Job, lower_bound_us: float) -> Pri
         data_parallel=layout.data_parallel,
         pipeline=layout.pipeline,
         tensor_parallel=layout.tensor_parallel,
+        stage_tensor_parallel=layout.stage_tensor_parallel,
         context_parallel=layout.context_parallel,
         expert_parallel=layout.expert_parallel,
         chunks=layout.chunks,
@@ -105,6 +106,7 @@ def _step_document(planned: PlannedStep, job: Job, lower_bound_us: float) -> Pri
         not_trained_bytes=_of_every_device(planned, planned.step.figures.frozen_bytes),
         fits=planned.estimate.fits,
         overlap_factor=msgspec.UNSET if job.overlap_factor is None else job.overlap_factor,
+        tower=layout.tower,
         replicas=msgspec.UNSET
         if planned.shared is None
         else tuple(map(_classes_begun, planned.shared.schedules)),

@@ -92,6 +92,7 @@ PLAN: Mapping[str, tuple[Rule, ...]] = {
     ),
     "--picture-tokens": (_CONFIG_ALONE, _HAS_PICTURES),
     "--frozen-tower": (_CONFIG_ALONE, _HAS_PICTURES),
+    "--tower": (_PROFILE_ALONE,),
     **dict.fromkeys(("--link", "--hop-us", "--collective-link"), (_HAS_HOPS,)),
     "--node-devices": (
         _HAS_HOPS,

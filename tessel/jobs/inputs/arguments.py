@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from tessel.errors import UsageError
 
@@ -292,6 +293,22 @@ def _shapes_by_name(texts: list[str]) -> dict[str, list[tuple[int, ...]]]:
         shape = tuple(int(extent) for extent in extents.split(","))
         shapes.setdefault(name, []).append(shape)
     return shapes
+
+
+def parse_degrees(
+    option: str, given: int | str | Sequence[int] | None
+) -> int | tuple[int, ...] | Literal["own"] | None:
+    """Return one degree, or one a stage, from `8`, `8,8,4` or `8x2,4`; `own` and None as they are."""
+    if given is None or isinstance(given, int):
+        return given
+    text = given if isinstance(given, str) else ",".join(map(str, given))
+    if text.strip() == "own":
+        return "own"
+    found = [re.fullmatch(r"\s*([1-9]\d{0,5})(?:x([1-9]\d{0,3}))?\s*", part) for part in text.split(",")]
+    degrees = tuple(int(each[1]) for each in found if each is not None for _ in range(int(each[2] or 1)))
+    if None in found:
+        raise UsageError(f"{option} {text!r} are no degrees; write 8, one for each stage as 8,8,4x6, or own")
+    return degrees[0] if len(degrees) == 1 else degrees
 
 
 def parse_names(text: str | None) -> tuple[str, ...] | None:

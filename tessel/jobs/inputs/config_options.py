@@ -14,9 +14,12 @@ from tessel.jobs.inputs.arguments import check_choice, check_counts
 
 if TYPE_CHECKING:
     from tessel.architectures.gpu_sheets import GpuSheet
+    from tessel.planning.layout import TowerName
+    from tessel.profiles.profile import Profile
 
 DTYPES = ("bf16", "fp8")
 DISPATCHES = ("nccl", "deepep")
+TOWERS = ("first", "own", "bubbles", "auto")
 GPUS = ("a100", "h100", "h200", "b200", "gb200", "b300", "gb300", "l40s", "rtx pro 6000", "mi300x", "mi355x")
 """As the data sheets' own table, whose module loads more than a completion may; checked in
 tests/scripts/commands/test_plan.py."""
@@ -42,6 +45,7 @@ class ConfigOptions:
         pictures: that a sequence holds, for a model with a tower; 0 plans the language model alone.
         picture_tokens: that the language model reads of each; as many as the config says if None.
         frozen_tower: whether the tower is not trained, but for its projector.
+        tower: where the tower runs that is in front of the language model: one of `TOWERS`.
     """
 
     gpu: str | None = None
@@ -56,6 +60,7 @@ class ConfigOptions:
     pictures: int = 0
     picture_tokens: int | None = None
     frozen_tower: bool = False
+    tower: str = "first"
 
     def check_config(self) -> None:
         """Refuse values that are wrong by themselves.
@@ -70,6 +75,7 @@ class ConfigOptions:
             )
         check_choice("--dtype", self.dtype, DTYPES)
         check_choice("--dispatch", self.dispatch, DISPATCHES)
+        check_choice("--tower", self.tower, TOWERS)
         for name in ("mfu", "efficiency"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
@@ -87,6 +93,24 @@ class ConfigOptions:
         from tessel.architectures.gpu_sheets import find_sheet
 
         return None if self.gpu is None else find_sheet(self.gpu)
+
+    def towers(self, profile: Profile) -> tuple[TowerName, ...]:
+        """Return where the tower of a profile may run.
+
+        Raises:
+            UsageError: it has none, and one is to run elsewhere than first.
+        """
+        from tessel.profiles.towers import tower_layers
+
+        if self.tower == "first":
+            return ("first",)
+        if not tower_layers(profile):
+            raise UsageError(
+                f"--tower {self.tower}: no first layers of {profile.name} are a tower's by their names, such "
+                "as vision.layers.0; give --pictures with a config.json, or leave it out"
+            )
+        every: tuple[TowerName, ...] = ("first", "own", "bubbles")
+        return tuple(each for each in every if self.tower in (each, "auto"))
 
     @property
     def recomputed(self) -> frozenset[str]:

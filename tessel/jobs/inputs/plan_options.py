@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tessel.errors import UsageError
 from tessel.jobs.inputs.arguments import (
@@ -20,6 +20,7 @@ from tessel.jobs.inputs.arguments import (
     check_counts,
     parse_bandwidth,
     parse_bytes,
+    parse_degrees,
     parse_duration,
 )
 from tessel.jobs.inputs.config_options import ConfigOptions
@@ -97,7 +98,8 @@ class PlanOptions(ConfigOptions):
         placement: which device runs which stage: one of `PLACEMENTS`, a placement, or its file.
         data_parallel: replicas; found if None. The same holds for
         pipeline: devices of a pipeline,
-        tensor_parallel: the degree, of those in the profile,
+        tensor_parallel: the degree, of those in the profile, or one for each stage, such as `8,8,4x6`; or
+            `own`, to search one for each stage,
         context_parallel: devices over which sequences are split, likewise,
         expert_parallel: devices over which routed experts are divided, likewise,
         micro_batch: samples of a micro-batch, of the profile's sizes, and
@@ -124,7 +126,8 @@ class PlanOptions(ConfigOptions):
         spread: how the duration of each block varies, `lognormal:0.1`, `uniform:0.2` or as a file of recorded
             steps or records; as the table's column `spread` says if None.
         robust: percentile of the step by which the plan is chosen, such as `p95`; by the step itself if None.
-        work: units of the search, of about a second each; `DEFAULT_WORK` if None.
+        work: units of the search, of about a second each; `DEFAULT_WORK` if None. Where degrees of stages are
+            searched, as many again.
         time_limit: of the search, such as `10s`, or seconds; `DEFAULT_TIME_LIMIT_S` if both are None.
     """
 
@@ -148,7 +151,7 @@ class PlanOptions(ConfigOptions):
     placement: str | os.PathLike[str] | Placement = "auto"
     data_parallel: int | None = None
     pipeline: int | None = None
-    tensor_parallel: int | None = None
+    tensor_parallel: int | str | Sequence[int] | None = None
     context_parallel: int | None = None
     expert_parallel: int | None = None
     micro_batch: int | None = None
@@ -182,12 +185,16 @@ class PlanOptions(ConfigOptions):
             UsageError: there is one.
         """
         counts = ("devices", "global_batch", "micro_batches", "micro_batch", "chunks", "num_layers")
-        check_counts(self, (*counts, *DEGREES, "node_devices"))
+        degrees = [name for name in DEGREES if isinstance(getattr(self, name), int)]
+        check_counts(self, (*counts, *degrees, "node_devices"))
         if isinstance(self.batch, int):
             check_counts(self, ("batch",))
-        for name in DEGREES:
+        self._check_stage_degrees()
+        if "tensor_parallel" not in degrees and self.tensor_parallel is not None:
+            degrees = [name for name in degrees if name != "pipeline"]  # whose positions differ in devices
+        for name in degrees:
             value = getattr(self, name)
-            if value is not None and self.devices % value:
+            if self.devices % value:
                 option = f"--{name.replace('_', '-')}"
                 raise UsageError(
                     f"{option} {value} does not divide the {self.devices} devices; give one that does"
@@ -217,6 +224,52 @@ class PlanOptions(ConfigOptions):
         self._spread()
         self.cluster()
         self.budget()
+
+    @property
+    def degrees(self) -> int | tuple[int, ...] | Literal["own"] | None:
+        """The tensor-parallel degree given: of all stages, of each, `own`, or None for any.
+
+        Raises:
+            UsageError: the text is none.
+        """
+        return parse_degrees("--tensor-parallel", self.tensor_parallel)
+
+    @property
+    def degree(self) -> int | None:
+        """The tensor-parallel degree of all stages; None where it is open, or stages have their own."""
+        return self.degrees if isinstance(self.degrees, int) else None
+
+    def _check_stage_degrees(self) -> None:
+        """Refuse degrees of stages that do not go with the devices or the pipeline.
+
+        Raises:
+            UsageError: there are some.
+        """
+        degrees, option = self.degrees, f"--tensor-parallel {self.tensor_parallel}"
+        if degrees is None or isinstance(degrees, int):
+            return
+        if self.placement not in ("auto", "vshape") or self.chunks not in (None, 1):
+            raise UsageError(
+                f"{option} is of one stage a device of the pipeline, and another placement is asked for; "
+                "give --placement vshape, or one degree"
+            )
+        if self.runtime == "deepspeed":
+            raise UsageError(
+                f"{option} with --runtime deepspeed: its pipelines have one tensor-parallel degree; give one"
+            )
+        if degrees == "own":
+            return
+        if self.pipeline not in (None, len(degrees)):
+            raise UsageError(
+                f"{option} are degrees of {len(degrees)} stages, and --pipeline is {self.pipeline}; give as "
+                "many"
+            )
+        together = sum(degrees) * (self.context_parallel or 1) * (self.data_parallel or 1)
+        if self.devices % together or (self.data_parallel and self.devices != together):
+            raise UsageError(
+                f"{option} takes {together} devices, all degrees that are given multiplied, which do not "
+                f"make up the {self.devices} devices; give degrees that do"
+            )
 
     @property
     def samples(self) -> int:
@@ -318,10 +371,12 @@ class PlanOptions(ConfigOptions):
         from tessel.search.budget import SearchBudget
 
         budget = make_budget(self.work, self.time_limit)  # which refuses what is no limit
+        times = 2 if self.degrees == "own" else 1  # a whole search of equal degrees comes first
         if self.work is not None:
-            return budget  # equal work gives equal plans, however long it takes
+            # equal work gives equal plans, however long it takes
+            return budget if times == 1 else make_budget(times * self.work, self.time_limit)
         limit_s = DEFAULT_TIME_LIMIT_S if self.time_limit is None else parse_duration(str(self.time_limit))
-        return SearchBudget(work_limit=DEFAULT_WORK, time_limit_s=limit_s)
+        return SearchBudget(work_limit=times * DEFAULT_WORK, time_limit_s=limit_s)
 
     def samples_of_step(self, profile: Profile) -> int:
         """Return the global batch."""
@@ -382,13 +437,16 @@ class PlanOptions(ConfigOptions):
         from tessel.planning.options import PlanOptions as Choices
 
         spread, robust = self._spread()
+        degrees, pipeline = self.degrees, self.pipeline
+        if isinstance(degrees, tuple) and len(set(degrees)) == 1:
+            pipeline, degrees = len(degrees), degrees[0]
         return Choices(
             placements=NAMED_PLACEMENTS if self.placement == "auto" else (self._placement(),),
             split_backward=False if self.joint_backward else None,
             recompute=not self.no_recompute,
             data_parallel=self.data_parallel,
-            pipeline=self.pipeline,
-            tensor_parallel=self.tensor_parallel,
+            pipeline=pipeline,
+            tensor_parallel=degrees,
             context_parallel=self.context_parallel,
             expert_parallel=self.expert_parallel,
             micro_batch=self.micro_batch,

@@ -47,6 +47,8 @@ def subject_of_plan(plan: PlanView, options: RunOptions) -> Subject:
         raise UsageError("--step is for schedules; the steps of a plan have a length")
     plan.schedule.require_equal("a real run")
     tuned = plan.tuned
+    if plan.planned is not None:
+        plan.planned.layout.refuse_bubbles("a real run")
     job = None if plan.planned is None else plan.planned.job
     sharding = job.sharding if job is not None else tuned.state_sharding if tuned is not None else "none"
     if sharding != "none":

@@ -55,7 +55,10 @@ def _add_saved(out: Sections, plan: PlanView) -> None:
     saved = plan.planned
     assert saved is not None, "the plan is of a table"
     out.line(f"{saved.title}: {verdict_of(plan)}")
-    out.line(f"in {order_words(saved.order)}; {format_bytes(max(saved.memory_bytes))} on the fullest device")
+    where = f"{saved.layout.placement_words}, " if saved.layout.tower else ""
+    out.line(
+        f"{where}in {order_words(saved.order)}; {format_bytes(max(saved.memory_bytes))} on the fullest device"
+    )
     if saved.schedule.overlap_factor is not None:
         out.line(overlap_words(saved.schedule))
     out.table("", *stage_table(saved))
@@ -208,7 +211,7 @@ def _row(name: str, planned: PlannedStep, best_us: float, *, fits: bool) -> list
         _ms(planned.estimate.step_us),
         f"{planned.estimate.step_us / best_us:.3f}",
         "yes" if fits else "no",
-        f"{layout.data_parallel} × {layout.pipeline} × {layout.tensor_parallel}"
+        f"{layout.data_parallel} × {layout.pipeline} × {layout.named_tensor_degrees}"
         + (f", C {layout.context_parallel}" if layout.context_parallel > 1 else "")
         + (f", E {layout.expert_parallel}" if layout.expert_parallel > 1 else ""),
         layout.placement_words,

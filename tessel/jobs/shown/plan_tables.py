@@ -78,24 +78,37 @@ def stage_table(plan: SavedPlan) -> tuple[tuple[str, ...], tuple[tuple[str, ...]
     from tessel.planning.layout import name_devices
 
     layout, spreads = plan.layout, plan.stage_spreads
-    costs = costs_of(plan.mean_profile, table_key(layout))
+    key, profile = table_key(layout), plan.mean_profile
+    costs = {
+        degree: costs_of(profile, key._replace(tensor_parallel=degree)) for degree in {*layout.tensor_degrees}
+    }
     rows = []
-    for stage, (first, last) in enumerate(layout.cuts):
-        inner = costs[first : last + 1]
-        is_recomputed = bool(layout.recompute) and layout.recompute[stage]
+    again = layout.recompute or (False,) * len(layout.cuts)
+    runs = [
+        (str(stage), name_devices(layout.cluster_devices(stage)), cut, again[stage], layout.device_of(stage))
+        for stage, cut in enumerate(layout.cuts)
+    ]
+    if layout.bubbles is not None:
+        every, own = name_devices(range(layout.devices)), layout.bubbles
+        runs.insert(0, ("tower", every, (0, own.layers - 1), own.recompute, 0))
+    for stage, (name, devices, (first, last), is_recomputed, position) in enumerate(runs):
+        degree = layout.tensor_degree_at(position)
+        inner = costs[degree][first : last + 1]
         rows.append(
             (
-                str(stage),
-                name_devices(layout.cluster_devices(stage)),
+                name,
+                devices,
                 str(first) if first == last else f"{first}-{last}",
                 f"{sum(cost.forward_us for cost in inner) / 1e3:.4g}",
                 f"{sum(cost.joint_backward_us or 0.0 for cost in inner) / 1e3:.4g}",
                 format_bytes(sum(cost.weight_bytes for cost in inner)),
                 "yes" if is_recomputed else "no",
+                *((str(degree),) if layout.has_own_degrees else ()),
                 *((f"{spreads[stage]:.1%}",) if spreads else ()),
             )
         )
-    return (*STAGE_COLUMNS, *(("spread",) if spreads else ())), tuple(rows)
+    further = (("tensor-parallel", layout.has_own_degrees), ("spread", bool(spreads)))
+    return (*STAGE_COLUMNS, *(name for name, is_shown in further if is_shown)), tuple(rows)
 
 
 def format_gap(gap: float) -> str:

@@ -263,7 +263,8 @@ def _why_none(problem: Problem, baseline: BaselineRule) -> str:
 
 
 def _is_for_torch(family: Family) -> bool:
-    return family.placement == "vshape" and not family.split_backward and family.pipeline > 1
+    is_any_cut = family.placement == "vshape" and not family.tower_stages
+    return is_any_cut and not family.split_backward and family.pipeline > 1
 
 
 def _torch_auto(pool: Pool, families: Sequence[Family]) -> Baseline:
@@ -291,7 +292,7 @@ def _equal_parts(problem: Problem, family: Family) -> Cut:
     sums, prices = problem.sums(family), problem.prices(family)
     forward = sums.forward[None, :] - sums.forward[:, None]
     cut = chain_cut(
-        prices.with_times(np.where(np.isfinite(prices.time), forward, np.inf)),
+        (prices.with_times(np.where(np.isfinite(prices.time), forward, np.inf)),),
         in_flight=(1,) * family.num_stages,
         speeds=np.ones(family.num_stages),
         limits=None,

@@ -11,6 +11,8 @@ Each number is a proof by itself; the largest counts.
   micro-batch, and all devices together the layers between.
 - Where two branches run side by side, each device runs its part of what joins them for every micro-batch, and
   the devices of a branch together its layers, each behind those ahead of it in the branch.
+- Where stages have tensor-parallel degrees of their own, figures of other stages are the least of all, and
+  the devices together do the work of each layer at the degree where it takes least of them.
 - Cuts, for one stage a device: a dynamic programme over all cuts for the least longest stage, where a run of
   layers on stage s takes its head, its work for all micro-batches, its memory (a device's room times the time
   is at least what its activations take up), and its own all-reduce and update.
@@ -29,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from tessel.planning.candidates.families import Family
@@ -70,6 +73,8 @@ class _Terms:
         sums: of its table.
         shares: what a replica holds for each byte of weights.
         micro_batches: that each chain runs.
+        widths: devices over which layers are split, by position.
+        shared_us: of unequal degrees, microseconds times devices that a micro-batch takes at least; else 0.
         copies: of the chain.
         speeds: by position.
         limits: bytes by position; None for no limit.
@@ -90,6 +95,8 @@ class _Terms:
     sums: LayerSums
     shares: Shares
     micro_batches: int
+    widths: FloatArray
+    shared_us: float
     copies: int
     speeds: FloatArray
     limits: tuple[int, ...] | None
@@ -188,16 +195,47 @@ class FamilyBounds:
         first, second, _ = family.sections(sums.num_layers)
         return max(_path_of(branch, terms) for branch in (first, second))
 
-    def by_cuts(self, family: Family, sums: LayerSums, prices: RunPrices) -> FamilyBound:
+    def by_cuts(self, family: Family, sums: LayerSums, prices: Sequence[RunPrices]) -> FamilyBound:
         """Return the bound over all cuts of a family with one stage a device; O(stages × layers²) in arrays.
 
         Of other families it is 0, as nothing more is known of them.
+
+        Args:
+            family: degrees, micro-batch size and placement.
+            sums: of its table.
+            prices: of its runs of layers: of each stage, or one for all.
         """
         if family.placement != "vshape":
             return FamilyBound(step_us=0.0)
-        step_us = _by_cuts(self._terms_of(family, sums), prices, self.options)
+        every = prices if len(prices) > 1 else tuple(prices) * family.pipeline
+        own = dict(sums.of_degrees)
+        stages = [
+            (own.get(degree, sums), each) for degree, each in zip(family.tensor_degrees, every, strict=True)
+        ]
+        step_us = _by_cuts(self._terms_of(family, sums), stages, self.options)
         reason = "" if np.isfinite(step_us) else "no cut keeps the memory of every device"
         return FamilyBound(step_us=step_us, reason=reason)
+
+    def of_every_degree(self, family: Family, sums: LayerSums) -> float:
+        """Return a step time that no number of stages, degrees and order of devices can beat; O(layers).
+
+        Args:
+            family: micro-batches, replicas and parts of a sequence.
+            sums: the least of all degrees that stages may have.
+        """
+        cluster = self.job.cluster
+        speeds = [cluster.speed_of(device) for device in range(cluster.devices)]
+        # Of the exchange and the update at the end nothing is known, and any device may be the fastest.
+        job = replace(
+            self.job,
+            cluster=msgspec.structs.replace(cluster, device_speed=(max(speeds),) * cluster.devices),
+            optimizer=msgspec.structs.replace(self.job.optimizer, gradient_ratio=0.0, updates=False),
+        )
+        splits = sums.is_splittable and self.options.split_backward is not False
+        two = replace(family, pipeline=2, num_stages=2, tensor_parallel=1, split_backward=splits)
+        terms = _terms(two, 1, sums, job, self.options)
+        shared = terms.micro_batches * terms.shared_us * family.data_parallel * family.context_parallel
+        return max(shared / sum(speeds), _one_layer(terms), _path(two, terms))
 
     def _terms_of(self, family: Family, sums: LayerSums) -> _Terms:
         copies = 2 if family.placement == "xshape" else 1
@@ -208,6 +246,8 @@ class FamilyBounds:
             stage_devices=(),
             branch_devices=0,
             branches=None,
+            tower=msgspec.UNSET,
+            tower_stages=0,
         )
         key = degrees, copies, family.table_key
         if key not in self._terms:
@@ -247,6 +287,8 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job, options: Pla
             expert_replicas=copies * layout.expert_replicas,
         ),
         micro_batches=degrees.micro_batches // copies,
+        widths=np.array(degrees.tensor_degrees, dtype=np.float64),
+        shared_us=shared_us(sums, job, splits=splits),
         copies=copies,
         speeds=speeds,
         limits=memory_limits(layout, job.cluster),
@@ -266,6 +308,27 @@ def _terms(degrees: Family, copies: int, sums: LayerSums, job: Job, options: Pla
         if sums.has_backward and len(set(speeds.tolist())) == 1
         else 0.0,
     )
+
+
+def shared_us(sums: LayerSums, job: Job, *, splits: bool) -> float:
+    """Return microseconds times devices that a micro-batch takes at least, each layer at its best degree.
+
+    With pairs a device takes no less than its forwards, than the share of all, nor than what is no forward.
+
+    Args:
+        sums: the least of several degrees; of one table it is 0.
+        job: whether blocks run together.
+        splits: whether backwards may run in halves.
+    """
+    if not sums.of_degrees:
+        return 0.0
+    factor = job.overlap_factor if sums.has_backward else None
+    forms = []
+    for degree, table in sums.of_degrees:
+        times, forward = np.diff(layer_times(table, splits=splits)), np.diff(table.forward)
+        own = [times] if factor is None else [forward, factor * times, times - forward]
+        forms.append([degree * each for each in own])
+    return float(np.min(forms, axis=0).sum(axis=-1).max())
 
 
 def _copy_rate(sums: LayerSums, job: Job) -> float:
@@ -416,10 +479,14 @@ def _sharing(family: Family, terms: _Terms, *, any_order: bool = False) -> float
 
     # The update is a device's own, at the profile's speed where all are alike.
     alone = (work + idle(heads + own_end) + terms.update_us * terms.speeds[0]) / total_speed
+    ahead_and_behind = heads + tails + own_end if terms.is_waited_for else heads + own_end
+    if terms.shared_us and not any_order:
+        weights = terms.widths * terms.speeds
+        busy = terms.micro_batches * terms.shared_us + (weights * ahead_and_behind).sum()
+        alone = max(alone, busy / weights.sum())
     if not terms.is_waited_for:
         return float(alone)
-    waited_for = (work + idle(heads + tails + own_end)) / total_speed
-    return float(max(alone, waited_for))
+    return float(max(alone, (work + idle(ahead_and_behind)) / total_speed))
 
 
 def _one_layer(terms: _Terms) -> float:
@@ -493,7 +560,7 @@ def _path(family: Family, terms: _Terms) -> float:
     return float(path + ways * hops) + _last_synchronisation(terms)
 
 
-def _by_cuts(terms: _Terms, prices: RunPrices, options: PlanOptions) -> float:
+def _by_cuts(terms: _Terms, stages: Sequence[tuple[LayerSums, RunPrices]], options: PlanOptions) -> float:
     """Return the least, over all cuts into one stage a device, of the longest stage's bound."""
     size = terms.sums.num_layers + 1
     best = np.full(size, np.inf)
@@ -501,13 +568,14 @@ def _by_cuts(terms: _Terms, prices: RunPrices, options: PlanOptions) -> float:
     num_stages = len(terms.speeds)
     for stage, speed in enumerate(terms.speeds):
         limit = None if terms.limits is None else terms.limits[stage]
-        cost = _stage_bound(terms, prices, options, stage, num_stages, float(speed), limit)
+        cost = _stage_bound(terms, *stages[stage], options, stage, num_stages, float(speed), limit)
         best = np.maximum(best[:, None], cost).min(axis=0)
     return float(best[-1])
 
 
 def _stage_bound(
     terms: _Terms,
+    own: LayerSums,
     prices: RunPrices,
     options: PlanOptions,
     stage: int,
@@ -529,15 +597,16 @@ def _stage_bound(
         + 2 * (num_stages - 1 - stage) * terms.hop_us
     )[None, :]
     own_end = terms.exchange_us(
-        *(each[None, :] - each[:, None] for each in (sums.reduced, sums.expert_reduced))
+        *(each[None, :] - each[:, None] for each in (own.reduced, own.expert_reduced))
     )
+    forward = own.forward[None, :] - own.forward[:, None]
     if terms.update_us:
         updates = terms.updates
         own_end = own_end + terms.update_us * (updates[None, :] - updates[:, None]) / updates[-1]
     first = _last_synchronisation(terms)
 
     def bound(extra: FloatArray | float, static: FloatArray, held: FloatArray) -> FloatArray:
-        work = terms.work_us(prices.time + extra, sums.forward[None, :] - sums.forward[:, None]) / speed
+        work = terms.work_us(prices.time + extra, forward) / speed
         least: FloatArray = ahead + work + own_end
         if terms.is_waited_for:
             least = np.maximum(least, ahead + work + behind + first)
@@ -549,7 +618,7 @@ def _stage_bound(
             return kept
         alive = (prices.time + extra) / speed + beyond
         if not terms.ends_with_gradient:
-            alive = (sums.forward[None, :] - sums.forward[:, None]) / speed + beyond
+            alive = forward / speed + beyond
         fits = (held <= room) & np.isfinite(alive)
         by_room = np.zeros_like(room)
         np.divide(terms.micro_batches * held * np.where(fits, alive, 0.0), room, out=by_room, where=room > 0)

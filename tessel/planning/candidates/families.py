@@ -14,8 +14,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations
+from itertools import accumulate, chain, combinations
 from typing import NamedTuple
+
+import msgspec
 
 from tessel.errors import ScheduleError
 from tessel.handwritten.construction.stages import NotAPipelineError, read_pipeline
@@ -23,9 +25,10 @@ from tessel.placement import Placement
 from tessel.planning.cluster import Cluster
 from tessel.planning.costs.stage_costs import TableKey, costs_of, cuts_at
 from tessel.planning.cutting.cut import Cut, Section
-from tessel.planning.layout import Layout, PlacementName
+from tessel.planning.layout import TOWER_PLACEMENTS, Layout, PlacedTower, PlacementName
 from tessel.planning.options import CustomPlacement, PlanOptions
 from tessel.profiles.profile import Branches, Profile
+from tessel.profiles.towers import tower_layers
 
 MAX_DEVICE_ORDERS = 120
 """Orders of unequal devices up to which each is a family of its own: those of five devices."""
@@ -37,7 +40,9 @@ class Family:
 
     Attributes:
         num_stages: stages of the chain, or of the branches and what joins them.
+        stage_tensor_parallel: empty where stages have the same degree.
         branches: of a `kshape`: where they stand.
+        tower_stages: stages of a tower that has devices of its own.
     """
 
     data_parallel: int
@@ -54,6 +59,9 @@ class Family:
     branches: Branches | None = None
     context_parallel: int = 1
     expert_parallel: int = 1
+    tower: PlacedTower | msgspec.UnsetType = msgspec.UNSET
+    tower_stages: int = 0
+    stage_tensor_parallel: tuple[int, ...] = ()
 
     def layout(self, bounds: Sequence[int], recompute: Sequence[bool] = ()) -> Layout:
         """Return the layout whose stages begin at these layers.
@@ -66,6 +74,7 @@ class Family:
             data_parallel=self.data_parallel,
             pipeline=self.pipeline,
             tensor_parallel=self.tensor_parallel,
+            stage_tensor_parallel=self.stage_tensor_parallel or msgspec.UNSET,
             context_parallel=self.context_parallel,
             expert_parallel=self.expert_parallel,
             micro_batch=self.micro_batch,
@@ -77,6 +86,7 @@ class Family:
             stage_devices=self.stage_devices,
             branch_devices=self.branch_devices,
             device_order=self.device_order,
+            tower=self.tower,
         )
 
     def any_layout(self, num_layers: int) -> Layout:
@@ -91,7 +101,8 @@ class Family:
     def sections(self, num_layers: int) -> tuple[Section, ...]:
         """Return the layers that are cut by themselves, of all layers together.
 
-        Divided ends are the first and the last layer alone; branches and what joins them are apart.
+        Divided ends are the first and the last layer alone; branches and what joins them are apart, as is a
+        tower on devices of its own.
         """
         if self.placement == "mshape":
             inner = Section(1, num_layers - 1, self.pipeline)
@@ -102,6 +113,12 @@ class Family:
                 Section(0, second, self.branch_devices),
                 Section(second, joined, self.pipeline - self.branch_devices),
                 Section(joined, num_layers, 1),
+            )
+        if self.tower:
+            own = self.tower.layers
+            return (
+                Section(0, own, self.tower_stages),
+                Section(own, num_layers, self.num_stages - self.tower_stages),
             )
         return (Section(0, num_layers, self.num_stages),)
 
@@ -115,8 +132,14 @@ class Family:
         return True
 
     @property
+    def table_keys(self) -> tuple[TableKey, ...]:
+        """Which figures each tensor-parallel degree runs with, ascending."""
+        degrees = sorted(set(self.tensor_degrees))
+        return tuple(self.table_key._replace(tensor_parallel=degree) for degree in degrees)
+
+    @property
     def table_key(self) -> TableKey:
-        """Which figures of the profile it runs with."""
+        """Which figures of the profile it runs with; of several degrees, those of the largest."""
         return TableKey(
             self.micro_batch,
             self.tensor_parallel,
@@ -127,9 +150,14 @@ class Family:
         )
 
     @property
-    def width(self) -> int:
+    def tensor_degrees(self) -> tuple[int, ...]:
+        """Devices over which each layer is split, by position of the pipeline."""
+        return self.stage_tensor_parallel or (self.tensor_parallel,) * self.pipeline
+
+    @property
+    def widths(self) -> tuple[int, ...]:
         """Devices at each position of the pipeline, over all replicas."""
-        return self.data_parallel * self.context_parallel * self.tensor_parallel
+        return tuple(self.data_parallel * self.context_parallel * each for each in self.tensor_degrees)
 
     @property
     def shards(self) -> int:
@@ -168,8 +196,13 @@ class Family:
 
 def family_of(layout: Layout) -> Family:
     """Return the family of a layout."""
-    names = [name for name in Family.__dataclass_fields__ if name != "num_stages"]
-    return Family(num_stages=len(layout.cuts), **{name: getattr(layout, name) for name in names})
+    names = Family.__dataclass_fields__.keys() - {"num_stages", "stage_tensor_parallel", "tower_stages"}
+    return Family(
+        num_stages=len(layout.cuts),
+        tower_stages=layout.tower_stages,
+        stage_tensor_parallel=layout.tensor_degrees if layout.has_own_degrees else (),
+        **{name: getattr(layout, name) for name in names},
+    )
 
 
 def chain_of(placement: Placement) -> CustomPlacement:
@@ -233,16 +266,31 @@ def families(
                     stage_devices=shape.stage_devices,
                     branch_devices=shape.branch_devices,
                     branches=profile.branches if shape.branch_devices else None,
+                    tower=PlacedTower(where="own", layers=tower_layers(profile))
+                    if shape.tower_stages
+                    else msgspec.UNSET,
+                    tower_stages=shape.tower_stages,
                 )
                 if not _is_measured(profile, family.table_key):
                     continue
-                for split_backward in _splits(profile, family.table_key, options):
-                    for device_order in _device_orders(cluster, family.width):
-                        yield replace(family, split_backward=split_backward, device_order=device_order)
+                yield from variants(family, profile, cluster, options)
+
+
+def variants(family: Family, profile: Profile, cluster: Cluster, options: PlanOptions) -> Iterator[Family]:
+    """Yield a family with joint and with split backwards, and in each order of unequal devices."""
+    for split_backward in _splits(profile, family.table_keys, options):
+        for device_order in _device_orders(cluster, family.widths):
+            yield replace(family, split_backward=split_backward, device_order=device_order)
 
 
 def explain_none(profile: Profile, cluster: Cluster, *, global_batch: int, options: PlanOptions) -> str:
     """Return the sentence for a plan that has no family at all."""
+    if options.tower == "own":
+        return (
+            f"no degrees give the tower of {profile.name} devices of its own out of {cluster.devices} for a "
+            f"global batch of {global_batch}, one stage a device (placement vshape); use more devices, fix "
+            "less, or run the tower first"
+        )
     wanted = set(options.placements)
     if wanted == {"kshape"} and profile.branches is None:
         return f"{profile.name} has no two branches that meet, as kshape runs; use another placement"
@@ -269,10 +317,15 @@ class _Shape(NamedTuple):
     num_stages: int
     stage_devices: CustomPlacement = ()
     branch_devices: int = 0
+    tower_stages: int = 0
 
 
 def _shapes(pipeline: int, profile: Profile, options: PlanOptions) -> Iterator[_Shape]:
     num_layers = len(profile.layers)
+    if options.tower == "own":
+        if options.chunks in (None, 1) and set(options.placements) & set(TOWER_PLACEMENTS["own"]):
+            yield from _with_own_tower(pipeline, profile)
+        return
     for placement in options.placements:
         if not isinstance(placement, str):
             is_fitting = max(placement) + 1 == pipeline and len(placement) <= num_layers
@@ -290,6 +343,14 @@ def _shapes(pipeline: int, profile: Profile, options: PlanOptions) -> Iterator[_
         for chunks in _chunks(placement, pipeline, options.max_chunks):
             if pipeline * chunks <= num_layers and options.chunks in (None, chunks):
                 yield _Shape(placement, pipeline * chunks)
+
+
+def _with_own_tower(pipeline: int, profile: Profile) -> Iterator[_Shape]:
+    """Yield a shape for each number of devices that a tower may have by itself."""
+    layers = tower_layers(profile)
+    for own in range(1, pipeline):
+        if own <= layers and pipeline - own <= len(profile.layers) - layers:
+            yield _Shape("vshape", pipeline, tower_stages=own)
 
 
 def _branched(pipeline: int, branches: Branches | None) -> Iterator[_Shape]:
@@ -312,8 +373,10 @@ def _chunks(placement: PlacementName, pipeline: int, max_chunks: int) -> Sequenc
     return (2,) if placement == "zbv" else (1,)
 
 
-def _splits(profile: Profile, key: TableKey, options: PlanOptions) -> tuple[bool, ...]:
-    can_split = profile.is_training and all(cost.is_splittable for cost in costs_of(profile, key))
+def _splits(profile: Profile, keys: Iterable[TableKey], options: PlanOptions) -> tuple[bool, ...]:
+    can_split = profile.is_training and all(
+        cost.is_splittable for key in keys for cost in costs_of(profile, key)
+    )
     if options.split_backward is None:
         return (False, True) if can_split else (False,)
     return (options.split_backward and can_split,)
@@ -328,36 +391,54 @@ def _is_measured(profile: Profile, key: TableKey) -> bool:
     return not key.joined or key.degrees._replace(tensor_parallel=key.joined) in degrees
 
 
-def _device_orders(cluster: Cluster, width: int) -> tuple[tuple[int, ...], ...]:
-    """Return orders of unequal devices, as they come first; groups of `width` share a position.
+def _device_orders(cluster: Cluster, widths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return orders of unequal devices, as they come first; groups of these widths share a position.
 
     They are all that differ in speed or memory, or a few where these are many: see `tries_every_order`.
     """
     if not cluster.is_uneven:
-        return ((),)
+        return (within_nodes(cluster, widths),)
     numbers = range(cluster.devices)
     kinds = [_kind(cluster, device) for device in numbers]
     by_memory = sorted(numbers, key=lambda device: (-kinds[device].memory, -kinds[device].speed, device))
     by_speed = sorted(numbers, key=lambda device: (-kinds[device].speed, -kinds[device].memory, device))
     slowest_first = sorted(numbers, key=lambda device: (kinds[device].speed, -kinds[device].memory, device))
     found = [tuple(numbers), tuple(by_memory), tuple(by_speed), tuple(slowest_first)]
-    if tries_every_order(cluster, width):
-        groups = _groups(by_speed, width)
+    if tries_every_order(cluster, widths):
+        groups = _groups(by_speed, widths)
         found += _distinct_orders(groups, [tuple(kinds[device] for device in group) for group in groups])
-    return tuple({_kinds_of(order, kinds, width): order for order in reversed(found)}.values())[::-1]
+    return tuple({_kinds_of(order, kinds, widths): order for order in reversed(found)}.values())[::-1]
 
 
-def tries_every_order(cluster: Cluster, width: int) -> bool:
+def within_nodes(cluster: Cluster, widths: Sequence[int]) -> tuple[int, ...]:
+    """Return an order of equal devices in which wide positions have the first ones; empty for as they come.
+
+    Groups of unequal degrees, one after the other, may begin within a node and end in the next. From the
+    widest on, each begins at a multiple of its width, where widths are powers of two.
+    """
+    if len(set(widths)) == 1 or not cluster.devices_per_node:
+        return ()
+    slots: list[tuple[int, ...]] = [()] * len(widths)
+    first = 0
+    for position in sorted(range(len(widths)), key=lambda position: -widths[position]):
+        slots[position] = tuple(range(first, first := first + widths[position]))
+    order = tuple(chain.from_iterable(slots))
+    return () if order == tuple(range(first)) else order
+
+
+def tries_every_order(cluster: Cluster, widths: Sequence[int]) -> bool:
     """Return whether families hold every order of a cluster's devices that differs from others.
 
     Args:
         cluster: the devices.
-        width: devices of a position, which are alike where that can be.
+        widths: devices of each position, which are alike where that can be.
     """
     if not cluster.is_uneven:
         return True
+    if len(set(widths)) > 1:
+        return False
     by_kind = sorted(range(cluster.devices), key=lambda device: _kind(cluster, device))
-    counts = Counter(tuple(_kind(cluster, device) for device in group) for group in _groups(by_kind, width))
+    counts = Counter(tuple(_kind(cluster, device) for device in group) for group in _groups(by_kind, widths))
     return num_distinct_orders(counts.values()) <= MAX_DEVICE_ORDERS
 
 
@@ -374,10 +455,10 @@ def swapped_orders(family: Family, cluster: Cluster) -> Iterator[tuple[int, ...]
     """Yield the orders of devices in which two positions of a family have changed places, if that matters."""
     if not family.device_order:
         return
-    groups = _groups(family.device_order, family.width)
+    groups = _groups(family.device_order, family.widths)
     kinds = [sorted(_kind(cluster, device) for device in group) for group in groups]
     for one, other in combinations(range(len(groups)), 2):
-        if kinds[one] != kinds[other]:
+        if kinds[one] != kinds[other] and len(kinds[one]) == len(kinds[other]):
             swapped = list(groups)
             swapped[one], swapped[other] = groups[other], groups[one]
             yield tuple(chain.from_iterable(swapped))
@@ -394,13 +475,16 @@ def _kind(cluster: Cluster, device: int) -> _Kind:
     return _Kind(cluster.speed_of(device), cluster.memory_of(device) or 0)
 
 
-def _groups(order: Sequence[int], width: int) -> list[tuple[int, ...]]:
-    return [tuple(order[first : first + width]) for first in range(0, len(order), width)]
+def _groups(order: Sequence[int], widths: Sequence[int]) -> list[tuple[int, ...]]:
+    ends = accumulate(widths)
+    return [tuple(order[end - width : end]) for end, width in zip(ends, widths, strict=True)]
 
 
-def _kinds_of(order: Sequence[int], kinds: Sequence[_Kind], width: int) -> tuple[tuple[_Kind, ...], ...]:
+def _kinds_of(
+    order: Sequence[int], kinds: Sequence[_Kind], widths: Sequence[int]
+) -> tuple[tuple[_Kind, ...], ...]:
     """Return the kinds of devices at each position, whichever of them stands where."""
-    return tuple(tuple(sorted(kinds[device] for device in group)) for group in _groups(order, width))
+    return tuple(tuple(sorted(kinds[device] for device in group)) for group in _groups(order, widths))
 
 
 def _distinct_orders(groups: Sequence[tuple[int, ...]], kinds: Sequence[object]) -> Iterator[tuple[int, ...]]:

@@ -15,9 +15,10 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from tessel.planning.costs.stage_costs import LayerSums
+from tessel.planning.costs.stage_costs import BY_LAYER, LayerSums
 from tessel.planning.layout import Layout
 from tessel.profiles.profile import Branches, CostTable, Layer, Profile
+from tessel.profiles.towers import tower_layers
 
 MAX_CUT_LAYERS = 1000
 """Layers up to which stages may begin at any of them."""
@@ -27,7 +28,7 @@ def group_bounds(profile: Profile, by_hand: Layout | None) -> tuple[int, ...]:
     """Return where groups of layers begin, and the number of layers: all layers of a model that is not long.
 
     Groups take equal times, as far as single layers allow. Layers that share a tensor, the first and the last
-    are groups; branches and the stages of a layout given by hand begin one.
+    are groups; branches, what a tower is in front of and the stages of a layout given by hand begin one.
 
     Args:
         profile: its first table is used.
@@ -41,6 +42,7 @@ def group_bounds(profile: Profile, by_hand: Layout | None) -> tuple[int, ...]:
         kept |= {layer, layer + 1}
     if profile.branches is not None:
         kept |= {profile.branches.second, profile.branches.joined}
+    kept |= {tower_layers(profile)}
     if by_hand is not None:
         kept |= {first for first, _ in by_hand.cuts}
     times = np.cumsum([cost.forward_us + (cost.joint_backward_us or 0.0) for cost in profile.tables[0].costs])
@@ -66,25 +68,11 @@ def _grouped_table(table: CostTable, groups: Collection[tuple[int, int]]) -> Cos
     return msgspec.structs.replace(table, costs=costs, intervals=(), spreads=msgspec.UNSET)
 
 
-_BY_LAYER = (
-    "num_layers",
-    "peak",
-    "recomputed_peak",
-    "boundary",
-    "tied",
-    "has_update",
-    "has_backward",
-    "is_splittable",
-    "work",
-)
-"""Attributes of `LayerSums` that are no running sums."""
-
-
 def grouped_sums(sums: LayerSums, bounds: Sequence[int]) -> LayerSums:
     """Return the running sums of a table at the borders of groups."""
     at, starts = np.array(bounds), np.array(bounds[:-1])
     running = {
-        name: getattr(sums, name)[at] for name in LayerSums.__dataclass_fields__ if name not in _BY_LAYER
+        name: getattr(sums, name)[at] for name in LayerSums.__dataclass_fields__ if name not in BY_LAYER
     }
     index = {first: group for group, first in enumerate(bounds)}
     return replace(
@@ -93,6 +81,7 @@ def grouped_sums(sums: LayerSums, bounds: Sequence[int]) -> LayerSums:
         peak=np.maximum.reduceat(sums.peak, starts),
         recomputed_peak=np.maximum.reduceat(sums.recomputed_peak, starts),
         boundary=sums.boundary[at[1:] - 1],
+        taken=sums.taken[starts],
         # Each of their layers is a group.
         tied=tuple(
             tensor._replace(layers=tuple(index[layer] for layer in tensor.layers)) for tensor in sums.tied

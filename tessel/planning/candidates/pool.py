@@ -330,13 +330,13 @@ class _Fastest:
 def step_bound_us(step: TrainingStep, makespan_steps: int) -> float:
     """Return a step time that follows from a bound on the makespan.
 
-    The block that ends last ends some stage on its device, whose all-reduce and update follow.
+    The block that ends last ends some stage, or the tower, on its device, whose all-reduce and update follow.
     """
     figures = step.figures
     us_of = {stage: each.us for each in figures.synchronisations for stage in each.stages}
     return makespan_steps * step.step_us + min(
         us_of.get(stage, 0.0) + figures.after_us[device]
-        for stage, group in enumerate(figures.groups)
+        for stage, group in enumerate(figures.places)
         for device in group
     )
 

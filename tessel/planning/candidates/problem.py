@@ -13,6 +13,7 @@ from tessel.planning.candidates.bounds import family_shares
 from tessel.planning.candidates.families import Family
 from tessel.planning.candidates.layer_groups import group_bounds, grouped_profile, grouped_sums
 from tessel.planning.cluster import Cluster
+from tessel.planning.costs.degree_sums import DegreeSums
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums, TableKey, layer_sums
 from tessel.planning.costs.stage_figures import StageFigures, figures_of_classes, figures_of_sums
 from tessel.planning.cutting.run_prices import RunPrices, layer_times, run_prices
@@ -48,6 +49,7 @@ class Problem:
     grouped: Profile = field(init=False)
     _sums: dict[object, LayerSums] = field(default_factory=dict)
     _prices: dict[object, RunPrices] = field(default_factory=dict)
+    _degrees: dict[object, DegreeSums] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.job.mixture is not None and not self.by_class:
@@ -65,7 +67,7 @@ class Problem:
         """
         by_class = () if job.mixture is None else self.by_class
         is_alike = group_bounds(self.profile, options.by_hand) == self.bounds
-        tables = (self._sums, self._prices) if is_alike else ()
+        tables = (self._sums, self._prices, self._degrees) if is_alike else ()
         return Problem(self.profile, job, options, by_class, *tables)
 
     def _take_apart(self, mixture: Mixture) -> None:
@@ -75,6 +77,11 @@ class Problem:
             raise ScheduleError(
                 f"placement {self.options.placements[0]} runs equal micro-batches alone, and the batch "
                 f"{mixture} has several classes; use vshape, interleaved or zbv"
+            )
+        if self.options.tensor_parallel == "own" or isinstance(self.options.tensor_parallel, tuple):
+            raise ScheduleError(
+                f"micro-batches differ ({mixture}), and stages are to have tensor-parallel degrees of their "
+                "own; give one of both"
             )
         if any(table.expert_parallel > 1 for table in self.profile.tables):
             raise ScheduleError(
@@ -117,8 +124,22 @@ class Problem:
         return self.options.recompute and self.cluster.is_limited and self.profile.is_training
 
     def sums(self, family: Family) -> LayerSums:
-        """Return the running sums of a family's table, at the borders of groups."""
+        """Return the running sums of a family's table, at the borders of groups; of several, the least."""
+        if family.stage_tensor_parallel:
+            return self._least_sums(family.table_keys)
         return self._sums_of(self.profile, family.table_key)
+
+    def _least_sums(self, keys: tuple[TableKey, ...]) -> LayerSums:
+        if keys not in self._sums:
+            self._sums[keys] = self.degree_sums(keys).least()
+        return self._sums[keys]
+
+    def degree_sums(self, keys: tuple[TableKey, ...]) -> DegreeSums:
+        """Return the running sums of tables that differ in their tensor-parallel degrees."""
+        if keys not in self._degrees:
+            tables = {key.tensor_parallel: self._sums_of(self.profile, key) for key in keys}
+            self._degrees[keys] = DegreeSums.of(tables)
+        return self._degrees[keys]
 
     def sums_of_class(self, family: Family, of: int) -> LayerSums:
         """Return the same of one class of micro-batches."""
@@ -149,9 +170,16 @@ class Problem:
         if not self.is_grouped:
             return self.bound_sums(family)
         if not self.by_class:
-            return layer_sums(self.profile, family.table_key)
+            return self.least_sums_of_layers(family.table_keys)
         own = [layer_sums(each, family.table_key) for each in self.by_class]
         return self._bound_sums(family, own, is_grouped=False)
+
+    def least_sums_of_layers(self, keys: tuple[TableKey, ...]) -> LayerSums:
+        """Return the least running sums of several tables over all layers; of one table its own."""
+        if not self.is_grouped:
+            return self._least_sums(keys) if len(keys) > 1 else self._sums_of(self.profile, keys[0])
+        tables = {key.tensor_parallel: layer_sums(self.profile, key) for key in keys}
+        return DegreeSums.of(tables).least() if len(keys) > 1 else tables[keys[0].tensor_parallel]
 
     def _bound_sums(self, family: Family, own: Sequence[LayerSums], *, is_grouped: bool) -> LayerSums:
         assert self.job.mixture is not None, "micro-batches differ"
@@ -161,20 +189,27 @@ class Problem:
         return replace(grouped_sums(least, self.bounds) if is_grouped else least, work=mean)
 
     def prices(self, family: Family) -> RunPrices:
-        """Return the prices of all runs of layers of a family."""
+        """Return the prices of all runs of layers of a family; of several degrees, the least of all."""
         return self._prices_of(family, self.sums(family))
+
+    def stage_prices(self, family: Family) -> tuple[RunPrices, ...]:
+        """Return the prices of all runs of layers of each stage's degree; of one degree, once."""
+        degrees = family.stage_tensor_parallel or (family.tensor_parallel,)
+        keys = (family.table_key._replace(tensor_parallel=degree) for degree in degrees)
+        return tuple(self._prices_of(family, self._sums_of(self.profile, key), key) for key in keys)
 
     def bound_prices(self, family: Family) -> RunPrices:
         """Return the same for bounds; see `bound_sums`."""
         return self._prices_of(family, self.bound_sums(family))
 
-    def _prices_of(self, family: Family, sums: LayerSums) -> RunPrices:
+    def _prices_of(self, family: Family, sums: LayerSums, table: TableKey | None = None) -> RunPrices:
         shares = family_shares(family, sums, self.job)
         # What devices of any speed, and pairs, take at least is known of their blocks alone.
         is_exact = not (self.cluster.device_speed or self.job.overlap_factor or sums.work is not None)
         copy_us_per_byte = self.job.copy_us_per_byte if is_exact else 0.0
         buffers = self.job.buffers
-        key = family.table_key, family.split_backward, shares, sums.work is None, buffers, copy_us_per_byte
+        tables = family.table_keys if table is None else (table,)
+        key = tables, family.split_backward, shares, sums.work is None, buffers, copy_us_per_byte
         if key not in self._prices:
             self._prices[key] = run_prices(
                 sums,
@@ -187,6 +222,9 @@ class Problem:
 
     def figures(self, family: Family, layout: Layout) -> StageFigures:
         """Return times and bytes of a layout's stages."""
+        if layout.has_own_degrees:
+            every = self.degree_sums(family.table_keys)
+            return figures_of_sums(every.of_stages(layout.cuts, layout.tensor_degrees), layout, self.job)
         if not self.by_class:
             return figures_of_sums(self.sums(family), layout, self.job)
         own = [self.sums_of_class(family, of) for of in range(len(self.by_class))]

@@ -74,7 +74,8 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
         cut = _cut_that_fits(pool, family, in_flight, figures.memory_bytes, rule)
         cuts = [] if cut is None else [cut]
         if cut is None or any(cut.recompute):  # memory is tight
-            even = even_cuts(problem.prices(family), family.num_stages)
+            even = list(even_cuts(problem.prices(family), family.num_stages))
+            even = [each for each in even if family.allows(each)]
             cuts += [each for each in even if _estimate(pool, family, each, rule).fits]
         for each in cuts:
             if each not in seen:
@@ -149,17 +150,20 @@ def _cut(
 def _new_cut(
     problem: Problem, family: Family, in_flight: tuple[float, ...], limits: tuple[float, ...] | None
 ) -> Cut | None:
-    prices = problem.prices(family)
-    layout = family.any_layout(problem.sums(family).num_layers)
+    layout = family.any_layout(problem.num_layers)
     speeds = position_speeds(layout, problem.cluster)
     may_recompute = problem.may_recompute
-    if layout.divided_stages:
-        around = _Around(family, layout, prices, in_flight, speeds, limits, may_recompute)
+    if layout.divided_stages or family.tower_stages:
+        around = _Around(family, layout, problem.prices(family), in_flight, speeds, limits, may_recompute)
         # What joins branches is many layers, which may have to recompute; an end is one.
         return around.cut() or (around.cut(recomputes=True) if family.joined and may_recompute else None)
     if family.placement == "vshape":
         return chain_cut(
-            prices, in_flight=in_flight, speeds=speeds, limits=limits, may_recompute=may_recompute
+            problem.stage_prices(family),
+            in_flight=in_flight,
+            speeds=speeds,
+            limits=limits,
+            may_recompute=may_recompute,
         )
     devices = tuple(layout.device_of(stage) for stage in range(family.num_stages))
     if family.placement == "xshape":
@@ -171,12 +175,12 @@ def _new_cut(
         limits=limits,
         may_recompute=may_recompute,
     )
-    return chunked_cut(prices, chunked, family.num_stages)
+    return chunked_cut(problem.prices(family), chunked, family.num_stages)
 
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """The sections of a family whose stages have a device each, beside its part of the divided stages."""
+    """The sections of a family whose stages have a device each, beside its part of divided ones."""
 
     family: Family
     layout: Layout
@@ -207,7 +211,7 @@ class _Around:
             stages = range(len(bounds), len(bounds) + section.num_stages)
             devices = [self.layout.device_of(stage) for stage in stages]
             found = chain_cut(
-                self.prices.of_layers(section.first, section.after),
+                (self.prices.of_layers(section.first, section.after),),
                 in_flight=[self.in_flight[stage] for stage in stages],
                 speeds=self.speeds[devices],
                 limits=None if room is None else [room[device] for device in devices],

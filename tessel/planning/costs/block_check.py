@@ -12,6 +12,7 @@ from tessel.errors import ScheduleError
 from tessel.placement import BlockKind, Edge, Placement
 from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import StageFigures
+from tessel.planning.costs.training_step import place_blocks
 
 
 def check_blocks(
@@ -29,6 +30,8 @@ def check_blocks(
     Raises:
         ScheduleError: a block or an edge differs; names it, what it has and what its stages say.
     """
+    if figures.tower is not None:
+        _check_tower(placement, figures, step_us)
     forms: dict[BlockKind, FloatArray | None] = {
         BlockKind.FORWARD: figures.forward_us,
         BlockKind.BACKWARD: figures.backward_us,
@@ -37,6 +40,8 @@ def check_blocks(
     }
     seen = set()
     for block in placement.blocks:
+        if figures.tower is not None and block.name.startswith("tower"):
+            continue
         stage = stage_of(block.name)
         us = forms.get(block.kind)
         if us is None or not 0 <= stage < len(us):
@@ -71,6 +76,35 @@ def check_blocks(
     _check_edges(placement, figures, step_us)
 
 
+def _check_tower(placement: Placement, figures: StageFigures, step_us: float) -> None:
+    """Refuse blocks of a tower in bubbles that are not those of a copy on each device."""
+    found, wanted = (_parts_of_tower(each) for each in (placement, place_blocks(figures, step_us)))
+    if found.keys() != wanted.keys():
+        raise ScheduleError("its tower in bubbles has not the blocks of one copy on each device")
+    for part, size in found.items():
+        if abs(size - wanted[part]) > 1 + 1e-6 * abs(wanted[part]):
+            raise ScheduleError(
+                f"{' '.join(map(str, part))} of the tower in bubbles is {size}, and its layers give "
+                f"{wanted[part]}"
+            )
+
+
+def _parts_of_tower(placement: Placement) -> dict[tuple[object, ...], int]:
+    """Return what there is to compare of a tower's blocks: spans, bytes and lags, by what they are of."""
+    own = [block for block in placement.blocks if block.name.startswith("tower")]
+    found: dict[tuple[object, ...], int] = {}
+    for block in own:
+        found["span of", block.name, block.kind, block.devices] = block.span
+        found["bytes of", block.name] = block.memory
+    for edge in placement.edges:
+        if edge.source.startswith("tower") or edge.target.startswith("tower"):
+            found["lag from", edge.source, "to", edge.target] = edge.lag
+    for choice in placement.choices:
+        if choice.name == "tower":
+            found["choice", choice.options] = 0
+    return found
+
+
 def stage_of(block: str) -> int:
     """Return the stage that a block's name says, as `b3_input` says 3; -1 where it says none."""
     number = block[1:].partition("_")[0]
@@ -80,6 +114,8 @@ def stage_of(block: str) -> int:
 def _check_edges(placement: Placement, figures: StageFigures, step_us: float) -> None:
     between: dict[tuple[int, int], list[Edge]] = {}
     for edge in placement.edges:
+        if edge.source.startswith("tower") or edge.target.startswith("tower"):
+            continue
         between.setdefault((stage_of(edge.source), stage_of(edge.target)), []).append(edge)
     for stage, later in enumerate(figures.next_stages):
         for following in later:

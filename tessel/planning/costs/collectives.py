@@ -120,7 +120,9 @@ def ties_of(
         positions = sorted({device for group in held_by for device in group}) if len(held_by) > 1 else [0]
         link = collective_link(layout, cluster, positions)
         # A part of a tensor that another stage holds whole is the smallest: all of it is exchanged.
-        parts = max(map(len, held_by)) // min(map(len, held_by))
+        parts = max(map(len, held_by)) / min(map(len, held_by))
+        degrees = [layout.tensor_degree_at(layout.device_of(stage)) for stage in stages]
+        parts *= max(degrees) / min(degrees)
         num_bytes = tensor.trained_bytes * parts * optimizer.gradient_ratio
         us = link.all_reduce_us(num_bytes, len(positions))
         if us:

@@ -25,19 +25,18 @@ def collective_link(
     `expert_parallel`-th of the devices that hold the same other weights.
     """
     # A gradient is summed over the devices with the same part of each layer.
-    stride = layout.tensor_parallel * (layout.expert_parallel if experts else 1)
-    return _link_of_slots(cluster, layout.device_order, layout.width, stride, tuple(positions))
+    stride = max(map(layout.tensor_degree_at, positions))
+    stride *= layout.expert_parallel if experts else 1
+    slots = tuple(layout.slots_at(each) for each in positions)
+    return _link_of_slots(cluster, layout.device_order, stride, slots)
 
 
 # Layouts of the same degrees ask for it at every stage.
 @lru_cache(maxsize=4096)
-def _link_of_slots(
-    cluster: Cluster, order: tuple[int, ...], width: int, stride: int, positions: tuple[int, ...]
-) -> Link:
+def _link_of_slots(cluster: Cluster, order: tuple[int, ...], stride: int, slots: tuple[range, ...]) -> Link:
     if cluster.intra_node is None or not cluster.devices_per_node:
         return cluster.collective
-    slots = [slot for each in positions for slot in range(each * width, (each + 1) * width)]
-    every = [order[slot] for slot in slots] if order else slots
+    every = [order[slot] if order else slot for each in slots for slot in each]
     if is_one_node(every, cluster):
         return cluster.intra_node
     nodes = Counter(device // cluster.devices_per_node for device in every[::stride])

@@ -53,12 +53,14 @@ class LayerSums:
         peak: bytes by layer that are needed only while it runs; shape (num_layers,), no sums.
         recomputed_peak: the same with what running its forward again brings back; shape (num_layers,).
         boundary: bytes handed on, by layer; shape (num_layers,).
+        taken: bytes handed to each layer by the one before it; shape (num_layers,).
         tied: shared tensors.
         has_update: whether the optimizer's step was measured of any layer.
         has_backward: whether backwards were measured.
         is_splittable: whether both halves were measured of every layer.
         work: microseconds of a forward and its faster backward on average, where micro-batches differ and the
             others are what none falls below; None where these say it.
+        of_degrees: tables that these are the least of, by tensor-parallel degree; empty of one table.
     """
 
     num_layers: int
@@ -83,11 +85,13 @@ class LayerSums:
     peak: FloatArray
     recomputed_peak: FloatArray
     boundary: FloatArray
+    taken: FloatArray
     tied: tuple[TiedTensor, ...]
     has_update: bool
     has_backward: bool
     is_splittable: bool
     work: FloatArray | None = None
+    of_degrees: tuple[tuple[int, LayerSums], ...] = ()
 
     def twice_held(self, runs: Iterable[tuple[int, int]]) -> tuple[float, float]:
         """Return bytes of tied tensors that these layers of one device would count more than once.
@@ -105,6 +109,22 @@ class LayerSums:
             weights += max(0, times) * tensor.num_bytes
             trained += max(0, times) * tensor.trained_bytes
         return weights, trained
+
+
+BY_LAYER = (
+    "num_layers",
+    "peak",
+    "recomputed_peak",
+    "boundary",
+    "taken",
+    "tied",
+    "has_update",
+    "has_backward",
+    "is_splittable",
+    "work",
+    "of_degrees",
+)
+"""Attributes of `LayerSums` that are no running sums."""
 
 
 class TiedTensor(NamedTuple):
@@ -205,6 +225,7 @@ def layer_sums(profile: Profile, key: TableKey) -> LayerSums:
             dtype=np.float64,
         ),
         boundary=np.array([cost.boundary_bytes for cost in costs], dtype=np.float64),
+        taken=np.array([0.0, *(cost.boundary_bytes for cost in costs[:-1])]),
         tied=_tied(profile, costs),
         has_update=any(cost.update_us is not None for cost in costs),
         has_backward=profile.is_training,

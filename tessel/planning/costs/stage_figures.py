@@ -2,7 +2,8 @@
 
 The times are a profile's, at the speed of the slowest device of a position. A hop's bytes go over the link
 between the two positions: beside the blocks, or, where the runtime's hops are blocking, as a part of the
-blocks at both ends, so that a micro-batch keeps a device busy that much longer. The optimizer takes what was
+blocks at both ends, so that a micro-batch keeps a device busy that much longer; between stages of unequal
+tensor-parallel degrees it is cut anew (`tessel.planning.costs.degree_sums`). The optimizer takes what was
 measured, or else moves weights, gradients and state through memory once. `figures_of_sums` is O(stages): a
 plan tries many thousand layouts.
 
@@ -31,6 +32,7 @@ from tessel.planning.costs.collectives import (
     synchronisations,
     ties_of,
 )
+from tessel.planning.costs.degree_sums import DegreeSums, Side, reshard_us
 from tessel.planning.costs.held_bytes import HeldBytes, job_shares, layers_divided, static_bytes
 from tessel.planning.costs.replicas import (
     is_one_node,
@@ -38,6 +40,7 @@ from tessel.planning.costs.replicas import (
 )
 from tessel.planning.costs.stage_costs import FloatArray, LayerSums, TableKey, largest, layer_sums
 from tessel.planning.costs.stage_runs import StageRuns, sum_by_device
+from tessel.planning.costs.tower_figures import TowerFigures, tower_figures
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.runtime import Runtime
@@ -78,6 +81,9 @@ class StageFigures:
             where each block runs by itself.
         mixture: micro-batches by class, where they differ: times above are then means, and bytes the most.
         by_class: figures of each class; empty where micro-batches are alike.
+        tower: of a tower that runs in bubbles; None where there is none such. Bytes by device count its
+            copies, times by stage do not.
+        degrees: devices over which layers are split, by position, where these differ; else empty.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -101,6 +107,14 @@ class StageFigures:
     overlap_factor: float | None = None
     mixture: Mixture | None = None
     by_class: tuple[StageFigures, ...] = ()
+    degrees: tuple[int, ...] = ()
+    tower: TowerFigures | None = None
+
+    @property
+    def places(self) -> tuple[tuple[int, ...], ...]:
+        """Devices of each stage, and behind them of each copy of a tower in bubbles."""
+        copies = () if self.tower is None else range(len(self.static_bytes))
+        return (*self.groups, *((device,) for device in copies))
 
     @property
     def after_us(self) -> tuple[float, ...]:
@@ -157,6 +171,21 @@ def _sums(profile: Profile, key: TableKey) -> LayerSums:
 
 
 @lru_cache(maxsize=8)
+def _degree_sums(profile: Profile, keys: frozenset[TableKey]) -> DegreeSums:
+    return DegreeSums.of({key.tensor_parallel: _sums(profile, key) for key in keys})
+
+
+def _layout_sums(profile: Profile, layout: Layout) -> LayerSums:
+    """Return the sums of a layout's layers, each at the tensor-parallel degree of its stage."""
+    key = table_key(layout)
+    if not layout.has_own_degrees:
+        return _sums(profile, key)
+    degrees = layout.tensor_degrees
+    keys = frozenset(key._replace(tensor_parallel=each) for each in degrees)
+    return _degree_sums(profile, keys).of_stages(layout.cuts, degrees)
+
+
+@lru_cache(maxsize=8)
 def _by_class(profile: Profile, mixture: Mixture) -> tuple[Profile, ...]:
     """Return the mean over the micro-batches, and each class."""
     own = [class_profile(profile, name) for name in mixture.classes]
@@ -185,8 +214,8 @@ def stage_figures(
             "where the model's begin and meet"
         )
     if job.mixture is None:
-        return figures_of_sums(_sums(profile, table_key(layout)), layout, job)
-    mean, *own = (_sums(each, table_key(layout)) for each in _by_class(profile, job.mixture))
+        return figures_of_sums(_layout_sums(profile, layout), layout, job)
+    mean, *own = (_layout_sums(each, layout) for each in _by_class(profile, job.mixture))
     return figures_of_classes(mean, own, layout, job)
 
 
@@ -227,8 +256,9 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
     run = StageRuns.of(sums, layout)
     trained = sums.has_backward
     shares = layout_shares(layout, job, trains=trained)
-    held = _held(sums, layout, run, shares, job.buffers if trained else 0)
-    return StageFigures(
+    tower = tower_figures(sums, layout, job, _tower_hops(sums, layout, job))
+    held = _held(sums, layout, run, shares, job.buffers if trained else 0, tower)
+    found = StageFigures(
         groups=run.groups,
         trained_bytes=tuple(round(each.trained) for each in held),
         frozen_bytes=tuple(round(each.weights - each.trained) for each in held),
@@ -243,8 +273,41 @@ def figures_of_sums(sums: LayerSums, layout: Layout, job: Job) -> StageFigures:
         chains=run.chains,
         next_stages=run.next_stages,
         overlap_factor=job.overlap_factor if trained else None,
+        degrees=layout.tensor_degrees if layout.has_own_degrees else (),
         **_block_figures(sums, layout, job, run),
     )
+    return found if tower is None else _with_tower(found, tower, sums, layout, job)
+
+
+def _with_tower(
+    figures: StageFigures, tower: TowerFigures, sums: LayerSums, layout: Layout, job: Job
+) -> StageFigures:
+    """Return the figures of stages whose devices hold copies of a tower beside them."""
+    measured, moved = update_sums(sums, layout, job, copies=layout.pipeline)
+    own = layout.cuts[0][0]
+    updated_us = float(measured[own]) / job.cluster.speed_of(0) + float(moved[own])
+    return replace(
+        figures,
+        tower=tower,
+        trained_bytes=tuple(each + tower.trained_bytes for each in figures.trained_bytes),
+        frozen_bytes=tuple(each + tower.frozen_bytes for each in figures.frozen_bytes),
+        static_bytes=tuple(each + tower.static_bytes for each in figures.static_bytes),
+        synchronisations=(*figures.synchronisations, *tower.reduced(len(figures.groups))),
+        update_us=tuple(each + updated_us for each in figures.update_us),
+        gather_us=tuple(each + tower.gather_us for each in figures.gather_us),
+    )
+
+
+def _tower_hops(sums: LayerSums, layout: Layout, job: Job) -> FloatArray:
+    """Return microseconds of what a tower in bubbles makes, from each device to the first stage's."""
+    cluster, found = job.cluster, np.zeros(layout.pipeline)
+    if layout.bubbles is None:
+        return found
+    num_bytes, first = float(sums.boundary[layout.cuts[0][0] - 1]), layout.device_of(0)
+    for device in set(range(layout.pipeline)) - {first}:
+        link = hop_link(layout, cluster, device, first)
+        _, found[device] = _hop_ends(num_bytes, layout.tensor_parallel, link, cluster, job.runtime)
+    return found
 
 
 class _BlockFigures(TypedDict):
@@ -313,7 +376,7 @@ def _speeds(layout: Layout, job: Job, run: StageRuns) -> FloatArray:
 
 
 def table_key(layout: Layout) -> TableKey:
-    """Return which figures of a profile a layout runs with."""
+    """Return which figures of a profile a layout runs with; of several degrees, those of the largest."""
     return TableKey(
         layout.micro_batch,
         layout.tensor_parallel,
@@ -361,7 +424,9 @@ def hop_link(layout: Layout, cluster: Cluster, source: int, target: int) -> Link
     """Return the link between two positions of the pipeline: the slower one if any replica leaves a node."""
     if cluster.intra_node is None:
         return cluster.hop
-    pairs = zip(layout.devices_at(source), layout.devices_at(target), strict=True)
+    ends = [layout.devices_at(position) for position in (source, target)]
+    most = max(map(len, ends))  # of unequal degrees, a device of the smaller has several opposite
+    pairs = zip(*([each[slot * len(each) // most] for slot in range(most)] for each in ends), strict=True)
     return cluster.intra_node if all(is_one_node(pair, cluster) for pair in pairs) else cluster.hop
 
 
@@ -384,8 +449,22 @@ def _hops(sums: LayerSums, layout: Layout, cluster: Cluster, runtime: Runtime, r
         pair = _hop_ends_of(groups[stage], groups[following])
         if pair is None:
             continue
-        num_bytes = float(sums.boundary[layout.cuts[stage % num_stages][1]])
+        last = layout.cuts[stage % num_stages][1]
+        num_bytes = float(sums.boundary[last])
         link = hop_link(layout, cluster, *pair)
+        degrees = [layout.tensor_degree_at(position) for position in pair]
+        if degrees[0] != degrees[1]:
+            if runtime.has_blocking_hops:
+                raise ScheduleError(
+                    f"stages have tensor-parallel degrees {layout.named_tensor_degrees}, and pipelines of "
+                    f"{runtime.name} have one; give one degree, or another runtime"
+                )
+            source, target = map(Side, degrees, (num_bytes, float(sums.taken[last + 1])))
+            node = cluster.intra_node or link
+            found.lag_us[stage] = max(
+                reshard_us(source, target, link, node), reshard_us(target, source, link, node)
+            )
+            continue
         send_us, receive_us = _hop_ends(num_bytes, layout.tensor_parallel, link, cluster, runtime)
         if not runtime.has_blocking_hops:
             found.lag_us[stage] = receive_us
@@ -422,7 +501,14 @@ def _hop_ends(
     return send_us, runtime.hop_overhead_us + transfer_us + gathered_us
 
 
-def _held(sums: LayerSums, layout: Layout, run: StageRuns, shares: Shares, buffers: int) -> list[HeldBytes]:
+def _held(
+    sums: LayerSums,
+    layout: Layout,
+    run: StageRuns,
+    shares: Shares,
+    buffers: int,
+    tower: TowerFigures | None,
+) -> list[HeldBytes]:
     """Return what each device holds beside activations; a tied tensor counts once on each."""
     buffered = buffers * _saved_bytes(sums, run)
     weights, trained, experts, expert_trained = (
@@ -435,6 +521,7 @@ def _held(sums: LayerSums, layout: Layout, run: StageRuns, shares: Shares, buffe
         np.tile(largest(each, layout.cuts), len(run.chains)) for each in layers_divided(sums, shares)
     )
     found = []
+    beside = 0.0 if tower is None else tower.peak_bytes
     stages: list[list[int]] = [[] for _ in range(layout.pipeline)]
     for stage, group in enumerate(run.groups):
         for device in group:
@@ -445,7 +532,7 @@ def _held(sums: LayerSums, layout: Layout, run: StageRuns, shares: Shares, buffe
             HeldBytes(
                 weights=sum(float(weights[stage]) for stage in here) - twice,
                 trained=sum(float(trained[stage]) for stage in here) - trained_twice,
-                running=max(float(peak[stage]) for stage in here),
+                running=max(beside, *(float(peak[stage]) for stage in here)),
                 layer_weights=max(float(most[stage]) for stage in here),
                 layer_trained=max(float(most_trained[stage]) for stage in here),
                 experts=sum(float(experts[stage]) for stage in here),
@@ -464,7 +551,9 @@ def _updates(sums: LayerSums, layout: Layout, job: Job, run: StageRuns) -> tuple
     return tuple(sum_by_device(run.groups, measured / speed + moved, num_devices).tolist())
 
 
-def update_sums(sums: LayerSums, layout: Layout, job: Job) -> tuple[FloatArray, FloatArray]:
+def update_sums(
+    sums: LayerSums, layout: Layout, job: Job, *, copies: int = 1
+) -> tuple[FloatArray, FloatArray]:
     """Return running sums of the optimizer's microseconds over layers: as measured, and by traffic.
 
     Without a measurement the traffic is that of one fused step, which reads weights, gradients and state and
@@ -474,12 +563,19 @@ def update_sums(sums: LayerSums, layout: Layout, job: Job) -> tuple[FloatArray, 
     Sums of gradients that lie whole on each replica are passed over besides: they are set to zero, looked
     through for what is not finite, and, of several replicas, scaled before they are summed (Megatron Core,
     `_ParamAndGradBucketGroup`).
+
+    Args:
+        sums: of the layout's table.
+        layout: who holds which layer.
+        job: how state is held.
+        copies: of the layers on each replica of the pipeline.
     """
     optimizer, nothing = job.optimizer, 0.0 * sums.update
     if not optimizer.updates:
         return nothing, nothing
     replicas, expert_replicas = (
-        1 if job.sharding == "none" else replicas_of(layout, experts=experts) for experts in (False, True)
+        1 if job.sharding == "none" else copies * replicas_of(layout, experts=experts)
+        for experts in (False, True)
     )
 
     def own(every: FloatArray, experts: FloatArray) -> FloatArray:
@@ -492,5 +588,5 @@ def update_sums(sums: LayerSums, layout: Layout, job: Job) -> tuple[FloatArray, 
         moved = trained * ratio / job.runtime.update_bytes_per_s * 1e6
     if job.offloads_state and job.cluster.host is not None:
         moved = moved + trained * 2 * optimizer.state_ratio / job.cluster.host.bytes_per_s * 1e6
-    passes = 0 if job.sharding not in SHARDINGS[:2] else 2 if replicas_of(layout) == 1 else 4
+    passes = 0 if job.sharding not in SHARDINGS[:2] else 2 if copies * replicas_of(layout) == 1 else 4
     return own(sums.update, sums.expert_update) + passes * sums.gradient_pass, moved

@@ -31,6 +31,7 @@ from tessel.orders import Task
 from tessel.placement import Block, BlockKind, Choice, Edge, Placement
 from tessel.planning.costs.stage_costs import FloatArray
 from tessel.planning.costs.stage_figures import StageFigures, stage_figures
+from tessel.planning.costs.tower_figures import TowerFigures
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.profiles.profile import Profile
@@ -197,16 +198,58 @@ def place_blocks(figures: StageFigures, step_us: float) -> Placement:
     lags = whole_steps(figures.hop_us, step_us).tolist()
     stages = range(len(figures.groups))
     blocks = [_block(form, stage, names[form][stage], figures) for form in names for stage in stages]
+    edges = _edges(figures, names, lags)
+    choices = [
+        Choice(f"b{stage}", ((f"b{stage}",), (f"b{stage}_input", f"b{stage}_weight")))
+        for stage in stages
+        if "b{}" in names and "b{}_input" in names
+    ]
+    if figures.tower is not None:
+        gradients = [form.format(0) for form in ("b{}", "b{}_input") if form in names]
+        tower = _tower_blocks(figures.tower, gradients, step_us)
+        blocks += tower[0]
+        edges += tower[1]
+        copies = range(len(figures.static_bytes))
+        if len(copies) > 1:
+            choices.append(Choice("tower", tuple((f"tower_{copy}", f"tower_back_{copy}") for copy in copies)))
     return Placement(
         devices=len(figures.static_bytes),
         blocks=tuple(sorted(blocks, key=lambda block: block.kind is not BlockKind.FORWARD)),
-        edges=tuple(_edges(figures, names, lags)),
-        choices=tuple(
-            Choice(f"b{stage}", ((f"b{stage}",), (f"b{stage}_input", f"b{stage}_weight")))
-            for stage in stages
-            if "b{}" in names and "b{}_input" in names
-        ),
+        edges=tuple(edges),
+        choices=tuple(choices),
     )
+
+
+def _tower_blocks(
+    tower: TowerFigures, gradients: Sequence[str], step_us: float
+) -> tuple[list[Block], list[Edge]]:
+    """Return the blocks of each copy of a tower in bubbles, and what waits for what.
+
+    Args:
+        tower: its figures.
+        gradients: blocks that make the gradient of what it made.
+        step_us: microseconds of a step.
+    """
+    ahead, back, *lags = whole_steps(
+        np.array([tower.forward_us, tower.backward_us, *tower.hop_us]), step_us
+    ).tolist()
+    blocks, edges = [], []
+    for copy, lag in enumerate(lags):
+        forward = Block(name=f"tower_{copy}", devices=(copy,), span=ahead, memory=tower.kept_bytes)
+        backward = Block(name=f"tower_back_{copy}", devices=(copy,), span=back, memory=-tower.kept_bytes)
+        blocks += [forward, backward]
+        edges += [
+            Edge(forward.name, "f0", lag),
+            *(Edge(each, backward.name, lag) for each in gradients),
+        ]
+    return blocks, edges
+
+
+def place_of(block: str, figures: StageFigures) -> int:
+    """Return which of `StageFigures.places` runs a block: `b3_input` is of stage 3, `tower_1` of a copy."""
+    if block.startswith("tower"):
+        return len(figures.groups) + int(block.rpartition("_")[2])
+    return int(block[1:].partition("_")[0])
 
 
 _KINDS = {
@@ -267,13 +310,13 @@ def end_of_step(figures: StageFigures, *schedules: Schedule, step_us: float) -> 
             wait for each other where they sum gradients.
         step_us: microseconds of a step of the schedules.
     """
-    ends = [0] * len(figures.groups)
+    ends = [0] * len(figures.places)
     saved_us = 0.0
     for schedule in schedules:
         placement, spans = schedule.placement, schedule.pair_spans()
         index = placement.index_by_name
         for start in schedule.starts:
-            stage = int(start.block[1:].partition("_")[0])
+            stage = place_of(start.block, figures)
             task = Task(index[start.block], start.micro_batch)
             span = spans.get(task) if spans else None
             ends[stage] = max(ends[stage], start.start + (schedule.span_of(*task) if span is None else span))
@@ -299,7 +342,8 @@ def estimate_ends(
 
     Args:
         figures: of the layout.
-        stage_ends_us: microseconds from the start of the step, by stage of the placement.
+        stage_ends_us: microseconds from the start of the step, by stage of the placement, and by copy of a
+            tower in bubbles.
         activation_bytes: most bytes of activations held, by device.
         micro_batches: of the placement.
         saved_us: microseconds that devices are busy less where blocks run together.
@@ -307,7 +351,12 @@ def estimate_ends(
     memory = tuple(static + held for static, held in zip(figures.static_bytes, activation_bytes, strict=True))
     step_us, synchronisation_us = finish_us(figures, stage_ends_us)
     limits = figures.memory_bytes
-    busy_us = micro_batches * float(figures.device_work_us().sum()) - saved_us
+    work_us = figures.device_work_us()
+    if figures.degrees:  # a position counts as many times as it has devices
+        work_us = work_us * figures.degrees * (len(figures.degrees) / sum(figures.degrees))
+    tower = figures.tower
+    tower_us = 0.0 if tower is None else tower.forward_us + tower.backward_us
+    busy_us = micro_batches * (float(work_us.sum()) + tower_us) - saved_us
     return StepEstimate(
         step_us=step_us,
         pipeline_us=max(stage_ends_us),
@@ -323,7 +372,8 @@ def finish_us(figures: StageFigures, stage_ends_us: Sequence[float]) -> tuple[fl
     """Return when the last device ends its step, and microseconds of collectives on the fullest device."""
     num_devices = len(figures.static_bytes)
     computed = [0.0] * num_devices
-    for group, end in zip(figures.groups, stage_ends_us, strict=True):
+    places = figures.places
+    for group, end in zip(places, stage_ends_us, strict=True):
         for device in group:
             computed[device] = max(computed[device], end)
     free = [0.0] * num_devices
@@ -337,7 +387,7 @@ def finish_us(figures: StageFigures, stage_ends_us: Sequence[float]) -> tuple[fl
         for when, index in ready:
             collective = collectives[index]
             devices = collective.devices or sorted(
-                {device for stage in collective.stages for device in figures.groups[stage]}
+                {device for stage in collective.stages for device in places[stage]}
             )
             end = max(when, *(free[device] for device in devices)) + collective.us
             for device in devices:

@@ -127,7 +127,7 @@ def _largest_load(prices: RunPrices, chunks: Chunks, cut: Cut) -> float:
 def _even_bounds(prices: RunPrices, chunked: ChunkedDevices, num_stages: int) -> IntArray:
     """Return the chain's cut with the least longest stage, each stage on a device of its own."""
     speeds = chunked.speeds[np.array(chunked.devices[:num_stages])]
-    found = chain_cut(prices, in_flight=(1,) * num_stages, speeds=speeds, limits=None, may_recompute=False)
+    found = chain_cut((prices,), in_flight=(1,) * num_stages, speeds=speeds, limits=None, may_recompute=False)
     assert found is not None  # without limits there is always one
     return np.array(found.bounds, dtype=np.int64)
 

@@ -59,6 +59,20 @@ def test_document_agrees_with_itself(table: Path, capsys: pytest.CaptureFixture[
     assert found["explanation"]
 
 
+def test_a_tower_by_its_rows_names_runs_in_bubbles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(HEADER + "vision.0,1,1,9,9,9\n" + "".join(ROWS))
+    options = ("--devices", 2, "--pipeline", 2, "--micro-batches", 4, "--placement", "vshape")
+    best = planned(capsys, table, *options, "--tower", "bubbles")["best"]
+    assert best["tower"] == {"where": "bubbles", "layers": 1, "recompute": False}
+    assert [layer for first, last in best["cuts"] for layer in range(first, last + 1)] == list(range(1, 7))
+    assert "tower" not in planned(capsys, table, *options)["best"]
+    assert main(["plan", str(table), *map(str, options), "--tower", "up"]) == 2
+    assert "--tower" in capsys.readouterr().err
+
+
 def test_saved_plan_is_drawn_compared_and_planned_again(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

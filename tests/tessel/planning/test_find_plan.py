@@ -14,6 +14,8 @@ from msgspec import structs
 
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
+from tessel.planning import plan_search
+from tessel.planning.candidates.pool import Pool
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.training_step import build_step, estimate_step
 from tessel.planning.find_plan import find_plan
@@ -23,6 +25,7 @@ from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
 from tessel.profiles.profile import Branches, CostTable, Layer, Profile, StageCosts
 from tessel.search import SearchBudget
+from tessel.search.budget import OPERATIONS_A_UNIT
 from tessel.validation import check_schedule
 from tests.oracles.makespan_oracle import least_makespan_by_cpsat
 from tests.samples.plan_samples import (
@@ -284,6 +287,17 @@ def test_more_work_never_makes_a_plan_longer(seed: int) -> None:
     bounds = [each.lower_bound_us for each in found]
     assert sorted(steps, reverse=True) == steps
     assert sorted(bounds) == bounds
+
+
+def test_rows_to_compare_with_leave_work_for_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_baselines(pool: Pool, *_: object) -> tuple[()]:
+        pool.budget.charge(100 * OPERATIONS_A_UNIT)
+        return ()
+
+    monkeypatch.setattr(plan_search, "find_baselines", find_baselines)
+    profile = random_profile(np.random.default_rng(10), 12, is_split=True)
+    found = plan(profile, small_cluster(4, memory_bytes=133 * MIB), samples=16, work=0.3)
+    assert found.counts.orders > 0
 
 
 def test_unequal_devices_get_unequal_stages() -> None:

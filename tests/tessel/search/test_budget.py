@@ -135,6 +135,17 @@ def test_a_part_spends_what_the_whole_has() -> None:
     assert whole.part(1.0).stopped_by == "interrupt"
 
 
+def test_time_that_is_up_ended_a_search_whatever_ended_its_parts() -> None:
+    now = [0.0]
+    whole = SearchBudget(10.0, 5.0, clock=lambda: now[0])
+    first, second = whole.part(0.25), whole.part(0.5)
+    first.charge(3 * OPERATIONS_A_UNIT)
+    assert first.is_over
+    now[0] = 6.0
+    assert second.is_over
+    assert whole.stopped_by == "time"
+
+
 def test_parts_of_time_are_parts_of_the_time_left() -> None:
     now = [0.0]
     whole = SearchBudget(None, 10.0, clock=lambda: now[0])

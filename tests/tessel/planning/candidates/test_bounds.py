@@ -9,6 +9,7 @@ import pytest
 from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds, family_shares
 from tessel.planning.candidates.candidate import has_headroom
 from tessel.planning.candidates.families import Family, families
+from tessel.planning.candidates.own_degrees import stems
 from tessel.planning.candidates.pool import Pool
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
@@ -89,9 +90,16 @@ def test_no_cut_and_order_beats_the_bound_of_its_family(seed: int) -> None:
     pool = Pool(problem, SearchBudget(work_limit=None, time_limit_s=None))
     bounds = FamilyBounds(job, options)
     num_compared = 0
-    for family in families(profile, cluster, global_batch=4, options=options):
+    every = [*families(profile, cluster, global_batch=4, options=options)]
+    if seed % 4 == 3 and job.runtime is OVERLAPPED:
+        own = PlanOptions(tensor_parallel="own")
+        for stem in stems(profile, cluster, global_batch=4, options=own):
+            every += stem.families
+        assert any(family.stage_tensor_parallel for family in every)
+    for family in every:
         sums, prices = problem.sums(family), problem.prices(family)
-        bound = max(bounds.quick(family, sums, prices).step_us, bounds.by_cuts(family, sums, prices).step_us)
+        by_cuts = bounds.by_cuts(family, sums, problem.stage_prices(family))
+        bound = max(bounds.quick(family, sums, prices).step_us, by_cuts.step_us)
         for cut in every_cut(family.sections(len(profile.layers)), may_recompute=True):
             candidate = pool.price(family, cut)
             if not has_headroom(candidate.figures):
@@ -116,7 +124,7 @@ def test_the_bound_by_cuts_knows_a_heavy_layer_and_memory() -> None:
         problem = Problem(profile, job, options)
         (family,) = families(profile, cluster, global_batch=16, options=options)
         bounds = FamilyBounds(job, options)
-        found.append(bounds.by_cuts(family, problem.sums(family), problem.prices(family)).step_us)
+        found.append(bounds.by_cuts(family, problem.sums(family), problem.stage_prices(family)).step_us)
         assert found[-1] >= bounds.quick(family, problem.sums(family), problem.prices(family)).step_us * 0.9
     assert found[1] >= found[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def prices_of(seed: int, layers: int, *, is_split: bool = False) -> RunPrices:
 
 
 def longest_stage(
-    prices: RunPrices,
+    prices: Sequence[RunPrices],
     cut: Cut,
     in_flight: tuple[int, ...],
     limits: tuple[int, ...] | None,
@@ -38,15 +39,12 @@ def longest_stage(
 ) -> float | None:
     """Return the longest stage of a cut, or None where a stage does not fit."""
     longest = 0.0
-    stages = zip(itertools.pairwise(cut.bounds), cut.recompute, in_flight, speeds, strict=True)
-    for stage, ((first, after), again, flights, speed) in enumerate(stages):
-        time, held = (
-            prices.time[first, after],
-            prices.static[first, after] + flights * prices.saved[first, after],
-        )
+    stages = zip(prices, itertools.pairwise(cut.bounds), cut.recompute, in_flight, speeds, strict=True)
+    for stage, (own, run, again, flights, speed) in enumerate(stages):
+        time, held = own.time[run], own.static[run] + flights * own.saved[run]
         if again:
-            time += prices.recompute[first, after]
-            held = prices.recomputed_static[first, after] + flights * prices.kept[first, after]
+            time += own.recompute[run]
+            held = own.recomputed_static[run] + flights * own.kept[run]
         if limits is not None and held > limits[stage]:
             return None
         longest = max(longest, time / speed)
@@ -56,11 +54,13 @@ def longest_stage(
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("limit", [None, 160, 90])
 def test_chain_cut_has_the_least_longest_stage(seed: int, limit: int | None) -> None:
-    prices = prices_of(seed, 6, is_split=seed > 3)
+    # Of every other seed the stages have three tables, as of unequal tensor-parallel degrees.
+    prices = [prices_of(seed + 10 * stage * (seed % 2), 6, is_split=seed > 3) for stage in range(3)]
     speeds = [1.0, 0.8, 1.3]
     in_flight = (3, 2, 1)
     limits = None if limit is None else (limit * MIB, limit * MIB, (limit + 20) * MIB)
-    found = chain_cut(prices, in_flight=in_flight, speeds=np.array(speeds), limits=limits, may_recompute=True)
+    given = prices if seed % 2 else prices[:1]
+    found = chain_cut(given, in_flight=in_flight, speeds=np.array(speeds), limits=limits, may_recompute=True)
     values = [
         value
         for cut in every_cut([Section(0, 6, 3)], may_recompute=True)
