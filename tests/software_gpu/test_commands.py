@@ -23,6 +23,8 @@ pytestmark = pytest.mark.tvm
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
+NETWORKS = [f"{name}:tiny" for name in MODELS]
+
 _KEEP_SPEED = (
     "import sys; from tests.samples.known_speed import keep_made_up_speed as keep; keep(sys.argv[1], 'cuda')"
 )
@@ -99,7 +101,7 @@ def test_a_network_is_partitioned_and_its_records_say_where(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [f"{name}:tiny" for name in MODELS])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_of_the_zoo_is_partitioned(name: str, measured: Callable[..., Any]) -> None:
     assert measured("partition", name)["max_relative_error"] < 1e-4
 
@@ -159,8 +161,9 @@ def test_a_program_for_the_device_is_compiled_into_a_file(
 
 
 @pytest.mark.slow
-def test_stages_are_cut_and_measured(measured: Callable[..., Any]) -> None:
-    document = measured("stages", "mlp:tiny", "--devices", "2", "--train")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_stages_are_cut_and_measured(name: str, measured: Callable[..., Any]) -> None:
+    document = measured("stages", name, "--devices", "2", "--train")
     assert document["max_error"] < 1e-5
     assert all(stage["forward_us"] > 0 and stage["backward_us"] > 0 for stage in document["stages"])
 

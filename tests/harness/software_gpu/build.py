@@ -142,6 +142,9 @@ def _build_header(folder: Path, headers: Path) -> None:
         check=True,
     )
     (folder / "compile").write_text("\n".join(command))
+    own = ["g++", "-print-libgcc-file-name"]
+    libgcc = subprocess.run(own, capture_output=True, text=True, check=True).stdout.strip()
+    (folder / "libraries").write_text("\n".join([str(folder / "lib" / _RUNTIME), libgcc]))
     # Kernels that were compiled before a change of the device alone are as good as new ones.
     (folder / "kernels-version").write_text(
         _digest("kernel", "site") + _COPIED_BY_MEMBER + " ".join(_KERNEL_FLAGS)

@@ -151,11 +151,10 @@ def _compiled(source: str) -> Path:
     given.write_text(translated(source, named))
     begin_s = _children_s()
     try:
-        command = (FOLDER / "compile").read_text().split("\n")
+        command, libraries = ((FOLDER / name).read_text().split("\n") for name in ("compile", "libraries"))
         subprocess.run([*command, "-c", given, "-o", code], check=True, capture_output=True)
-        # Linked apart: with -fsanitize it would bring GCC's own library.
-        link = ["g++", "-shared", code, FOLDER / "lib" / "libcudart.so.13", "-o", linked]
-        subprocess.run(link, check=True, capture_output=True)
+        # With -fsanitize g++ would link its own library, and be ready in six times as long.
+        subprocess.run(["ld", "-shared", code, *libraries, "-o", linked], check=True, capture_output=True)
         named.write_text(source)
         linked.replace(library)
         with (FOLDER / "compilations").open("a") as file:
