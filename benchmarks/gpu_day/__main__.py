@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_report.runner import end_with_starter, num_jobs, run_steps
+from tuner.errors import TunerError
+from tuner.targets.resolution import resolve_target
 
 SIZES: dict[str, dict[str, Sequence[Sequence[str]]]] = {
     "full": {
@@ -92,6 +94,11 @@ def main(arguments: list[str] | None = None) -> int:
         commands = pieces[given.piece]
         print(json.dumps([run_command(each, given, deadline - time.monotonic()) for each in commands]))
         return 0
+    try:
+        resolve_target(given.target)
+    except TunerError as error:
+        say(str(error))
+        return 1
     same = ["--out", str(given.out), "--sizes", given.sizes, "--target", given.target]
     deadline = time.monotonic() + given.minutes * 60
     tries = Tries(given.out / "tries.json")
