@@ -107,13 +107,16 @@ def test_every_network_of_the_zoo_is_partitioned(name: str, measured: Callable[.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("placement", [(), ("--placement", "mshape"), ("--placement", "auto")])
+@pytest.mark.parametrize(
+    ("name", "placement"),
+    [*((name, "vshape") for name in NETWORKS), ("gpt2:tiny", "mshape"), ("gpt2:tiny", "auto")],
+)
 def test_a_whole_training_step_is_tuned(
-    placement: tuple[str, ...], measured: Callable[..., Any], tmp_path: Path
+    name: str, placement: str, measured: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Forward and all gradients of GPT-2, two stages, over shards where M-shape divides them."""
+    """Forward and all gradients, two stages, over shards where M-shape divides them."""
     given = ("--devices", "2", "--micro-batches", "4", "--hop-us", "5", "--link", "10GB/s", "--work", "1")
-    plan = measured("tune", "gpt2:tiny", *given, *placement, "--out", str(tmp_path / "out"))
+    plan = measured("tune", name, *given, "--placement", placement, "--out", str(tmp_path / "out"))
     assert plan["max_relative_error"] < 1e-5
     assert plan["max_gradient_error"] < 1e-5
     saved = json.loads(Path(plan["plan"]).read_bytes())
