@@ -120,6 +120,11 @@ def _require_static_dataflow(name: str, function: Any) -> None:
             "partitioned; export it for fixed inputs"
         )
     for binding in blocks[0].bindings if blocks else ():
+        if _operator(binding.value) == "call_tir":
+            raise UnsupportedOperatorError(
+                f"TVM's importer writes {binding.value.args[0].name_hint} of {name} as a kernel, not as an "
+                "operator, so that no part can hold it; export the model without it, or decompose it"
+            )
         if not _is_static(binding.var.ty):
             operator = _operator(binding.value)
             raise UnsupportedOperatorError(
