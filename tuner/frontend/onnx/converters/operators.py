@@ -66,6 +66,17 @@ def _cumulative_sum(inputs: Sequence[Any], said: Mapping[str, Any], constant: Co
     return flipped(relax.op.cumsum(flipped(x), int(axis), _dtype(x), bool(said.get("exclusive", 0))))
 
 
+def _gather(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
+    """Return a look-up at constant places, of which the negative ones are counted here, not in each run."""
+    x, given = inputs
+    places = constant(given)
+    if places is None or not _is_tensor(x):
+        return None
+    axis = int(said.get("axis", 0))
+    extent = _extents(x)[axis]
+    return relax.op.take(x, relax.const(np.where(places < 0, places + extent, places), "int64"), axis, "clip")
+
+
 def _einsum(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any:
     del constant
     return einsum(said["equation"].decode(), inputs)
@@ -459,6 +470,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "Einsum": _einsum,
     "Elu": _elu,
     "EyeLike": _eye_like,
+    "Gather": _gather,
     "IsInf": _is_inf,
     "LayerNormalization": _layer_normalization,
     "LpNormalization": _lp_normalization,
