@@ -118,14 +118,15 @@ def _run(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
 
 def end_with_starter() -> None:
     """Let this step, and all that it starts, end when who started it ends, in whatever way."""
-    lifeline = os.environ.pop(_LIFELINE, None)
+    if (lifeline := os.environ.pop(_LIFELINE, None)) is None:
+        return
+    ending = int(lifeline)
 
     def wait() -> None:
-        os.read(int(lifeline), 1)
+        os.read(ending, 1)
         os.killpg(0, signal.SIGKILL)
 
-    if lifeline is not None:
-        threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def num_jobs() -> int:

@@ -1,7 +1,9 @@
 """The software GPU, built by the host's C++ compiler: a CUDA device for tests on a machine that has none.
 
 TVM's CUDA runtime asks some forty functions of libcudart and libcuda; `device/` answers them. Its kernels are
-CUDA C++, which `site/cuda/bindings/nvrtc.py` gives to g++ in NVRTC's place. What it does not have: torch's
+CUDA C++, which `site/cuda/bindings/nvrtc.py` gives to g++ in NVRTC's place. Of small networks' stages it runs
+some 1 000 kernels in a second of processor time; g++ takes 0.1 to 0.3 s for a source, and with it 370 kernels
+are run a second (`work_done`), or 8 of those that each run twice at most. What it does not have: torch's
 CUDA, speed, registers, caches, more than one device, and the schedulers' freedom to interleave blocks.
 """
 
