@@ -133,17 +133,9 @@ def _build_header(folder: Path, headers: Path) -> None:
         text = _SMALL_TYPE.sub(_COPIED_BY_MEMBER, header.read_text())
         (folder / "include" / header.name).write_text(text)
     command = ["g++", *_KERNEL_FLAGS, f"-I{folder / 'include'}", f"-I{headers}"]
-    subprocess.run(
-        [
-            *command,
-            "-x",
-            "c++-header",
-            folder / "include" / "kernel.h",
-            "-o",
-            folder / "include" / "kernel.h.gch",
-        ],
-        check=True,
-    )
+    header, partial = folder / "include" / "kernel.h", folder / "partial.gch"
+    subprocess.run([*command, "-x", "c++-header", header, "-o", partial], check=True)
+    partial.replace(header.with_suffix(".h.gch"))  # whole: a session beside this one may compile
     (folder / "compile").write_text("\n".join(command))
     own = ["g++", "-print-libgcc-file-name"]
     libgcc = subprocess.run(own, capture_output=True, text=True, check=True).stdout.strip()
