@@ -97,9 +97,9 @@ def _pad(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> 
     if mode != "constant":
         padded = _repeated(x, added, mode)
     elif _dtype(x) == "bool":
-        padded = relax.op.astype(_surrounded(relax.op.astype(x, "int8"), added, number), "bool")
+        padded = relax.op.astype(_surrounded(relax.op.astype(x, "int8"), added, float(number)), "bool")
     else:
-        padded = _surrounded(x, added, number)
+        padded = _surrounded(x, added, float(number))
     return _without_edges(
         padded, [extent + sum(pair) for extent, pair in zip(_extents(x), added, strict=True)], pairs
     )
@@ -107,7 +107,7 @@ def _pad(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> 
 
 def _surrounded(x: Any, pairs: Sequence[tuple[int, int]], number: float) -> Any:
     flat = list(itertools.chain(*pairs))
-    return relax.op.nn.pad(x, flat, "constant", float(number)) if any(flat) else x
+    return relax.op.nn.pad(x, flat, "constant", number) if any(flat) else x
 
 
 def _without_edges(x: Any, extents: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Any:
