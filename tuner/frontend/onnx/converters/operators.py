@@ -57,13 +57,12 @@ def _or_unbounded(bound: Any, is_least: bool) -> Any:
 
 def _cumulative_sum(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
     x, given = inputs
-    axis = constant(given)
+    axis, dtype, reverses = constant(given), _dtype(x), bool(said.get("reverse", 0))
     if axis is None:
         return None
-    flipped = (
-        (lambda value: relax.op.flip(value, int(axis))) if said.get("reverse", 0) else lambda value: value
-    )
-    return flipped(relax.op.cumsum(flipped(x), int(axis), _dtype(x), bool(said.get("exclusive", 0))))
+    x = relax.op.flip(x, int(axis)) if reverses else x
+    total = relax.op.cumsum(x, int(axis), dtype, bool(said.get("exclusive", 0)))
+    return relax.op.flip(total, int(axis)) if reverses else total
 
 
 def _gather(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
