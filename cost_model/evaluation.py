@@ -111,7 +111,6 @@ def evaluate(
     The last is there where networks are known.
 
     Args:
-        dataset: the samples.
         networks: fingerprints of each network's workloads.
         splits: names of those that are wanted; all if None.
         min_latency_us: shorter kernels are predicted but not counted.
@@ -152,7 +151,6 @@ def folds_by_split(
     Args:
         dataset: the samples.
         networks: fingerprints of each network's workloads; without them there is no split `network`.
-        seed: seed of the folds.
     """
     rng = np.random.default_rng(seed)
     groups = {
@@ -185,7 +183,6 @@ def predict_held_out(
     """Return predictions of each fold by a model trained on the others.
 
     Args:
-        dataset: the samples.
         folds: fold of each sample, shape (num_samples,); samples of fold -1 are only trained on.
         seed: seed of the models.
         variant: how the models differ from those that are used.

@@ -108,7 +108,6 @@ def waits_of(placement: Placement, orders: Orders, batch: Batch | None = None) -
     """Return what each task waits for, by orders and edges, and how long after the start of that.
 
     Args:
-        placement: the blocks.
         orders: the tasks of each device.
         batch: what the blocks take by micro-batch; None where the placement says it of all.
 

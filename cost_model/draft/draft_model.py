@@ -60,8 +60,6 @@ class DraftTrials:
     """Measured candidates of one kernel in one space.
 
     Attributes:
-        task: names the kernel.
-        space: of the candidates.
         rows: the candidates.
         latencies_us: of each, positive; infinite where it failed.
     """

@@ -103,10 +103,8 @@ class _Training:
         latencies: microseconds.
         overheads: microseconds of a call, by device.
         bounds: microseconds.
-        devices: names.
         quantities: shape (kernels, quantities), see `quantities_of`.
         seed: of trees and folds.
-        num_threads: of the training.
     """
 
     features: np.ndarray

@@ -89,7 +89,6 @@ class Step:
 
     Attributes:
         role: what it is about.
-        column: of the candidate.
         part: of a tile; −1 for what is no tile.
     """
 

@@ -39,8 +39,6 @@ class Taught:
     """A kernel's good candidates, and worse ones that may be its own trials in a prompt.
 
     Attributes:
-        task: names the kernel.
-        space: of the candidates.
         good: candidates to be written.
         weights: of each; they sum to 1.
         worse: others, the best first; may be empty.
@@ -57,8 +55,6 @@ def context_of(space: DecisionSpace, others: Sequence[DraftTrials], own: Rows) -
     """Return what a prompt holds of similar kernels, and of the kernel's own trials.
 
     Args:
-        space: of the kernel.
-        others: trials of other kernels.
         own: the kernel's trials, the fastest first.
     """
     rows, distances = ranked_neighbours(space, others, MAX_NEIGHBOURS)
@@ -72,7 +68,6 @@ def distil(task: str, space: DecisionSpace, model: DraftModel, rng: np.random.Ge
         task: names the kernel.
         space: of its candidates.
         model: scores them.
-        rng: random numbers.
     """
     found = evolve(space, lambda rows: model.predict(space, rows).mean, rng, candidates=CANDIDATES // 2)
     listed = Scored(found.rows[:_SHORT_LIST], found.scores[:_SHORT_LIST])

@@ -21,7 +21,6 @@ def work_help(default: str, *, search: str = "the search", promise: str = EQUAL_
 
     Args:
         default: the units that are given where the option is left out, as the help says it.
-        search: what the work is for.
         promise: what is said of equal work.
     """
     units = "in units of about a second of an idle core"

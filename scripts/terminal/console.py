@@ -98,7 +98,6 @@ def print_table(
 
     Args:
         title: above the table; nothing if empty.
-        columns: their headings.
         rows: a cell per column.
         text_columns: how many columns from the left hold text.
         folded: headings of others that do.

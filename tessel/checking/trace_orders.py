@@ -38,7 +38,6 @@ class OrderSearch:
         replayed: the trace.
         ratios: float64, shape (replicas, stages), how slow each worker is; 1 for as fast as its peers.
         rules: hand-written orders, of which the recorded ones mostly are.
-        seed: of what is random.
     """
 
     replayed: TraceReplay

@@ -167,7 +167,6 @@ class _Compiled:
     """One graph, and the program that it is for each shape, with the weights that it had last.
 
     Args:
-        graph: what runs.
         budget: of each program.
         weights: positions of inputs that a program holds.
     """

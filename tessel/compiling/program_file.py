@@ -95,7 +95,6 @@ def write_program(
     Args:
         programs: one for each of the shapes.
         libraries: their code.
-        path: of the file.
         padding: what fills up inputs, by name.
 
     Raises:

@@ -125,7 +125,6 @@ def titan_options(recipe: Recipe, release: Release, *, csv: str, keep_names: boo
     Batches of a release that counts tokens are in sequences.
 
     Args:
-        recipe: what is run.
         release: whose options.
         csv: path of the file of orders, as torchtitan will find it.
         keep_names: see `modules_of_stages`.
@@ -275,7 +274,6 @@ def modules_of_stages(recipe: Recipe, release: Release, *, keep_names: bool = Fa
     `norm`, and `output` or `lm_head`. Where no row is the norm, it is with the head.
 
     Args:
-        recipe: what is run.
         release: by whose names.
         keep_names: the rows are named as the modules of a model of one's own, and keep their names.
 

@@ -75,7 +75,6 @@ def draw_schedule(
         step_ms: milliseconds of a step; the time axis counts steps if None.
         title: above the picture.
         end: step at which the time axis ends; the makespan if None.
-        critical_path: whether to draw the critical path through the bars.
         annotation_args: properties of the numbers (`matplotlib.text.Text`), over the ones used here.
         rectangle_args: properties of the bars (`matplotlib.collections.PolyCollection`) by kind, likewise;
             kinds of one's own go by their blocks' names without the number, such as "allreduce".

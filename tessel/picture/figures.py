@@ -121,7 +121,6 @@ def comparison_figure(
     Grey ends where a schedule does; the white after it is what it saves over the slowest one.
 
     Args:
-        comparison: schedules of one placement.
         step_ms: milliseconds of a step; the time axis counts steps if None.
         title: above the picture.
         critical_path: whether to draw the critical paths through the bars.

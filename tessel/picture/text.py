@@ -35,7 +35,6 @@ def text_grid(schedule: Schedule, *, width: int = 100, device_names: Sequence[st
     """Return the schedule as coloured text.
 
     Args:
-        schedule: what to show.
         width: columns at most; one column then stands for as many steps as needed.
         device_names: of each row, what its device is called; the numbers from 0 on if None.
     """

@@ -169,7 +169,6 @@ def plan_changed(
     Args:
         layout: the plan's.
         job: what it was made for.
-        options: its options.
         sizes: micro-batch sizes of the profile.
         plan_again: plans for another cluster or other options.
     """

@@ -70,7 +70,6 @@ def find_plan(
         job: what is asked for: devices and links, the batch, the optimizer and the framework.
         options: what may be chosen from; everything if left out.
         budget: what may be spent; `DEFAULT_PLAN_WORK` units of work if left out.
-        seed: seed of what is random.
         on_progress: told of each better step.
 
     Raises:

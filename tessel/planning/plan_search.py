@@ -113,12 +113,10 @@ class PlanSearch:
     """The search of one plan.
 
     Attributes:
-        pool: its candidates.
         budget: of the whole search.
         families: those that the plan chooses from.
         later: those that it chooses from beside, after a search of the others.
         compared: those that only baselines choose from beside.
-        seed: seed of what is random.
         seeds: candidates of another plan to begin with.
         bounds: by family.
         proven: by family, a bound that holds after all of its cuts were looked at.

@@ -165,7 +165,6 @@ def choose_layout(
     Args:
         layers: as the tuner measured them.
         request: devices, link, memory, and what may be chosen.
-        budget: of the search.
         seed: of what is random.
         on_progress: told of each better step.
 

@@ -29,7 +29,6 @@ class ExpertRounds:
     """Rounds after the first training.
 
     Attributes:
-        count: how many.
         kernels: names and modules of the kernels that are measured.
         batch: trials of each in a round.
         trials: of each that the records hold, or shall hold, before the first round.

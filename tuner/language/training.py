@@ -33,7 +33,6 @@ class TrainingStep:
 
     Attributes:
         completed: steps so far.
-        total: steps there are.
         loss: of this one, in nats a decision.
         held_out_loss: of the kernels held out after this step, where an epoch ends; else None.
         network: the best so far where an epoch ends; else None.

@@ -55,7 +55,6 @@ def lower_module(module: IRModule, backends: Sequence[Backend], target: Target) 
         module: public Relax functions that call partitions (private functions that carry
             `PARTITION_ATTRIBUTE`), or that are themselves left to TVM's default lowering.
         backends: at least those that the partitions name.
-        target: what to build for.
 
     Raises:
         UnknownNameError: a partition names a backend that is not given.

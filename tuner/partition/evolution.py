@@ -86,7 +86,6 @@ class Evolved:
         first_figure: latency of the first level's answer, measured in the same run.
         num_measured: whole programs measured.
         num_failed: those of them that could not be built or run.
-        generations: generations begun.
     """
 
     genes: Genes

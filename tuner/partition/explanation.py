@@ -58,7 +58,6 @@ def explain_partition(
     """Return one explanation per part, in order; parts that cost nothing need none.
 
     Args:
-        graph: what was partitioned.
         partition: the answer to explain.
         candidates: what it was chosen from.
         prices: one per candidate.

@@ -120,8 +120,6 @@ def _price_actively(
     """Return prices of which the best partition is measured.
 
     Args:
-        graph: what is partitioned.
-        candidates: all candidates.
         estimates: what is known of each, or predicted; one object for all of equal programs.
         measure: measures candidates.
         pricing: the budget, and the regret that is allowed.

@@ -109,7 +109,6 @@ class ShardedMachine:
     """A function over shards as one rank runs it: takes and returns this shard's parts by name.
 
     Args:
-        function: over the shards.
         segments: this rank's, compiled.
         rank: which shard it is.
         device: where it runs, as torch calls it.

@@ -46,7 +46,6 @@ def run_as_whole(function: ShardedFunction, inputs: Sequence[np.ndarray], run: R
     """Return what the whole function returns, by its shards: inputs are divided, outputs joined.
 
     Args:
-        function: what is run.
         inputs: whole, in the function's order.
         run: executes a module of a segment.
     """

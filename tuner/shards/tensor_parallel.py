@@ -62,7 +62,6 @@ class _Product:
 
     Attributes:
         left: what is multiplied by it.
-        weight: its name.
         rows: axis of the weight that is summed over.
         columns: the other axis.
         extent: of the columns.

@@ -73,7 +73,6 @@ class CompiledSource(msgspec.Struct, frozen=True, kw_only=True):
     """Machine code of one source.
 
     Attributes:
-        cubin: the machine code.
         kernels: what each kernel takes, in the compiler's order.
     """
 

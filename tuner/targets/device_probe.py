@@ -92,7 +92,6 @@ def ensure_probed(
 
     Args:
         store: where probes are looked up and kept.
-        target: what they are probes of.
         environment: of the target, without any backend's versions.
         measure: measures all probes; `measure_probes` if None.
 
@@ -283,7 +282,6 @@ def sample_us(
     """Return the microseconds of one call.
 
     Args:
-        run: what is called.
         calls: how often.
         threads: among how many threads the work is shared evenly, so that the processor's time over their
             number counts, unless the clock's is less; None where no processor here does the work.

@@ -54,7 +54,6 @@ class PricedFunction:
         name: what the function is called in reports, such as `stage1.forward`.
         graph: its data-flow graph.
         workload: what records call the whole function.
-        candidates: every candidate of every backend.
         prices: one per candidate: a latency, or why there is none.
         num_candidates_by_rule: how many proposals of each backend's rules were kept.
         refused: proposals that their backend refused, and why.

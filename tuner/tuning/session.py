@@ -71,7 +71,6 @@ class Session:
     Attributes:
         target: what is built for and measured on.
         backends: who may run sub-graphs; available on the target.
-        store: the records.
         measurer: measures what the records do not have.
         seed: seed of random inputs.
         pricing: how candidates get their prices.
@@ -351,7 +350,6 @@ def checked_error(
     A check that failed is made again, because the records know by how much, but not in which tensor.
 
     Args:
-        session: what the check runs on.
         workload: names what is checked.
         settings: what else the result depends on, such as a partition's fingerprint.
         tolerance: largest relative error that passes.

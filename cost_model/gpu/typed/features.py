@@ -50,8 +50,6 @@ def feature_table(kernels: Kernels, sheet: GpuSheet, analytic: Array) -> Feature
     """Return the features of kernels of one kind on one GPU.
 
     Args:
-        kernels: of one kind.
-        sheet: of the GPU.
         analytic: microseconds of each by `analytic_us`.
 
     Raises:

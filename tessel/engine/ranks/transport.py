@@ -214,12 +214,9 @@ def open_channels(
     alike on all ranks: NCCL would otherwise do it when first used, where two ranks may wait for each other.
 
     Args:
-        rank: this rank.
         ranks_by_stage: ranks of each stage.
         before: of each stage, those that it receives from.
-        backend: of the groups.
         device: where this rank computes.
-        timeout: of the groups.
     """
     opened: dict[tuple[int, int], dist.ProcessGroup] = {}
     for source, target in _directions(ranks_by_stage, before):

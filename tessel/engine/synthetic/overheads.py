@@ -72,7 +72,6 @@ class Calibration(NamedTuple):
 
     Attributes:
         durations_us: microseconds, rising.
-        overheads: for each of them.
     """
 
     durations_us: tuple[float, ...]

@@ -48,7 +48,6 @@ def building_block_rule(
     """Return the rule that repeats a building block, for a V whose backwards are split.
 
     Args:
-        name: short name of the rule.
         building_block: returns the slots of the first micro-batch, one entry per device, for so many devices.
         includes: weaker rules of its family.
     """

@@ -310,7 +310,6 @@ def task_numbers(pipeline: Pipeline, streams: Streams) -> list[npt.NDArray[np.in
     """Return what `as_orders` does as numbers: micro-batch times blocks of the placement, plus block.
 
     Args:
-        pipeline: the stages.
         streams: the instructions of each device.
 
     Returns:

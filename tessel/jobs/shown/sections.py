@@ -23,7 +23,6 @@ class Table:
 
     Attributes:
         title: above it; nothing if empty.
-        columns: their headings.
         rows: a cell a column.
         text_columns: how many columns from the left hold text.
         folded: headings of others that do.

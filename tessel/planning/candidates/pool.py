@@ -72,7 +72,6 @@ class Pool:
     """The candidates of one search.
 
     Attributes:
-        problem: what is planned.
         budget: what may be spent.
         on_progress: told of each better step.
         lower_bound_us: no layout has a shorter step.
@@ -300,7 +299,6 @@ class _Fastest:
     """The fastest step of those whose orders a search finds on its way; its last is the shortest pipeline.
 
     Attributes:
-        step: what is searched.
         found: the candidate with the best order so far.
     """
 

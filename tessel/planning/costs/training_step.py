@@ -49,7 +49,6 @@ class TrainingStep:
 
     Attributes:
         layout: where it comes from.
-        figures: of its stages.
         placement: blocks of one micro-batch (of an `xshape`, of one each way), spans and lags in steps,
             memory in bytes.
         micro_batches: of the placement; half of the layout's for an `xshape`.
@@ -341,7 +340,6 @@ def estimate_ends(
     """Return what the step takes, given when each stage's last block ends.
 
     Args:
-        figures: of the layout.
         stage_ends_us: microseconds from the start of the step, by stage of the placement, and by copy of a
             tower in bubbles.
         activation_bytes: most bytes of activations held, by device.

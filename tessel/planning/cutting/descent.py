@@ -38,7 +38,6 @@ def descend(
     """Move bounds by a layer, the best move first, as long as loads become more even or excess less.
 
     Args:
-        prices: of runs.
         chunks: devices.
         bounds: where stages begin; changed.
         recompute: by stage.

@@ -44,7 +44,6 @@ class Incumbent:
         budget: what the search may spend.
         params: how it divides that.
         on_better: told makespan, bound and method of each better schedule.
-        best: the best schedule.
         proof: what is added to the method where another solver has proven the bound.
     """
 
@@ -71,7 +70,6 @@ class Incumbent:
 
         Args:
             start: starts by task, -1 where a task is not run; copied.
-            found_by: the method that found it.
         """
         makespan = makespan_of(self.instance.arrays, start)
         if makespan >= self.makespan:

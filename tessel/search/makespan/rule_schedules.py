@@ -62,7 +62,6 @@ def rule_schedules(
     """Yield the starts by task of every way to follow a rule that fits; none where it does not apply.
 
     Args:
-        rule: the rule.
         instance: what is scheduled.
         variants: whether other ways than the published one are tried.
         known: a makespan; what is seen to be no shorter before it is complete may be left out.

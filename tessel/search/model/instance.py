@@ -43,7 +43,6 @@ class InstanceArrays(NamedTuple):
     Lists of lists are flat, row b from `…_start[b]` to `…_start[b + 1]`.
 
     Attributes:
-        num_devices: devices.
         num_blocks: blocks of one micro-batch.
         micro_batches: micro-batches.
         span: steps by block.

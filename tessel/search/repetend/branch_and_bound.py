@@ -105,8 +105,6 @@ class OrderSearch:
     """The search of one period, which remembers where it stopped.
 
     Attributes:
-        cyclic: the rules.
-        period: the period tried.
         starts: int64, shape (num_nodes,), once the answer is `FEASIBLE`; the earliest start is 0.
         is_stuck: whether it gave up for want of memory or time.
         operations: to charge for what it has done so far.

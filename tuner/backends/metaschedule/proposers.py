@@ -98,9 +98,7 @@ def new_proposer(
     Args:
         name: one of `PROPOSERS` but `evolutionary`.
         task: names the kernel, as trials do.
-        candidates: its schedules.
         knowledge: what the proposer starts from.
-        seed: of the random numbers.
 
     Raises:
         ValueError: there is no such proposer, or the language model has no network.
@@ -247,7 +245,6 @@ class DraftProposer(_Informed):
 
         Args:
             task: names the kernel.
-            candidates: its schedules.
             knowledge: what is known at first.
             seed: of random numbers and trees.
             exploration: how many standard deviations between forests are added to a prediction.

@@ -48,7 +48,6 @@ def _binary(
     Args:
         operator: of Relax, on numbers.
         on_truth: what it is on truth values.
-        names: of the operands.
     """
 
     def convert(call: Call) -> Expr:

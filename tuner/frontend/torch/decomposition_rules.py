@@ -162,7 +162,6 @@ def _is_inside(place: torch.Tensor, extent: int, *, is_reflected: bool, aligned:
 
     Args:
         place: of any shape.
-        extent: number of elements.
         is_reflected: whether what is beyond a border is reflected there.
         aligned: whether -1 and 1 are the middles of the first and the last element, or their borders.
     """

@@ -51,7 +51,6 @@ def load_exported(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded:
     """Return the model of a file that `torch.export.save` wrote. No code that stands in it is run.
 
     Args:
-        path: of the file.
         shapes: static shapes by name of input.
         guarded: whether it is first tried in a child process with limits.
 

@@ -66,7 +66,6 @@ def find_groups(
     """Return the distinct parts of a partition with every backend's way to run each, in order of occurrence.
 
     Args:
-        graph: what is partitioned.
         partition: the first level's answer.
         candidates: what it was chosen from.
         prices: one per candidate.

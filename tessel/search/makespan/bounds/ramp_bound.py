@@ -108,7 +108,6 @@ def _idle_steps(blocks: DeviceBlocks, length: dict[int, int], *, is_end: bool) -
     Args:
         blocks: of the device.
         length: by block, steps of the ramp in which it cannot run.
-        is_end: whether it is the ramp at the end.
     """
     sign = -1 if is_end else 1
     pairs = _implied(blocks, is_end=is_end)

@@ -28,7 +28,6 @@ class Attempt:
     """The layers under one makespan.
 
     Attributes:
-        model: the instance.
         known: the makespan to stay below at first.
         states: limit on the states of a layer.
         layer: the last complete layer.

@@ -63,7 +63,6 @@ class ExactSearch:
         states: limit on the states of a layer.
         too_much: the least makespan known to need more states, None at first.
         attempt: the one under way.
-        used: operations used.
         is_done: whether nothing is left to do.
     """
 

@@ -54,7 +54,6 @@ class NestedChainSearch:
     Attributes:
         cyclic: the rules.
         nested: the same as stage pairs.
-        period: the period tried.
         starts: int64, shape (num_nodes,), once the answer is `FEASIBLE`.
         is_stuck: whether there are too many assignments to begin.
         operations: to charge for what it has done so far.
