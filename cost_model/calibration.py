@@ -60,7 +60,6 @@ class Training:
         base: float64, same shape, what is added to it for the logarithm of a latency.
         kernel: hyperparameters of the process that a forest of few samples is blended with, fitted to all of
             them; None for none.
-        seed: seed of folds and trees.
     """
 
     dataset: Dataset

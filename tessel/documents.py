@@ -115,7 +115,6 @@ def read_bytes(path: str | os.PathLike[str], *, most: int = MAX_DOCUMENT_BYTES) 
     """Return the bytes of a file.
 
     Args:
-        path: of the file.
         most: bytes that it may have.
 
     Raises:

@@ -53,7 +53,6 @@ def earliest_starts(
     choice, or only some micro-batches.
 
     Args:
-        placement: the blocks.
         orders: the tasks of each device; a task stands once in the order of each of its block's devices.
         batch: what the blocks take by micro-batch; None where the placement says it of all.
 

@@ -104,7 +104,6 @@ class _Training:
         overheads: microseconds of a call, by device.
         bounds: microseconds.
         quantities: shape (kernels, quantities), see `quantities_of`.
-        seed: of trees and folds.
     """
 
     features: np.ndarray
@@ -234,7 +233,6 @@ def train_gpu_model(
     Args:
         samples: measured kernels; of one kernel on one device the median counts. Products of a device that
             `devices_in_another_state` names are left out, with a warning.
-        seed: seed of trees and folds.
         coverage: share of intervals meant to hold the truth.
         num_threads: threads of the training; one for each idle core if None.
 

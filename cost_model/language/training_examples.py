@@ -65,7 +65,6 @@ def distil(task: str, space: DecisionSpace, model: DraftModel, rng: np.random.Ge
     """Return what the draft model favours of a kernel, none of it measured.
 
     Args:
-        task: names the kernel.
         space: of its candidates.
         model: scores them.
     """
@@ -109,7 +108,6 @@ def training_example_of(
     """Return an example with a prompt of its own: some neighbours, and some of the kernel's worse schedules.
 
     Args:
-        taught: what is learnt.
         known: trials of any kernels; those of the kernel itself are left out.
         rng: decides what the prompt holds.
     """

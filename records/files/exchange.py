@@ -56,7 +56,6 @@ def export_records(store: RecordStore, file: BinaryIO, *, skip_damaged: bool = F
 
     Args:
         store: where they are.
-        file: what to write to.
         skip_damaged: leave out damaged records and name them, instead of refusing.
 
     Raises:

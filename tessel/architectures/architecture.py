@@ -264,7 +264,6 @@ class Block:
     Attributes:
         hidden: elements of a token between layers.
         parts: in the order that they run.
-        norm_parameters: of the norms around the parts.
         joint: products that prepare the input, such as the one that joins two streams before a layer that
             predicts a further token.
     """

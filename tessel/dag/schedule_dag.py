@@ -60,7 +60,6 @@ class Dag:
     """Tasks and what each waits for.
 
     Attributes:
-        micro_batches: how many there are.
         tasks: in an order in which each comes after those it waits for.
         arcs: waits, by position among the tasks.
         batch: the class of each micro-batch; None where all take what the placement says.

@@ -31,7 +31,6 @@ def notes_of(recipe: Recipe, framework: str) -> list[str]:
     """Return what the user of a file has to know or to do, a sentence or two each.
 
     Args:
-        recipe: what is run.
         framework: whose file it is, as `--to` names it; `primus` is told what `megatron` is.
     """
     if framework == "markdown":

@@ -70,7 +70,6 @@ def draw_schedule(
     """Draw the schedule's bars on the axes.
 
     Args:
-        schedule: what to draw.
         axes: where; its limits, ticks and labels are set.
         step_ms: milliseconds of a step; the time axis counts steps if None.
         title: above the picture.

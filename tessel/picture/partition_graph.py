@@ -37,7 +37,6 @@ class GraphNode:
     """One operator.
 
     Attributes:
-        operator: its name.
         inputs: positions of the nodes it reads; all before it.
         part: number of the partition it belongs to.
         backend: who runs that.

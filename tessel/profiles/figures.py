@@ -33,7 +33,6 @@ def refusal(path: object, place: str, problem: object, remedy: str) -> DocumentE
     """Return the error of a figure or row that cannot be used.
 
     Args:
-        path: the file.
         place: where in it, such as `row 3`; empty for the file as a whole.
         problem: what was found, and why it is wrong.
         remedy: what to do.

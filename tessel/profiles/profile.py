@@ -489,7 +489,6 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         A branch hands on what is its own, and what joins them is divided over more devices.
 
         Args:
-            degrees: of the layers of a branch.
             joined: devices over which each layer that joins them is split.
 
         Raises:

@@ -57,7 +57,6 @@ class StepTrace:
     """Steps of a pipeline as they ran; all replicas and steps have the same stages and micro-batches.
 
     Attributes:
-        name: of the file.
         placement: chain of forwards `f0, f1, …` and backwards `b0, b1, …`, spans and lags 0: they differ.
         steps: their numbers in the training run.
         replicas: data-parallel ranks.

@@ -254,7 +254,6 @@ def _check_header(header: Sequence[str], path: Path, place: str, *, complete: bo
     """Refuse columns that are unknown, given twice or missing.
 
     Args:
-        path: the file.
         place: where they stand.
         complete: whether these are all of them.
 

@@ -229,7 +229,6 @@ class RpcPool:
     """Devices behind a tracker; a `ProgramPool`.
 
     Args:
-        found: what they are.
         backends: who lowers partitions; their programs can travel.
         limits: when to give up, and how long to time.
         seed: seed of the random inputs.

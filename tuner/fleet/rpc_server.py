@@ -56,7 +56,6 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """What a server offers, and where.
 
     Attributes:
-        tracker_port: of the tracker.
         key: under which tuners ask for such devices.
         host: address to listen at, by which tuners reach this machine.
     """

@@ -76,7 +76,6 @@ class DataflowGraph:
 
         Args:
             module: holds the function.
-            function_name: its name.
             layers: path of its layer by name of a variable that the function binds.
 
         Raises:

@@ -112,8 +112,6 @@ def collect_schedules(
         kernels: names and modules.
         machine: what is measured, and where.
         records_url: where trials are kept.
-        builder: TVM's.
-        runner: TVM's.
         on_progress: told after each batch.
         network: the language model that writes the guided rounds' schedules; the draft model alone if None.
 

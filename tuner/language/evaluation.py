@@ -56,8 +56,6 @@ class Measuring:
 
     Attributes:
         tuned_for: TVM's target.
-        builder: TVM's.
-        runner: TVM's.
         work_dir: for TVM's logs.
         callbacks: told of every batch, such as `KeepTrials`.
     """

@@ -105,8 +105,6 @@ def train_language_model(
     """Distil, train, and write the model after every epoch that is the best so far.
 
     Args:
-        network: what learns.
-        manifest: what is known of it.
         known: trials of all kernels but those held out.
         model: a draft model of them; None where they are too few.
         plan: how much.

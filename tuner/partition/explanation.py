@@ -24,7 +24,6 @@ class Explanation:
     Attributes:
         inside: the part's nodes.
         operators: names of the part's operators, in order.
-        backend: who runs it.
         rule: the rule that proposed it.
         figure: its latency.
         alternatives: other backends' cheapest ways to run the same nodes, the cheapest first; where one

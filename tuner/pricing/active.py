@@ -173,7 +173,6 @@ def _corrected(estimates: Sequence[Price], prices: Sequence[Price], groups: Sequ
 
     Args:
         estimates: what was predicted before anything was measured; one object for all of equal programs.
-        prices: what is known now.
         groups: of each, the backend where the model does not know it, else the empty string.
     """
     known: dict[str, dict[int, tuple[float, float]]] = {}

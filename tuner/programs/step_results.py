@@ -16,11 +16,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class PipelineCopy:
-    """Which of several copies of the pipeline a stage belongs to: micro-batches go round them.
-
-    Attributes:
-        copies: how many there are.
-    """
+    """Which of several copies of the pipeline a stage belongs to: micro-batches go round them."""
 
     number: int = 0
     copies: int = 1

@@ -44,8 +44,6 @@ class CompiledProgram:
     """What runs, and what is needed to save it.
 
     Attributes:
-        manifest: what it is.
-        machines: run it.
         weights: bytes of each tensor that it keeps, in the manifest's order.
     """
 

@@ -22,9 +22,7 @@ def run_shards(
     """Return each shard's outputs by name.
 
     Args:
-        function: what is run.
         tensors: each shard's inputs by name, as they lie.
-        run: executes a module.
 
     Raises:
         TunerError: a segment reads what nobody makes.

@@ -63,8 +63,6 @@ class _Product:
     Attributes:
         left: what is multiplied by it.
         rows: axis of the weight that is summed over.
-        columns: the other axis.
-        extent: of the columns.
         biases: names of the weights that are added to the product, along its columns.
     """
 

@@ -125,7 +125,6 @@ def find_flow(
     """Cut a program before the bindings at the positions `cuts`, rising. O(bindings + crossings).
 
     Args:
-        cuts: positions.
         before: of each part, the parts that it may receive from; the one before it if None.
 
     Raises:

@@ -282,7 +282,6 @@ def sample_us(
     """Return the microseconds of one call.
 
     Args:
-        calls: how often.
         threads: among how many threads the work is shared evenly, so that the processor's time over their
             number counts, unless the clock's is less; None where no processor here does the work.
         wait: returns when the device is done.

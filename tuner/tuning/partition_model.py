@@ -70,8 +70,6 @@ class PartitionedModel:
         num_invalid: candidates that their backend cannot run.
         num_refused_by_reason: why, and how often.
         num_states: states that the search expanded.
-        new_measurements: measurements made for it.
-        reused_measurements: measurements found in the records.
     """
 
     model: str

@@ -162,7 +162,6 @@ def choose_partition(
     """Return the cheapest partition, of all backends, of all but some, or of a single one.
 
     Args:
-        priced: the candidates and their prices.
         only: use this backend wherever it can run something, and `REFERENCE_BACKEND` for the rest.
         without: use none of these backends, except for torch calls, which one alone can run.
 

@@ -82,7 +82,6 @@ def analytic_us(kernels: Kernels, sheet: GpuSheet, logs: Array) -> Array:
     """Return microseconds by parameters, shape (kernels,).
 
     Args:
-        kernels: of one kind.
         logs: logarithms of the parameters.
     """
     return _BY_KIND[kernels.kind](work_of(kernels, sheet), kernels, sheet, np.exp(logs))

@@ -36,7 +36,6 @@ class FeatureTable(NamedTuple):
     """Features of kernels of one kind.
 
     Attributes:
-        names: of the columns.
         values: float32, shape (kernels, names); the last `num_device` columns say what the device is like.
         num_device: columns that are of the device alone.
     """

@@ -165,8 +165,6 @@ def model_of_cells(
     """Return a model of cells; see `train_typed_model`.
 
     Args:
-        by_kind: what is learnt from.
-        seed: of folds and trees.
         coverage: share of intervals meant to hold the truth.
         num_threads: of the training; one for each idle core if None.
         sources: kernels that each framework measured, for the manifest.
@@ -193,11 +191,7 @@ def model_of_cells(
 
 @dataclass(frozen=True)
 class Training:
-    """Cells of one kind, and forests of them.
-
-    Attributes:
-        seed: of folds and trees.
-    """
+    """Cells of one kind, and forests of them."""
 
     cells: tuple[Cell, ...]
     seed: int = 0

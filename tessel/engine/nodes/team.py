@@ -150,7 +150,6 @@ class Team:
         """Run this process's rank of a job beside all others.
 
         Args:
-            job: what all ranks run.
             plan_digest: of the file that it came from.
             timeout_s: longest the ranks may take.
             read: called on rank 0 with the folder of what all ranks wrote.

@@ -144,7 +144,6 @@ class OrderedTransport:
     """Sends from the device's own memory; messages of a channel keep their order and have no tags.
 
     Args:
-        rank: this rank.
         channels: as `open_channels` returns them.
         device: where this rank computes.
     """

@@ -175,7 +175,6 @@ class FamilyBounds:
 
         Args:
             family: degrees, micro-batch size and placement.
-            sums: of its table.
             any_order: whether the bound is to hold for every order of its devices; they then stand by speed,
                 the fastest first, so that groups are as fast as they can be.
         """
@@ -197,7 +196,6 @@ class FamilyBounds:
 
         Args:
             family: degrees, micro-batch size and placement.
-            sums: of its table.
             prices: of its runs of layers: of each stage, or one for all.
         """
         if family.placement != "vshape":

@@ -31,8 +31,6 @@ class Candidate:
     Attributes:
         family: degrees and placement.
         cut: where stages begin, and which recompute.
-        layout: all of it.
-        figures: of its stages.
         order: name of its best order; empty where none fits yet.
         estimate: of that order.
         lower_bound_us: no order of the layout is faster.

@@ -193,7 +193,6 @@ class Pool:
         Args:
             candidate: its layout has room for one micro-batch.
             budget: what may be spent on it, a part of the pool's.
-            seed: seed of what is random.
             proves: whether a part goes into the bound of its orders, which few layouts need.
         """
         step = step_of_figures(candidate.layout, candidate.figures)

@@ -24,7 +24,6 @@ class FoundSchedule:
     Attributes:
         makespan: its last end, `NEVER` before there is one.
         start: its starts by task, -1 where a task is not run.
-        found_by: the method that found it.
         operations: charged by the whole search when it was found.
     """
 
@@ -39,7 +38,6 @@ class Incumbent:
     """The best schedule so far.
 
     Attributes:
-        instance: what is scheduled.
         lower_bound: no schedule is shorter; phases that prove more raise it.
         budget: what the search may spend.
         params: how it divides that.

@@ -88,7 +88,6 @@ def rebuild(
     """Write the schedule with this window built anew; return its makespan, or `INFEASIBLE`.
 
     Args:
-        current: the schedule.
         begin: place in its sequence of the first task of the window.
         end: place after the last one, > `begin`.
         priority: int64, shape (end - begin,), of the tasks as they stand; the lowest is the most urgent.

@@ -105,7 +105,6 @@ class Instance:
         micro_batches: how many are run, >= 1.
         memory: limit in units, one a device; None for none.
         precedence: edges between the blocks, choices and all.
-        arrays: all of that as arrays.
         first_tasks: (block, micro-batch) in an order that keeps the limits, where one micro-batch after the
             other does not; else None.
     """

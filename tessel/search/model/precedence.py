@@ -137,7 +137,6 @@ def longest_paths(precedence: Precedence, is_backward: bool, least: IntArray) ->
     """Return the longest distance of each block along the edges, or against them.
 
     Args:
-        precedence: the edges.
         is_backward: whether the distances are those to the end rather than from the start.
         least: by block, the distance it has by itself, or `UNREACHABLE`; overwritten and returned.
     """

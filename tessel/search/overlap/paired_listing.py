@@ -71,7 +71,6 @@ def list_paired(
         placement: without choices, each block on one device.
         memory: limit by device; None for none.
         factor: share of its sum that a pair takes.
-        policy: what is preferred.
     """
     listing = _Listing(placement, micro_batches, memory, factor, policy)
     return listing.run()

@@ -96,7 +96,6 @@ def _makespan(found: PairedOrders, arrays: InstanceArrays, parts: int, end: IntA
 
     Args:
         found: the orders.
-        arrays: of the instance.
         parts: millionths of its sum that a pair takes.
         end: by task, -1 where it is not run and -2 before it is; overwritten.
         place: by device; overwritten.

@@ -53,7 +53,6 @@ class Rules(NamedTuple):
     """What is searched, as `CyclicProblem` has it; all int64.
 
     Attributes:
-        period: the period tried.
         life_room: by device, unit-steps that its lifetimes may take together.
     """
 

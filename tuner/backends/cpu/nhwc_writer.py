@@ -377,7 +377,6 @@ class _Writer:
 
         Args:
             operands: before that tensor.
-            chain: whose result it is.
             shape: in which the kernel has the result; None for that which it has with channels last.
         """
         batch, filters, height, width = shape_of(chain.last)

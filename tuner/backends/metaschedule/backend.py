@@ -334,7 +334,6 @@ def tune_kernel(
         task: a module whose `main` is the kernel.
         tuned_for: TVM's target.
         settings: how many schedules are tried, and by whom.
-        database: TVM's.
         cost_model: TVM's own name of one, or one that orders schedules from the first trial on; if None,
             TVM's own where trials are enough for it to learn from, else none.
         callbacks: told of every batch of trials.

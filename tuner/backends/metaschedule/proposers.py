@@ -244,7 +244,6 @@ class DraftProposer(_Informed):
         """Train on what is known, unless a model is given or shared.
 
         Args:
-            task: names the kernel.
             knowledge: what is known at first.
             seed: of random numbers and trees.
             exploration: how many standard deviations between forests are added to a prediction.

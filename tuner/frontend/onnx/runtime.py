@@ -60,7 +60,6 @@ class OnnxSource:
     The file is read again when it is run, so that its weights are not held twice.
 
     Attributes:
-        path: of the file.
         digest: of its bytes, as it was imported.
         shapes: static shapes by name of input.
         values: of inputs that were imported as constants, by name.

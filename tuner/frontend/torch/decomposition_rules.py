@@ -97,7 +97,6 @@ def _times_logarithm(a: Any, b: Any, *, logarithm: Callable[..., torch.Tensor], 
     Args:
         a: the factor, a number or a tensor.
         b: what the logarithm is of; one of both is a tensor.
-        logarithm: of torch.
         pole: up to which it has no finite value.
     """
     device = a.device if isinstance(a, torch.Tensor) else b.device

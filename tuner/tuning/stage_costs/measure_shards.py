@@ -185,7 +185,6 @@ class ShardMeasurer:
         """Return what a function over shards costs.
 
         Args:
-            function: the sharded function.
             name: what reports call it, such as `stage0.forward`.
 
         Raises:

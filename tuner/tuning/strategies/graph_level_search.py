@@ -98,7 +98,6 @@ def evolve_partition(
     """Return the fastest partition measured end to end, as genes of the groups.
 
     Args:
-        graph: what is partitioned.
         groups: the distinct parts and their choices.
         measure: builds an outlined module and returns its end-to-end latency, or why there is none.
         rng: draws populations.

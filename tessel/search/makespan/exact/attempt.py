@@ -29,7 +29,6 @@ class Attempt:
 
     Attributes:
         known: the makespan to stay below at first.
-        states: limit on the states of a layer.
         layer: the last complete layer.
         later: the one under way.
         place: states of `layer` that are expanded.

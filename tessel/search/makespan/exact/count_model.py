@@ -125,7 +125,6 @@ def count_model(
     has no block that comes before its others, and where there are too many blocks.
 
     Args:
-        instance: what is scheduled.
         devices: the devices to keep, ascending, all of them if left out. Blocks without one of those, and
             without a choice that has, are left out; they still count in distances, heads and tails.
         max_pending: entries of a queue that are remembered.
