@@ -18,7 +18,7 @@ from tessel.engine.errors import EngineError
 from tessel.errors import ScheduleError, shown
 from tessel.exports.megatron import MegatronLayout, group_sizes, megatron_orders
 from tessel.exports.megatron_flags import kind_of_layer, moe_layer_freq, recompute_flags, split_flags
-from tessel.exports.notes import notes_of
+from tessel.exports.notes import notes_of, require_layers, require_sharding
 from tessel.exports.recipe import Recipe
 from tessel.exports.roles import STATE_ROLES, Role, rows_of
 from tessel.schedule import Schedule
@@ -50,7 +50,7 @@ def layout_of_recipe(recipe: Recipe) -> MegatronLayout:
         ScheduleError: the stages are not placed in a loop, the layers are not known, or Megatron has none
             such.
     """
-    recipe.require_layers("Megatron")
+    require_layers(recipe, "Megatron")
     if not recipe.is_loop:
         raise ScheduleError(
             f"stages are on ranks {', '.join(map(str, recipe.device_of_stage))}, and Megatron places "
@@ -117,7 +117,7 @@ def megatron_arguments(recipe: Recipe) -> str:
         ScheduleError: see `layout_of_recipe`; Megatron takes no group size with these micro-batches, or does
             not divide over replicas what the plan does.
     """
-    recipe.require_sharding("Megatron", ("optimizer",), offloads=recipe.sharding == "optimizer")
+    require_sharding(recipe, "Megatron", ("optimizer",), offloads=recipe.sharding == "optimizer")
     layout = layout_of_recipe(recipe)
     if layout.virtual > 1 and not group_sizes(layout.pipeline, recipe.micro_batches):
         raise ScheduleError(

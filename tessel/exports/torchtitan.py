@@ -33,7 +33,7 @@ from string import Template
 from tessel.engine.actions import actions_to_csv, cells_of, cells_to_csv, renumbered
 from tessel.errors import ScheduleError, shown
 from tessel.exports.both_ways import orders_with_transfers
-from tessel.exports.notes import notes_of
+from tessel.exports.notes import notes_of, require_layers, require_sharding
 from tessel.exports.recipe import Recipe
 from tessel.exports.roles import STATE_ROLES, Role, rows_of
 from tessel.planning.sharding import SHARDINGS
@@ -175,7 +175,7 @@ def _sharding(recipe: Recipe) -> Mapping[str, object]:
         ScheduleError: torch does not divide as much.
     """
     divided = SHARDINGS[1:2] if recipe.devices > 1 else SHARDINGS[1:]
-    recipe.require_sharding("torchtitan", divided)
+    require_sharding(recipe, "torchtitan", divided)
     if recipe.sharding == "none":
         return {"data_parallel_replicate_degree": recipe.data_parallel, "data_parallel_shard_degree": 1}
     return {
@@ -254,7 +254,7 @@ def schedule_name(recipe: Recipe) -> str:
     Raises:
         ScheduleError: there is none.
     """
-    recipe.require_layers("torchtitan")
+    require_layers(recipe, "torchtitan")
     if recipe.is_loop:
         return SINGLE_STAGE if recipe.num_stages == recipe.devices else MULTI_STAGE
     if recipe.is_v:
@@ -281,7 +281,7 @@ def modules_of_stages(recipe: Recipe, release: Release, *, keep_names: bool = Fa
         ScheduleError: the layers are not known, a row is none of these modules, or rows in two stages are one
             of them; names the rows.
     """
-    recipe.require_layers("torchtitan")
+    require_layers(recipe, "torchtitan")
     if keep_names:
         return _kept_names(recipe)
     stages = recipe.roles_of_stages()
