@@ -99,7 +99,6 @@ class _Pass(enum.IntEnum):
 
 
 _FORWARD = frozenset((_Pass.FORWARD_DOWN, _Pass.FORWARD_UP))
-_BACKWARD = frozenset((_Pass.BACKWARD_DOWN, _Pass.BACKWARD_UP))
 _DOWN = frozenset((_Pass.FORWARD_DOWN, _Pass.BACKWARD_DOWN))
 _WEIGHT_OF = {_Pass.BACKWARD_DOWN: _Pass.WEIGHT_DOWN, _Pass.BACKWARD_UP: _Pass.WEIGHT_UP}
 _BACKWARD_OF = {weight: backward for backward, weight in _WEIGHT_OF.items()}

@@ -7,7 +7,6 @@ tests/tuner/backends/metaschedule/test_proposers.py.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +24,6 @@ from cost_model.language.network import Network
 from cost_model.language.text import MAX_OWN
 from cost_model.language.training_examples import context_of
 from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates
-
-logger = logging.getLogger(__name__)
 
 RANDOM, NEIGHBOUR, DRAFT, LANGUAGE = "random", "neighbour", "draft", "language"
 EVOLUTIONARY = "evolutionary"
