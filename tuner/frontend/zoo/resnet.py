@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from tvm.relax.frontend import nn
 
 from tuner.frontend.emission import Layer, emit_model
-from tuner.frontend.image_layers import NormedConvolution, average, max_pool
-from tuner.frontend.layers import CrossEntropy, Linear
+from tuner.frontend.layers import CrossEntropy, Linear, NormedConvolution, average, max_pool
 from tuner.frontend.model import Model
 from tuner.frontend.shapes import image_inputs
 

@@ -1,4 +1,4 @@
-"""Sums, means and extremes: over an axis that is split, each shard has a term."""
+"""Sums, means and extremes: over an axis that is split, each shard has a term; norms of whole rows."""
 
 from __future__ import annotations
 
@@ -90,3 +90,19 @@ REDUCTIONS: Mapping[str, Rule] = {
     "prod": _unsupported_if_split,
     "collapse_sum_to": _collapse_sum_to,
 }
+
+
+def _rows(operation: Operation) -> Value:
+    split = only_split(operation, 0)
+    ndim = len(operation.tensor(0).shape)
+    if split.axis in [int(axis) % ndim for axis in operation.call.attrs.axes]:
+        raise UnsupportedOperatorError(f"it normalises over axis {split.axis}, which is split")
+    tensors = [operation.tensor(index) for index in range(len(operation.operands))]
+    return operation.writer.emit(
+        lambda rank: operation.again(rank, [tensor.parts[rank] for tensor in tensors]),
+        split,
+        operation.shape,
+    )
+
+
+NORMALIZATION: Mapping[str, Rule] = {"nn.layer_norm": _rows, "nn.rms_norm": _rows}

@@ -1,8 +1,8 @@
 """Interface of a rule: a call of the whole function, its operands over the shards, and a writer.
 
 A rule is asked only where some operand is split; none is partial when it arrives, except for those of
-`rules.addition`. It raises `UnsupportedOperatorError`, with the reason alone, where it cannot shard the call;
-the operator's name and place are added by its caller.
+`elementwise.ADDITION`. It raises `UnsupportedOperatorError`, with the reason alone, where it cannot shard the
+call; the operator's name and place are added by its caller.
 """
 
 from __future__ import annotations
