@@ -19,7 +19,7 @@ from tessel.jobs.inputs.arguments import check_folder
 from tessel.progress import messages
 
 if TYPE_CHECKING:
-    from scripts.documents.chunks import Chunked
+    from scripts.documents.searches import Chunked
     from tessel.batches.chunk_law import FittedLaw
     from tessel.search.batches.chunks import FoundChunks, RuleChunks
 
@@ -111,7 +111,7 @@ def _print(found: FoundChunks, fitted: FittedLaw) -> None:
 
 
 def _document(found: FoundChunks, fitted: FittedLaw) -> Chunked:
-    from scripts.documents.chunks import Chunked, PrintedRuleChunks
+    from scripts.documents.searches import Chunked, PrintedRuleChunks
 
     return Chunked(
         prompt=found.prefill.prompt,

@@ -1,16 +1,23 @@
 """Complete figures: one schedule above its memory, several schedules on one time axis, and gains over 1F1B.
 
 A figure is made for a width: of a screen, or of a page or a column of print, where rows, text and labels are
-smaller. Its text then has the size it is printed with; nothing needs to be scaled.
-Checked in tests/tessel/picture/test_draw.py and test_captions.py.
+smaller. Its text then has the size it is printed with; nothing needs to be scaled. The legend below it has as
+many columns as fit that width. Checked in tests/tessel/picture/test_draw.py and test_captions.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib import rcParams
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.legend_handler import HandlerBase
+from matplotlib.patches import Rectangle
+from matplotlib.transforms import Transform
 
 from tessel.comparison import Comparison
 from tessel.picture.captions import DescribedFigure
@@ -24,8 +31,7 @@ from tessel.picture.description import (
     headline,
     schedule_title,
 )
-from tessel.picture.draw import MAX_VECTOR_BARS, NARROW_INCHES, ArtistArgs, draw_schedule
-from tessel.picture.legend import add_legend
+from tessel.picture.draw import MAX_VECTOR_BARS, NARROW_INCHES, ArtistArgs, ChunkSwatch, draw_schedule
 from tessel.picture.sizes import SCREEN_INCHES, Size, text_of
 from tessel.schedule import Schedule
 
@@ -193,3 +199,52 @@ def _stacked(heights: Sequence[float], size: Size, *, dpi: float) -> tuple[Descr
     figure = DescribedFigure(figsize=(size.width, sum(heights) + size.rest), layout="constrained", dpi=dpi)
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+
+
+_SWATCH_EM = 5.0  # width of a legend's swatch and the spaces around it, in ems
+_GLYPH_EM = 0.56
+
+
+def add_legend(figure: Figure, all_axes: Sequence[Axes]) -> None:
+    """Explain what the axes show: one entry a label, of whatever axes has it first; idle time last."""
+    handles: dict[str, Artist] = {}
+    for axes in all_axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    handles["idle"] = handles.pop("idle")
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=_columns(handles, figure.get_size_inches()[0]),
+        frameon=False,
+        handler_map={ChunkSwatch: _ChunkHandler()},
+    )
+
+
+def _columns(labels: Sequence[str] | dict[str, Artist], width: float) -> int:
+    ems = _SWATCH_EM + _GLYPH_EM * max(map(len, labels))
+    return max(1, min(len(labels), int(width * 72 / (ems * rcParams["font.size"]))))
+
+
+class _ChunkHandler(HandlerBase):
+    """Draws a chunk's swatch with the strip that marks its bars."""
+
+    def create_artists(
+        self,
+        legend: Legend,
+        orig_handle: Artist,
+        xdescent: float,
+        ydescent: float,
+        width: float,
+        height: float,
+        fontsize: float,
+        trans: Transform,
+    ) -> list[Artist]:
+        assert isinstance(orig_handle, ChunkSwatch)
+        corner = (-xdescent, -ydescent)
+        box = Rectangle(corner, width, height, facecolor=orig_handle.shade, linewidth=0, transform=trans)
+        strip = Rectangle(
+            corner, width, height * orig_handle.strip, facecolor="#222222", linewidth=0, transform=trans
+        )
+        return [box, strip]
