@@ -110,7 +110,7 @@ CROSS_ENTROPY: Mapping[str, Rule] = {
 
 
 def _softmax(operation: Operation) -> Value:
-    split = only_split(operation, 0)
+    split = only_split(operation)
     if split.axis != _axis(operation):
         return _each_row(operation)
     _, powers, total = _shifted(operation)
@@ -120,7 +120,7 @@ def _softmax(operation: Operation) -> Value:
 
 
 def _log_softmax(operation: Operation) -> Value:
-    split = only_split(operation, 0)
+    split = only_split(operation)
     if split.axis != _axis(operation):
         return _each_row(operation)
     shifted, _, total = _shifted(operation)
@@ -132,7 +132,7 @@ def _log_softmax(operation: Operation) -> Value:
 def _shifted(operation: Operation) -> tuple[Sharded, Sharded, Sharded]:
     """Return logits less their row's maximum, the exponentials of those, and these' sums over all shards."""
     writer, logits = operation.writer, operation.tensor(0)
-    split, axis = only_split(operation, 0), _axis(operation)
+    split, axis = only_split(operation), _axis(operation)
     rows = (*logits.shape[:axis], 1, *logits.shape[axis + 1 :])
     highest = writer.reduced(
         writer.emit(lambda rank: op.max(logits.parts[rank], [axis], keepdims=True), Partial("max"), rows)

@@ -52,7 +52,7 @@ def broadcast_part(operation: Operation, tensor: Sharded, layout: Split, ndim: i
 def _clip(operation: Operation) -> Value:
     """Clip to bounds that are numbers, not tensors."""
     bounds = operation.call.args[1:]
-    layout = only_split(operation, 0)
+    layout = only_split(operation)
     tensor = operation.tensor(0)
     return operation.writer.emit(
         lambda rank: operation.again(rank, [tensor.parts[rank], *bounds]), layout, operation.shape

@@ -22,7 +22,7 @@ op = relax.op
 
 
 def _permute_dims(operation: Operation) -> Value:
-    tensor, split = operation.tensor(0), only_split(operation, 0)
+    tensor, split = operation.tensor(0), only_split(operation)
     ndim = len(tensor.shape)
     axes = operation.call.attrs.axes
     order = list(range(ndim))[::-1] if axes is None else [int(axis) % ndim for axis in axes]
@@ -34,7 +34,7 @@ def _permute_dims(operation: Operation) -> Value:
 
 
 def _broadcast_to(operation: Operation) -> Value:
-    tensor, split = operation.tensor(0), only_split(operation, 0)
+    tensor, split = operation.tensor(0), only_split(operation)
     layout = split.moved(split.axis + len(operation.shape) - len(tensor.shape))
     return operation.writer.emit(
         lambda rank: op.broadcast_to(tensor.parts[rank], local_shape(layout, operation.shape, rank)),
@@ -45,7 +45,7 @@ def _broadcast_to(operation: Operation) -> Value:
 
 def _strided_slice(operation: Operation) -> Value:
     """Slice along axes that no shard shares."""
-    tensor, split = operation.tensor(0), only_split(operation, 0)
+    tensor, split = operation.tensor(0), only_split(operation)
     if operation.shape[split.axis] != tensor.shape[split.axis]:
         raise UnsupportedOperatorError(f"it slices axis {split.axis}, which is split")
     axes, *bounds = ([int(value) for value in argument] for argument in operation.call.args[1:])
@@ -58,7 +58,7 @@ def _strided_slice(operation: Operation) -> Value:
 
 def _pad(operation: Operation) -> Value:
     """Pad along axes that no shard shares."""
-    tensor, split = operation.tensor(0), only_split(operation, 0)
+    tensor, split = operation.tensor(0), only_split(operation)
     if operation.shape[split.axis] != tensor.shape[split.axis]:
         raise UnsupportedOperatorError(f"it pads axis {split.axis}, which is split")
     return operation.writer.emit(
@@ -77,7 +77,7 @@ MOVEMENT: Mapping[str, Rule] = {
 
 
 def _reshape(operation: Operation) -> Value:
-    tensor, split = operation.tensor(0), only_split(operation, 0)
+    tensor, split = operation.tensor(0), only_split(operation)
     layout = reshaped_split(split, tensor.shape, operation.shape)
     return operation.writer.emit(
         lambda rank: op.reshape(tensor.parts[rank], local_shape(layout, operation.shape, rank)),
