@@ -337,11 +337,7 @@ def _device_of_stage(file: Path, computed: _Operations, stages: int) -> tuple[in
 
 
 def _check_ends(file: Path, whole: _Operations, devices: Sequence[int]) -> None:
-    """Refuse a trace whose last stage sends its forwards on: that of the next one is missing.
-
-    Raises:
-        DocumentError: it is one.
-    """
+    """Refuse a trace whose last stage sends its forwards on: that of the next one is missing."""
     last = max(devices)
     if devices.count(last) == 1 and ((whole.kind == "forward-send") & (whole.device == last)).any():
         raise DocumentError(

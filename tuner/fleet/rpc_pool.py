@@ -122,11 +122,7 @@ def find_device(text: str) -> RemoteTarget:
 
 
 def _check_same(remote: RemoteDevice, own: Target | None, said: ServedDevice) -> None:
-    """Refuse a server whose device is not the target that was asked for.
-
-    Raises:
-        TunerError: it is not.
-    """
+    """Refuse a server whose device is not the target that was asked for."""
     if own is None:
         wanted, found = {"kind": remote.target}, {"kind": said.environment.device_kind}
     else:

@@ -21,11 +21,7 @@ from tessel.jobs.inputs.tune_options import OPTIMIZERS, SHARDINGS, TuneOptions
 
 
 def _check_placement(name: str) -> str:
-    """Refuse a name that is no placement, before anything is loaded.
-
-    Raises:
-        typer.BadParameter: it is none.
-    """
+    """Refuse a name that is no placement, before anything is loaded."""
     from tessel.errors import ScheduleError
     from tessel.tuned_model.model_placement import check_placement_name
 

@@ -206,11 +206,7 @@ class Team:
             time.sleep(_LOOK_PERIOD_S)
 
     def _meet(self, identity: Identity) -> None:
-        """Wait until all ranks are there and are told the same.
-
-        Raises:
-            EngineError: they are not.
-        """
+        """Wait until all ranks are there and are told the same."""
         self._heartbeat.introduce(identity)
         until_s = time.monotonic() + _MEET_S
         while True:
