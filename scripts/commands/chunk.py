@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts.options.cluster_options import HopUsOption
 from scripts.options.dataclass_options import common_options, takes_options
-from scripts.options.search_options import JsonOption
+from scripts.options.search_options import HopUsOption, JsonOption
 from scripts.options.tuning_options import job_options
 from scripts.terminal import console
 from tessel.jobs.chunking import ChunkOptions, chunk_with

@@ -56,7 +56,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fleet status": ("tuner.fleet.status:FleetStatus",),
         "records list": (f"{_OWN}.stored:RecordsListed",),
         "records show": (f"{_OWN}.stored:PrintedRecord",),
-        "records stats": ("records.database.counts:Stats",),
+        "records stats": ("records.database.verification:Stats",),
         "records verify": (f"{_OWN}.stored:Verified",),
         "records page": (f"{_OWN}.stored:RecordsPage",),
         "records best": (f"{_OWN}.stored:BestFound",),
@@ -82,7 +82,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "language evaluate": (f"{_OWN}.language_models:Evaluated",),
         "targets": (f"{_OWN}.machines:TargetsListed", f"{_OWN}.machines:ModelCompiled"),
         "backends": (f"{_OWN}.machines:BackendsListed",),
-        "doctor": (f"{_OWN}.finding:Examined",),
+        "doctor": (f"{_OWN}.machines:Examined",),
     }
 )
 """The types of what each command prints with `--json`."""

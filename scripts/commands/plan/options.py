@@ -10,8 +10,14 @@ import typer
 
 from scripts.commands.plan.config_options import ConfigCommandOptions
 from scripts.options import completion
-from scripts.options.cluster_options import HopUsOption, link_option, optimizer_option
-from scripts.options.search_options import EQUAL_WORK, JsonOption, work_help
+from scripts.options.search_options import (
+    EQUAL_WORK,
+    HopUsOption,
+    JsonOption,
+    link_option,
+    optimizer_option,
+    work_help,
+)
 from scripts.options.tuning_options import (
     CostModelOption,
     MeasuringOptions,
