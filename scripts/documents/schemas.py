@@ -56,7 +56,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fleet status": ("tuner.fleet.status:FleetStatus",),
         "records list": (f"{_OWN}.stored:RecordsListed",),
         "records show": (f"{_OWN}.stored:PrintedRecord",),
-        "records stats": ("records.database.verification:Stats",),
+        "records stats": ("records.database.counts:Stats",),
         "records verify": (f"{_OWN}.stored:Verified",),
         "records page": (f"{_OWN}.stored:RecordsPage",),
         "records best": (f"{_OWN}.stored:BestFound",),
