@@ -63,15 +63,10 @@ def find_bubbles(
     seed: int = 0,
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> PlanResult:
-    """Return the fastest step found whose tower runs in bubbles.
+    """Return the fastest step found whose tower runs in bubbles; arguments as of `find_plan`.
 
-    Args:
-        profile: its first layers are a tower's, as their names say.
-        job: as `find_plan` takes it, and likewise
-        options: whose degrees and placements are the language model's,
-        budget: what may be spent,
-        seed: of what is random, and
-        on_progress: told of each better step.
+    The first layers of the profile are a tower's, as their names say. Degrees and placements that the options
+    allow are the language model's.
 
     Raises:
         InfeasibleError: nothing that was found for the language model leaves room for the tower.
