@@ -8,6 +8,7 @@ many columns as fit that width. Checked in tests/tessel/picture/test_draw.py and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Unpack
 
 from matplotlib import rcParams
 from matplotlib.artist import Artist
@@ -31,7 +32,7 @@ from tessel.picture.description import (
     headline,
     schedule_title,
 )
-from tessel.picture.draw import MAX_VECTOR_BARS, NARROW_INCHES, ArtistArgs, ChunkSwatch, draw_schedule
+from tessel.picture.draw import MAX_VECTOR_BARS, NARROW_INCHES, ArtistArgs, ChunkSwatch, Look, draw_schedule
 from tessel.picture.sizes import SCREEN_INCHES, Size, text_of
 from tessel.schedule import Schedule
 
@@ -51,12 +52,8 @@ def schedule_figure(
     *,
     step_ms: float | None = None,
     title: str = "",
-    critical_path: bool = False,
-    annotation_args: ArtistArgs | None = None,
-    rectangle_args: Mapping[str, ArtistArgs] | None = None,
-    line_args: ArtistArgs | None = None,
     width: float = SCREEN_INCHES,
-    device_names: Sequence[str] | None = None,
+    **look: Unpack[Look],
 ) -> DescribedFigure:
     """Return a figure of the schedule over its memory, with a legend.
 
@@ -64,12 +61,8 @@ def schedule_figure(
         schedule: what to draw.
         step_ms: milliseconds of a step, where it has a length; memory is then taken as bytes.
         title: above the picture.
-        critical_path: whether to draw the critical path through the bars.
-        annotation_args: see `draw_schedule`.
-        rectangle_args: see `draw_schedule`.
-        line_args: see `draw_schedule`.
         width: of the figure, in inches.
-        device_names: see `draw_schedule`.
+        **look: see `draw_schedule`.
     """
     devices = schedule.placement.devices
     size = Size.of(width)
@@ -79,17 +72,7 @@ def schedule_figure(
     fine = len(schedule.starts) > MAX_VECTOR_BARS
     with text_of(size):
         figure, all_axes = _stacked(heights, size, dpi=_FINE_DPI if fine else _DPI)
-        draw_schedule(
-            schedule,
-            all_axes[0],
-            step_ms=step_ms,
-            title=size.wrapped(title),
-            critical_path=critical_path,
-            annotation_args=annotation_args,
-            rectangle_args=rectangle_args,
-            line_args=line_args,
-            device_names=device_names,
-        )
+        draw_schedule(schedule, all_axes[0], step_ms=step_ms, title=size.wrapped(title), **look)
         if len(all_axes) > 1:
             in_bytes = step_ms is not None
             draw_memory(
@@ -98,7 +81,7 @@ def schedule_figure(
                 step_ms=step_ms,
                 unit=2**20 if in_bytes else 1,
                 unit_name="saved (MiB)" if in_bytes else "memory (units)",
-                device_names=device_names,
+                device_names=look.get("device_names"),
             )
             if devices <= len(DEVICE_COLORS) and width >= NARROW_INCHES:
                 all_axes[1].legend(
@@ -115,12 +98,8 @@ def comparison_figure(
     *,
     step_ms: float | None = None,
     title: str = "",
-    critical_path: bool = False,
-    annotation_args: ArtistArgs | None = None,
-    rectangle_args: Mapping[str, ArtistArgs] | None = None,
-    line_args: ArtistArgs | None = None,
     width: float = SCREEN_INCHES,
-    device_names: Sequence[str] | None = None,
+    **look: Unpack[Look],
 ) -> DescribedFigure:
     """Return a figure of several schedules on one time axis, fastest first, each with its figures.
 
@@ -129,12 +108,8 @@ def comparison_figure(
     Args:
         step_ms: milliseconds of a step; the time axis counts steps if None.
         title: above the picture.
-        critical_path: whether to draw the critical paths through the bars.
-        annotation_args: see `draw_schedule`.
-        rectangle_args: see `draw_schedule`.
-        line_args: see `draw_schedule`.
         width: of the figure, in inches.
-        device_names: see `draw_schedule`.
+        **look: see `draw_schedule`.
     """
     schedules = dict(comparison.schedules)
     rows = comparison.rows
@@ -152,11 +127,7 @@ def comparison_figure(
                 step_ms=step_ms,
                 title=size.wrapped(headline(row)),
                 end=end,
-                critical_path=critical_path,
-                annotation_args=annotation_args,
-                rectangle_args=rectangle_args,
-                line_args=line_args,
-                device_names=device_names,
+                **look,
             )
             axes.label_outer()
         add_legend(figure, all_axes)
