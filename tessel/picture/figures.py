@@ -144,13 +144,10 @@ def gains_figure(
     rectangle_args: Mapping[str, ArtistArgs] | None = None,
     width: float = SCREEN_INCHES / 2,
 ) -> DescribedFigure:
-    """Return a bar chart of how much longer 1F1B takes than each schedule, largest gain first.
+    """Return a figure with what `draw_gains` draws: how much longer 1F1B takes than each schedule.
 
     Args:
         comparison: schedules of one placement, 1F1B among them.
-        title: above the picture.
-        annotation_args: see `draw_gains`.
-        rectangle_args: see `draw_gains`.
         width: of the figure, in inches.
 
     Raises:

@@ -113,13 +113,7 @@ def settle_probes(
     """Take the probes again while kernels on record contradict them; return how many were measured.
 
     Kernels that contradict a probe are measured after it, so a session asks at its end, too: the next one
-    then finds all that it needs.
-
-    Args:
-        store: see `ensure_probed`; it has a take of every probe.
-        target: see `ensure_probed`.
-        environment: see `ensure_probed`.
-        measure: see `ensure_probed`.
+    then finds all that it needs. Arguments are those of `ensure_probed`; the store has a take of every probe.
 
     Raises:
         TunerError: the probing process failed.
