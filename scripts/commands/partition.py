@@ -26,7 +26,13 @@ from scripts.reports.tables import print_end_to_end, print_partitions, printed_p
 from scripts.terminal import console
 from tessel.jobs.inputs.arguments import check_folder, check_model
 from tessel.jobs.sessions import shown_report
-from tessel.jobs.shown.formatting import format_figure, format_layers, format_tensors, format_us
+from tessel.jobs.shown.formatting import (
+    format_figure,
+    format_layers,
+    format_operators,
+    format_tensors,
+    format_us,
+)
 from tessel.jobs.shown.pictures import PICTURES, load_look, parse_width
 from tessel.progress import messages
 from tuner.tuning.search.options import PartitionOptions as Defaults
@@ -193,7 +199,7 @@ def _print(result: PartitionedModel, *, explain: bool) -> None:
 def _explain(result: PartitionedModel) -> None:
     rows = [
         [
-            ", ".join(each.operators),
+            format_operators(each.operators),
             "" if each.part is None else format_layers(each.part.layers),
             "" if each.part is None else format_tensors(each.part),
             each.backend,

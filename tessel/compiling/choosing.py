@@ -1,11 +1,11 @@
-"""The choice between a mix and one call of the whole file, by calls of both in turn.
+"""The choice between calls of a whole file, on more or fewer threads, and a mix, by calls of all in turn.
 
-A mix is taken where it is surely ahead; a tie goes to the file, which is what a user would run without it.
-Another load does not cancel out of a ratio where calls have several threads, whose libraries wait for each
-other in different ways: a mix of 1.6 times the file's time has looked like 0.6 of it. So rounds are left out
-in which threads waited for a processor, as Linux tells of each; where none is left, nothing is sure. Calls of
-one thread are compared in processor time, in which a load takes no part. Checked in
-tests/tessel/compiling/test_choosing.py.
+What is taken instead of the first has to be surely ahead: a tie goes to the file on all threads, which is
+what a user would run without a mix. Another load does not cancel out of a ratio where calls have several
+threads, whose libraries wait for each other in different ways: a mix of 1.6 times the file's time has looked
+like 0.6 of it. So rounds are left out in which threads waited for a processor, as Linux tells of each; where
+none is left, nothing is sure. Calls of one thread are compared in processor time, in which a load takes no
+part. Checked in tests/tessel/compiling/test_choosing.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import numpy as np
 
 from tessel.compiling.racing import Run, TimedRun
 from tuner.measuring.race import FEWEST_ROUNDS, race
-
-MIX, WHOLE = 0, 1
 
 _PATIENCE_S = 2.0
 """Seconds of processor time after which a race has no more rounds than `FEWEST_ROUNDS`."""
@@ -48,14 +46,14 @@ class Choice:
     """Who is called from now on.
 
     Attributes:
-        best: `MIX` or `WHOLE`.
+        best: its position among the programs.
         latency_us: of its calls, the median.
-        ratio: the whole file's latency over the mix's, the median; None if no round was undisturbed.
+        ratios: its latency over each program's, medians of rounds; None if no round was undisturbed.
     """
 
     best: int
     latency_us: float
-    ratio: float | None
+    ratios: tuple[float, ...] | None
 
 
 class UndisturbedRounds:
@@ -97,23 +95,19 @@ class UndisturbedRounds:
 
 
 def choose(
-    mix: Callable[[], Sample],
-    whole: Callable[[], Sample],
-    *,
-    clock: Callable[[], float],
-    rng: np.random.Generator,
+    samplers: Sequence[Callable[[], Sample]], *, clock: Callable[[], float], rng: np.random.Generator
 ) -> Choice:
-    """Return the mix where it is ahead beyond the interval of the ratio, and else the whole file."""
-    rounds = UndisturbedRounds((mix, whole), clock=clock, rng=rng)
+    """Return the first program that no other is ahead of beyond the interval of their ratio."""
+    rounds = UndisturbedRounds(samplers, clock=clock, rng=rng)
     try:
-        found = race(rounds, num_programs=2)
+        found = race(rounds, num_programs=len(samplers))
     except ValueError:  # no round was undisturbed
-        return Choice(best=WHOLE, latency_us=statistics.median(rounds.taken[WHOLE]), ratio=None)
-    best = MIX if found.survivors == (MIX,) else WHOLE
+        return Choice(best=0, latency_us=statistics.median(rounds.taken[0]), ratios=None)
+    best = min(found.survivors)
     return Choice(
         best=best,
         latency_us=statistics.median(found.samples[best]),
-        ratio=found.ratio(MIX, WHOLE).ratio,
+        ratios=tuple(found.ratio(other, best).ratio for other in range(len(samplers))),
     )
 
 

@@ -341,8 +341,8 @@ def compile_model(
             held=held,
         )
         program = program_of(compiled, mix.source, source)
-        programs = [program, *whole_programs(model, session, program)]
-        program = fastest(programs, model, session.seed, report)
+        wholes = list(whole_programs(model, session, program))
+        program = fastest(wholes, model, session.seed, report, mix=program)
     return CompiledModel(program, mix)
 
 
@@ -434,13 +434,12 @@ def _compile_by_rules(model: Model, options: PartitionOptions, held: HeldWeights
             )
             return program_of(compiled, model)
 
-        programs = [compile_parts(mix := choose_partition(priced))]
-        if races:
-            programs += whole_programs(model, session, programs[0])
-            if len(programs) == 1 and "onnxruntime" in {backend.name for backend in session.backends}:
-                alone = choose_partition(priced, only="onnxruntime")
-                programs += [compile_parts(alone)] if alone.fingerprint != mix.fingerprint else []
-        return fastest(programs, model, options.seed, Report())
+        mix = compile_parts(chosen := choose_partition(priced))
+        wholes = list(whole_programs(model, session, mix)) if races else []
+        if races and not wholes and "onnxruntime" in {backend.name for backend in session.backends}:
+            alone = choose_partition(priced, only="onnxruntime")
+            wholes += [compile_parts(alone)] if alone.fingerprint != chosen.fingerprint else []
+        return fastest(wholes, model, options.seed, Report(), mix=mix)
 
 
 def _source_of(model: ModelSource, example_inputs: ExampleInputs) -> ProgramSource:

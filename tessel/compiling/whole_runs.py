@@ -1,12 +1,14 @@
-"""Programs of one part, onnxruntime's run of a whole file or export, and the choice between one and a mix.
+"""Programs of one part, onnxruntime's run of a whole file or export, and the choice between these and a mix.
 
-A mix is taken where it is surely ahead (`tessel.compiling.choosing`). Files that cannot be imported are run
-so, too. Checked in tests/tuner/backends/onnxruntime/test_whole_file.py.
+Small networks take longer on several threads than on one, which has nobody to wake: the same run on fewer
+threads stands for choice, too. What is surely ahead is taken (`tessel.compiling.choosing`). Files that cannot
+be imported are run so, too. Checked in tests/tuner/backends/onnxruntime/test_whole_file.py.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tessel.compiling.choosing import MIX, choose, sampler
+from tessel.compiling.choosing import choose, sampler
 from tessel.compiling.program import Program, ProgramSource
 from tessel.compiling.racing import exported
 from tessel.compiling.several_shapes import first_difference
@@ -36,12 +38,18 @@ logger = logging.getLogger(__name__)
 _LEAST_EXPORTED_S = 3e-4
 """What a call of a module's mix takes, at the least, for an export to be tried, which takes seconds."""
 
+_LONGEST_ON_FEWER_S = 0.05
+"""What a call takes, at the most, for fewer threads to be tried: to wake threads takes less than 1 ms."""
+
+_SLOWER = 1.1
+"""Times as long on half of the threads, beyond which no fewer are tried."""
+
 _COMPARED = 3
 """Drawn inputs for which a mix has to give what the file's operators do."""
 
 
 def whole_programs(model: Model, session: Session, mix: Program) -> Iterator[Program]:
-    """Yield the program that is one call of a model's file or export, where onnxruntime may run all of it."""
+    """Yield programs that are one call of a model's file or export, where onnxruntime may run all of it."""
     names = {backend.name for backend in session.backends}
     if "onnxruntime" not in names or session.assignments:
         return
@@ -49,9 +57,7 @@ def whole_programs(model: Model, session: Session, mix: Program) -> Iterator[Pro
     try:
         if model.source is None and _shortest_s(partial(mix.run, inputs)) < _LEAST_EXPORTED_S:
             return
-        for program in whole_run(model, session.target, session.seed, mix.source):
-            program.run(inputs)
-            yield program
+        yield from whole_runs(model, session.target, session.seed, mix.source)
     except Exception:  # foreign code: onnxruntime lacks an operator, or a type
         logger.debug("onnxruntime does not run the whole file", exc_info=True)
 
@@ -74,36 +80,44 @@ def program_of_unimported(
 
     model = unimported_file(Path(source), options.shape or {}, options.value or {}, options.seed)
     logger.warning("%s. Now onnxruntime runs the whole file", error)
-    (program,) = whole_run(model, target, options.seed)
-    return program, random_inputs(model, options.seed)
+    programs = list(whole_runs(model, target, options.seed))
+    return fastest(programs, model, options.seed, Report()), random_inputs(model, options.seed)
 
 
-def fastest(programs: Sequence[Program], model: Model, seed: int, report: Report) -> Program:
+def fastest(
+    wholes: Sequence[Program], model: Model, seed: int, report: Report, *, mix: Program | None = None
+) -> Program:
     """Return the fastest of programs as they are called in turn: the mix where it is surely ahead.
 
-    Where the second runs the user's file as a whole, it also says what is right: of a quantised model, a mix
+    Where the first runs the user's file as a whole, it also says what is right: of a quantised model, a mix
     may round to the other side. An export of a module does not.
     """
+    programs = [*wholes, *([] if mix is None else [mix])]
     if len(programs) == 1:
         return programs[0]
-    mix, whole = programs
     drawn = [[aligned_copy(array) for array in random_inputs(model, seed + at)] for at in range(_COMPARED)]
-    if any(first_difference(mix.run(inputs), whole.run(inputs)) is not None for inputs in drawn):
-        if model.source is None or not whole.compiled.machines.takes_arrays:
+    if mix is not None and not _are_alike(mix, wholes[0], drawn):
+        if model.source is None or not wholes[0].compiled.machines.takes_arrays:
             return mix
         report.on_note("onnxruntime runs all of it: results of the mix are others")
-        return whole
-    num_threads = mix.manifest.num_threads
+        return fastest(wholes, model, seed, report)
+    num_threads = programs[0].manifest.num_threads
     samplers = [sampler(partial(program.run, drawn[0]), num_threads) for program in programs]
-    choice = choose(*samplers, clock=time.process_time, rng=np.random.default_rng(seed))
-    if choice.ratio is None:
+    choice = choose(samplers, clock=time.process_time, rng=np.random.default_rng(seed))
+    best = programs[choice.best]
+    if choice.ratios is None:
         report.on_note(
-            f"other programs kept {num_threads} threads from the processor in every round, so that the mix "
-            "was not surely ahead: onnxruntime runs all of it; compile while the machine is idle"
+            f"other programs kept {num_threads} threads from the processor in every round, so that none "
+            "was surely ahead: onnxruntime runs all of it; compile while the machine is idle"
         )
-    elif choice.best != MIX:
-        report.on_note(f"onnxruntime runs all of it, in {choice.ratio:.2f} of the time of the mix")
-    return programs[choice.best].measured(choice.latency_us)
+    elif mix is not None and best is not mix:
+        report.on_note(f"onnxruntime runs all of it, in {choice.ratios[-1]:.2f} of the time of the mix")
+    return best.measured(choice.latency_us)
+
+
+def _are_alike(mix: Program, whole: Program, drawn: Sequence[Sequence[np.ndarray]]) -> bool:
+    """Say whether two programs have the same results."""
+    return all(first_difference(mix.run(inputs), whole.run(inputs)) is None for inputs in drawn)
 
 
 def program_of(compiled: CompiledMix, model: Model, source: ProgramSource | None = None) -> Program:
@@ -119,27 +133,58 @@ def program_of(compiled: CompiledMix, model: Model, source: ProgramSource | None
     return Program(compiled.program, own_results=results, write_library=compiled.write_library, source=source)
 
 
-def whole_run(
+def whole_runs(
     model: Model, target: Target, seed: int, source: ProgramSource | None = None
 ) -> Iterator[Program]:
-    """Yield the program that is one call of a file, where that is as it was, or of a module's export."""
-    from tuner.backends.onnxruntime.whole_file import export_as_call, file_as_call  # noqa: PLC0415 - needs onnx
+    """Yield the program that is one call of a file, where that is as it was, or of a module's export.
 
-    called = file_as_call(model, target.num_threads)
+    Then the same on half of the target's threads, and half of those, until that takes longer.
+    """
+    inputs = [aligned_copy(array) for array in random_inputs(model, seed)]
+    written = None
     if model.source is None and source is not None and source.module is not None:
         written = exported(source.module, source.args, source.kwargs)
-        called = export_as_call(model, written, target.num_threads)
+    num_threads, shortest_s = target.num_threads, math.inf
+    while num_threads:
+        program = _whole_run(model, target, seed, source, written, num_threads)
+        if program is None:
+            return
+        took_s = _shortest_s(partial(program.run, inputs))
+        if took_s > _SLOWER * shortest_s:
+            return
+        yield program
+        if took_s > _LONGEST_ON_FEWER_S:
+            return
+        num_threads, shortest_s = num_threads // 2, took_s
+
+
+def _whole_run(
+    model: Model,
+    target: Target,
+    seed: int,
+    source: ProgramSource | None,
+    written: bytes | None,
+    num_threads: int,
+) -> Program | None:
+    """Return one call of a file, or of an export that was written, on some of the target's threads."""
+    from tuner.backends.onnxruntime.whole_file import export_as_call, file_as_call  # noqa: PLC0415 - needs onnx
+
+    if written is None:
+        called = file_as_call(model, num_threads)
+    else:
+        called = export_as_call(model, written, num_threads)
     if called is None:
-        return
+        return None
+    fewer = "" if num_threads == target.num_threads else f", on {num_threads} of {target.num_threads} threads"
     part = PartitionPlan(
-        operators=("the whole file",),
+        operators=(f"the whole file{fewer}",),
         backend="onnxruntime",
         figure=Figure(latency_us=0.0, source="measured"),
         occurrences=1,
         workload_fingerprint="",
     )
     facts = ProgramFacts(parts=(part,))
-    yield program_of(compile_mix(called, called.module, (), target, facts=facts, seed=seed), model, source)
+    return program_of(compile_mix(called, called.module, (), target, facts=facts, seed=seed), model, source)
 
 
 def _shortest_s(run: Callable[[], object]) -> float:

@@ -8,7 +8,7 @@ stay equal whatever their weights; all others become constants. Checked in the t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ def finish_imported(
     values: Mapping[str, np.ndarray],
     paths: Mapping[str, str],
     tied: tuple[tuple[str, ...], ...] = (),
+    then: Callable[[Any], Any] = lambda function: function,
 ) -> Model:
     """Return the model of an imported module.
 
@@ -43,6 +44,7 @@ def finish_imported(
         values: value of every parameter by name.
         paths: see `finish_model`.
         tied: see `Model.tied`.
+        then: changes `main` once whole numbers in it are constants.
 
     Raises:
         UnsupportedOperatorError: a tensor's shape is known only when the model runs, or the model branches.
@@ -55,7 +57,7 @@ def finish_imported(
     }
     if constants:
         module["main"] = module["main"].bind_params(constants)
-    module["main"] = _ShapeFolder().visit_expr(module["main"])
+    module["main"] = then(_ShapeFolder().visit_expr(module["main"]))
     paths = with_aliases(paths, module)
     module = relax.transform.CanonicalizeBindings()(module)
     module["main"] = _without_attributes(relax.transform.DeadCodeElimination()(module)["main"])
@@ -119,6 +121,11 @@ def _require_static_dataflow(name: str, function: Any) -> None:
             "partitioned; export it for fixed inputs"
         )
     for binding in blocks[0].bindings if blocks else ():
+        if _operator(binding.value) == "call_tir":
+            raise UnsupportedOperatorError(
+                f"TVM's importer writes {binding.value.args[0].name_hint} of {name} as a kernel, not as an "
+                "operator, so that no part can hold it; export the model without it, or decompose it"
+            )
         if not _is_static(binding.var.ty):
             operator = _operator(binding.value)
             raise UnsupportedOperatorError(

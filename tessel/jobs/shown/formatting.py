@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 MAX_LIST_WIDTH = 24
 
+_MAX_TEXT = 96
+"""Letters of a list of layers or tensors, at the most: operators without layers are named one by one."""
+
 
 def format_numbers(numbers: Sequence[int]) -> str:
     """Return a number per device: one where all are equal, only their range where they would fill a line."""
@@ -68,13 +71,19 @@ def format_layers(layers: Sequence[str]) -> str:
     """Return the layers that a part occurs in, with those that differ by numbers alone as one.
 
     `h.0.mlp` to `h.11.mlp` are `h.{0…11}.mlp`; numbers that are no range are a list, and so are layers of
-    other names.
+    other names. A long list ends in `…`.
     """
     groups: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
     for layer in layers:
         names = tuple(_NUMBERS.split(layer))
         groups.setdefault(names, []).append(tuple(map(int, _NUMBERS.findall(layer))))
-    return ", ".join(_joined(names, numbers) for names, numbers in groups.items())
+    return _shortened(", ".join(_joined(names, numbers) for names, numbers in groups.items()))
+
+
+def format_operators(operators: Sequence[str]) -> str:
+    """Return a part's operators: the first four, and how many there are."""
+    text = ", ".join(operators[:4])
+    return text if len(operators) <= 4 else f"{text}, … ({len(operators)})"
 
 
 def format_tensors(part: PartitionPlan) -> str:
@@ -90,7 +99,12 @@ def format_tensors(part: PartitionPlan) -> str:
             texts = [f"{text} {tensor.dtype}" for text, tensor in zip(texts, tensors, strict=True)]
         return " · ".join(texts)
 
-    return f"{shown(part.inputs)} → {shown(part.outputs)}{shared}"
+    inputs, outputs = _shortened(shown(part.inputs)), _shortened(shown(part.outputs))
+    return f"{inputs} → {outputs}{shared}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
 
 
 def _joined(names: Sequence[str], numbers: Sequence[tuple[int, ...]]) -> str:

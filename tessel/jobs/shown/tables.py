@@ -11,6 +11,7 @@ from tessel.jobs.shown.formatting import (
     format_error,
     format_figure,
     format_layers,
+    format_operators,
     format_tensors,
     format_us,
 )
@@ -44,7 +45,7 @@ def add_partitions(out: Sections, title: str, partition: Sequence[PartitionPlan]
     ordered = sorted(partition, key=_total_us, reverse=True)
     rows = [
         [
-            _operators(part.operators),
+            format_operators(part.operators),
             format_layers(part.layers),
             format_tensors(part),
             part.backend,
@@ -144,11 +145,6 @@ def _stage_row(stage: StagePlan, prefix: str) -> list[str]:
         format_bytes(stage.saved_bytes),
         format_bytes(stage.boundary_bytes),
     ]
-
-
-def _operators(operators: Sequence[str]) -> str:
-    text = ", ".join(operators[:4])
-    return text if len(operators) <= 4 else f"{text}, … ({len(operators)})"
 
 
 def _total_us(part: PartitionPlan) -> float:

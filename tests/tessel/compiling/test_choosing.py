@@ -1,4 +1,4 @@
-"""Who is taken of a mix and the whole file, whatever else the machine does."""
+"""Who is taken of the whole file, on more or fewer threads, and a mix, whatever else the machine does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ pytest.importorskip("torch")
 pytest.importorskip("tvm")
 
 from tessel.compiling import choosing, racing
-from tessel.compiling.choosing import MIX, WHOLE, Choice, Sample, choose, sampler
+from tessel.compiling.choosing import Choice, Sample, choose, sampler
+
+WHOLE, MIX = 0, 1
 
 
 def _chosen(mix_us: float, *, disturbed: float, noise: float, seed: int) -> Choice:
@@ -28,8 +30,8 @@ def _chosen(mix_us: float, *, disturbed: float, noise: float, seed: int) -> Choi
 
         return one
 
-    mix, whole = sample(mix_us, 3.0), sample(100.0, 9.0)
-    return choose(mix, whole, clock=lambda: next(ticks) * 0.004, rng=np.random.default_rng(seed))
+    samplers = [sample(100.0, 9.0), sample(mix_us, 3.0)]
+    return choose(samplers, clock=lambda: next(ticks) * 0.004, rng=np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -52,8 +54,23 @@ def test_a_mix_is_taken_where_undisturbed_rounds_are_sure_of_it(
 
 def test_the_file_is_taken_where_no_round_is_undisturbed() -> None:
     found = _chosen(50.0, disturbed=1.0, noise=0.0, seed=0)
-    assert (found.best, found.ratio) == (WHOLE, None)
+    assert (found.best, found.ratios) == (WHOLE, None)
     assert found.latency_us == pytest.approx(900.0)
+
+
+@pytest.mark.parametrize(
+    ("all_us", "fewer_us", "mix_us", "best"),
+    [(100, 60, 80, 1), (100, 99.9, 101, 0), (100, 80, 79.9, 1), (100, 80, 60, 2), (60, 80, 100, 0)],
+)
+def test_what_is_taken_instead_of_one_before_is_surely_ahead_of_it(
+    all_us: float, fewer_us: float, mix_us: float, best: int
+) -> None:
+    rng, ticks = np.random.default_rng(0), itertools.count()
+    latencies = (all_us, fewer_us, mix_us)
+    samplers = [lambda us=us: Sample(us * rng.lognormal(sigma=0.01), 0.0) for us in latencies]
+    found = choose(samplers, clock=lambda: next(ticks) * 0.004, rng=rng)
+    assert found.best == best
+    assert found.ratios == pytest.approx([latencies[best] / us for us in latencies], rel=0.02)
 
 
 def test_a_sample_of_several_threads_says_how_long_they_waited(

@@ -42,6 +42,7 @@ from tuner.frontend.onnx.graph import (
     prepare_graph,
     untrained_constants,
 )
+from tuner.frontend.onnx.index_bounds import bounded
 from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, opset_of, text_of
 from tuner.frontend.onnx.runtime import OnnxSource
 from tuner.frontend.sandbox import try_import
@@ -169,7 +170,9 @@ def _import_graph(graph: OnnxModel, name: str) -> Model:
         _parameter_name(tensor.name): numpy_helper.to_array(tensor) for tensor in graph.graph.initializer
     }
     try:
-        return finish_imported(name, module, len(graph.graph.input), values=values, paths=importer.bb.paths)
+        return finish_imported(
+            name, module, len(graph.graph.input), values=values, paths=importer.bb.paths, then=bounded
+        )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UnsupportedOperatorError(
             f"what TVM's ONNX importer made of {name} is no model ({type(error).__name__}: {error}); export "

@@ -42,6 +42,7 @@ def test_layers_that_differ_by_numbers_alone_are_one() -> None:
     assert format_layers(["h.0.mlp + h.1.ln_1", "h.1.mlp + h.2.ln_1"]) == "h.{0…1}.mlp + h.{1…2}.ln_1"
     assert format_layers(["conv2d.3"]) == "conv2d.3"
     assert format_layers([]) == ""
+    assert len(format_layers([f"lstm_{index}" for index in range(300)])) == 96
 
 
 def test_tensors_share_their_data_type_where_there_is_one() -> None:

@@ -96,14 +96,30 @@ def test_a_mix_of_other_values_than_the_files_is_not_taken(tmp_path: Path) -> No
     for seed in (1, 0):
         path = file_in(tmp_path, seed=seed)
         model = load_model(str(path), shapes={"waveform": (5, 24)}, values={"flag": False})
-        (program,) = whole_runs.whole_run(model, resolve_target("cpu", num_threads=1), 0)
-        programs.append(program)
+        programs += whole_runs.whole_runs(model, resolve_target("cpu", num_threads=1), 0)
+    mix, whole = programs
     report = Report(on_note=notes.append)
-    assert whole_runs.fastest(programs, model, 0, report) is programs[1]
+    assert whole_runs.fastest([whole], model, 0, report, mix=mix) is whole
     assert notes == ["onnxruntime runs all of it: results of the mix are others"]
     notes.clear()
-    whole_runs.fastest([programs[1], programs[1]], model, 0, report)
+    whole_runs.fastest([whole], model, 0, report, mix=whole)
     assert not any("others" in note for note in notes)
+
+
+def test_fewer_threads_are_tried_until_they_take_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(str(file_in(tmp_path)), shapes={"waveform": (5, 24)}, values={"flag": False})
+    took_s = iter([2e-4, 1e-4, 1.05e-4, 2e-4, 6e-2])
+    monkeypatch.setattr(whole_runs, "_shortest_s", lambda _: next(took_s))
+    target = resolve_target("cpu", num_threads=12)
+    programs = list(whole_runs.whole_runs(model, target, 0))
+    which = [each.manifest.parts[0].operators[0] for each in programs]
+    assert which == ["the whole file", *(f"the whole file, on {number} of 12 threads" for number in (6, 3))]
+    assert len(list(whole_runs.whole_runs(model, target, 0))) == 1, "a long call has threads enough to do"
+    results = [each(np.ones((5, 24), np.float32)) for each in programs]
+    for other in results[1:]:
+        np.testing.assert_array_equal(other[0], results[0][0])
 
 
 SCALED = """

@@ -61,8 +61,15 @@ def results(body: Body, count: int, rows: int, columns: int, *, rounds: bool) ->
     return found, [torch.from_numpy(array.astype(np.float32)) for array in arrays]
 
 
-@pytest.mark.parametrize("rounds", [False, True], ids=["widened", "rounded"])
-@pytest.mark.parametrize("columns", [64, 17])
+@pytest.mark.parametrize(
+    ("rounds", "columns"),
+    [
+        pytest.param(False, 64, id="widened"),
+        pytest.param(True, 17, id="rounded, rest"),
+        pytest.param(True, 64, id="rounded", marks=pytest.mark.slow),
+        pytest.param(False, 17, id="widened, rest", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("case", CASES)
 def test_a_kernel_of_bfloat16_computes_what_torch_does(case: str, columns: int, rounds: bool) -> None:
     body, reference, count = CASES[case]

@@ -1,8 +1,8 @@
 """Operators of ONNX in Relax's own, where TVM's importer lacks them, or has them otherwise than ONNX.
 
-Some it writes as a kernel, which has no gradient, which no rule matches and only `tvm` runs; a clip is in
-every MobileNet. Of others it drops results or attributes. What is not taken here (bounds, widths or repeats
-that are no constants, other modes of padding) is left to the importer. Checked in
+Some it writes as a kernel, which has no gradient, which no rule matches and no part can hold; a clip is in
+every MobileNet. Of others it drops results or attributes. What is not taken here (widths or repeats that are
+no constants) is left to the importer, and refused where it becomes a kernel. Checked in
 tests/tuner/frontend/onnx/converters/test_operators.py, and against every case that onnx states by
 `benchmarks.onnx_operators`.
 """
@@ -18,6 +18,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from tuner.frontend.onnx.converters.einsum import einsum
 from tuner.frontend.onnx.converters.pooling import max_pool_with_places
 from tuner.frontend.onnx.converters.resizing import Sampling, resize_by_matrices, resized_axes
 from tuner.frontend.onnx.converters.spectra import fourier_transform, short_time_fourier_transform
@@ -27,23 +28,58 @@ Converter = Callable[[Sequence[Any], Mapping[str, Any], Constant], Any | None]
 """Gives the expression of a node, of its inputs and its attributes; None where it is left to the importer."""
 
 
-def _clip(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
-    (x, *given) = inputs
-    if "float" not in _dtype(x):
+def _clip(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any:
+    x, *given = [*inputs, None, None][:3]
+    dtype = _dtype(x)
+    least, most = (
+        said.get(name) if bound is None else bound if constant(bound) is None else constant(bound)
+        for name, bound in zip(("min", "max"), given, strict=True)
+    )
+    numbers = [float(bound) for bound in (least, most) if isinstance(bound, float | np.ndarray)]
+    if len(numbers) == 2 and "float" in dtype and numbers[0] <= numbers[1]:
+        return relax.op.clip(x, *numbers)
+    for bound, narrowed in ((least, relax.op.maximum), (most, relax.op.minimum)):
+        if isinstance(bound, float | np.ndarray):
+            x = x if np.isnan(bound) else narrowed(x, relax.const(np.asarray(bound, dtype), dtype))
+        elif bound is not None:
+            x = narrowed(x, _or_unbounded(bound, narrowed is relax.op.maximum))
+    return x
+
+
+def _or_unbounded(bound: Any, is_least: bool) -> Any:
+    """Return a bound that bounds nothing where it is not a number."""
+    dtype = _dtype(bound)
+    if "float" not in dtype:
+        return bound
+    none = relax.const(-np.inf if is_least else np.inf, dtype)
+    return relax.op.where(relax.op.isnan(bound), none, bound)
+
+
+def _cumulative_sum(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
+    x, given = inputs
+    axis = constant(given)
+    if axis is None:
         return None
-    bounds = []
-    for place, name in enumerate(("min", "max")):
-        is_given = place < len(given) and given[place] is not None
-        value = constant(given[place]) if is_given else said.get(name)
-        if is_given and value is None:
-            return None
-        bounds.append(None if value is None or np.isnan(value) else float(value))
-    least, most = bounds
-    if least is not None and most is not None:
-        return relax.op.clip(x, least, most) if least <= most else None
-    if least is not None:
-        return relax.op.maximum(x, relax.const(least, _dtype(x)))
-    return x if most is None else relax.op.minimum(x, relax.const(most, _dtype(x)))
+    flipped = (
+        (lambda value: relax.op.flip(value, int(axis))) if said.get("reverse", 0) else lambda value: value
+    )
+    return flipped(relax.op.cumsum(flipped(x), int(axis), _dtype(x), bool(said.get("exclusive", 0))))
+
+
+def _gather(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
+    """Return a look-up at constant places, of which the negative ones are counted here, not in each run."""
+    x, given = inputs
+    places = constant(given)
+    if places is None or not _is_tensor(x):
+        return None
+    axis = int(said.get("axis", 0))
+    extent = _extents(x)[axis]
+    return relax.op.take(x, relax.const(np.where(places < 0, places + extent, places), "int64"), axis, "clip")
+
+
+def _einsum(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any:
+    del constant
+    return einsum(said["equation"].decode(), inputs)
 
 
 def _pad(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
@@ -51,16 +87,36 @@ def _pad(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> 
     pads = said.get("pads") if widths is None else constant(widths)
     number = said.get("value", 0.0) if value is None else constant(value)
     listed = range(len(_extents(x))) if axes is None else constant(axes)
-    if pads is None or number is None or listed is None or min(pads, default=0) < 0:
+    if pads is None or number is None or listed is None:
         return None
     pairs = [(0, 0)] * len(_extents(x))
     for axis, *pair in zip(listed, *np.split(np.asarray(pads), 2), strict=True):
         pairs[int(axis)] = (int(pair[0]), int(pair[1]))
     mode = said.get("mode", b"constant").decode()
-    if mode == "constant":
-        flat = list(itertools.chain(*pairs))
-        return relax.op.nn.pad(x, flat, "constant", float(number)) if "float" in _dtype(x) else None
-    return _repeated(x, pairs, mode)
+    added = [(max(0, low), max(0, high)) for low, high in pairs]
+    if mode != "constant":
+        padded = _repeated(x, added, mode)
+    elif _dtype(x) == "bool":
+        padded = relax.op.astype(_surrounded(relax.op.astype(x, "int8"), added, number), "bool")
+    else:
+        padded = _surrounded(x, added, number)
+    return _without_edges(
+        padded, [extent + sum(pair) for extent, pair in zip(_extents(x), added, strict=True)], pairs
+    )
+
+
+def _surrounded(x: Any, pairs: Sequence[tuple[int, int]], number: float) -> Any:
+    flat = list(itertools.chain(*pairs))
+    return relax.op.nn.pad(x, flat, "constant", float(number)) if any(flat) else x
+
+
+def _without_edges(x: Any, extents: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Any:
+    """Return a tensor without what negative widths take from its edges."""
+    cut = [axis for axis, pair in enumerate(pairs) if min(pair) < 0]
+    if not cut:
+        return x
+    begin = [max(0, -pairs[axis][0]) for axis in cut]
+    return relax.op.strided_slice(x, cut, begin, [extents[axis] - max(0, -pairs[axis][1]) for axis in cut])
 
 
 def _repeated(x: Any, pairs: Sequence[tuple[int, int]], mode: str) -> Any:
@@ -409,9 +465,12 @@ CONVERTERS: Mapping[str, Converter] = {
     "Col2Im": _column_to_image,
     "Compress": _compress,
     "CumProd": _cumulative_product,
+    "CumSum": _cumulative_sum,
     "DFT": fourier_transform,
+    "Einsum": _einsum,
     "Elu": _elu,
     "EyeLike": _eye_like,
+    "Gather": _gather,
     "IsInf": _is_inf,
     "LayerNormalization": _layer_normalization,
     "LpNormalization": _lp_normalization,

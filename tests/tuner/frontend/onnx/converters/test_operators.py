@@ -1,5 +1,6 @@
 """Operators of ONNX are operators of Relax, with the values of onnx's own reference."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -59,6 +60,20 @@ CASES: Mapping[str, tuple[str, Sequence[str], Mapping[str, np.ndarray], Mapping[
         {"pads": [1, 0, 0, 1], "strides": [2, 1]},
         {"reshape", "nn.conv2d_transpose"},
     ),
+    "summed from the end": (
+        "CumSum",
+        ["axis"],
+        {"axis": np.array(1)},
+        {"reverse": 1, "exclusive": 1},
+        {"flip", "cumsum"},
+    ),
+    "bounds that cross": (
+        "Clip",
+        ["low", "high"],
+        {"low": number(0.5), "high": number(-0.5)},
+        {},
+        {"maximum", "minimum"},
+    ),
     "repeated": ("Tile", ["repeats"], {"repeats": np.array([1, 2, 3])}, {}, {"tile"}),
 }
 
@@ -93,3 +108,64 @@ def test_a_node_is_an_operator_and_computes_what_the_reference_computes(
     else:
         expected = np.abs(x)
     assert_close(run_model(model, [x], model.parameters)[0], expected)
+
+
+EQUATIONS = {
+    "ij,jk->ik": [(2, 3), (3, 4)],
+    "bij,bkj->bik": [(2, 3, 4), (2, 5, 4)],
+    "bhid,bhjd->bhij": [(2, 2, 3, 4), (2, 2, 5, 4)],
+    "...ij,...kj->...ki": [(2, 3, 4), (2, 5, 4)],
+    "...ij,jk": [(2, 3, 4), (4, 2)],
+    "i,j->ij": [(3,), (4,)],
+    "ij,ij->": [(2, 3), (2, 3)],
+    "abc->ca": [(2, 3, 4)],
+    "ij,j,jk->ki": [(2, 3), (3,), (3, 4)],
+    "ijk,il,l->jk": [(2, 3, 4), (2, 5), (5,)],
+    "ii->i": [(3, 3)],
+    "...i,...i->...i": [(1, 3), (2, 3)],
+    "zyx, xw -> wz": [(2, 3, 4), (4, 5)],
+    "ba,cb": [(2, 3), (4, 2)],
+}
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsum_is_products_and_computes_what_numpy_does(
+    equation: str, tmp_path: Path, run_model, assert_close
+) -> None:
+    shapes = EQUATIONS[equation]
+    names = [f"x{place}" for place in range(len(shapes))]
+    graph = helper.make_graph(
+        [helper.make_node("Einsum", names, ["y"], equation=equation)],
+        "operator",
+        [
+            helper.make_tensor_value_info(*each)
+            for each in zip(names, itertools.repeat(1), shapes, strict=False)
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    path = tmp_path / "operator.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    model = load_model(str(path), guarded=False)
+    given = random_inputs(model, 0)
+    assert_close(run_model(model, given, model.parameters)[0], np.einsum(equation, *given))
+
+
+@pytest.mark.parametrize("bound", [0.25, np.nan, -3.0])
+def test_a_bound_that_is_computed_clips_unless_it_is_no_number(
+    bound: float, tmp_path: Path, run_model, assert_close
+) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Clip", ["x", "low", "high"], ["y"])],
+        "operator",
+        [
+            helper.make_tensor_value_info(name, 1, shape)
+            for name, shape in (("x", [2, 3]), ("low", []), ("high", []))
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    path = tmp_path / "operator.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    model = load_model(str(path), guarded=False)
+    x, _, _ = random_inputs(model, 0)
+    expected = np.minimum(np.fmax(x, np.float32(bound)), np.float32(0.5))
+    assert_close(run_model(model, [x, number(bound), number(0.5)], model.parameters)[0], expected)
