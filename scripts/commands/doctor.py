@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from scripts import installation
-from scripts.documents.machines import Examined, Finding
+from scripts.documents.finding import Examined, Finding
 from scripts.options.tuning_options import JsonOption
 from scripts.terminal import console
 

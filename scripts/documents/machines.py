@@ -1,9 +1,8 @@
-"""Documents of `tessel targets`, `backends` and `doctor`."""
+"""Documents of `tessel targets` and `backends`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 import msgspec
 
@@ -100,20 +99,3 @@ class BackendsListed(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     measuring_obstacle: str | None
     backends: tuple[Availability, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at."""
-
-    name: str
-    status: Literal["ok", "missing", "warning", "broken"]
-    detail: str
-    fix: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examined:
-    """What was looked at, the required parts first."""
-
-    findings: tuple[Finding, ...]

@@ -82,7 +82,7 @@ PRINTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "language evaluate": (f"{_OWN}.language_models:Evaluated",),
         "targets": (f"{_OWN}.machines:TargetsListed", f"{_OWN}.machines:ModelCompiled"),
         "backends": (f"{_OWN}.machines:BackendsListed",),
-        "doctor": (f"{_OWN}.machines:Examined",),
+        "doctor": (f"{_OWN}.finding:Examined",),
     }
 )
 """The types of what each command prints with `--json`."""
