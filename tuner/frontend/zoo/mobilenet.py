@@ -66,9 +66,7 @@ SIZES = tuple(_SIZES)
 DEFAULT_SIZE = "v2"
 
 
-def load_mobilenet(
-    size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool
-) -> Model:
+def load(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
     """Return the network over `image` (batch, 3, height, width), and over `labels` (batch,) for training."""
     size = _SIZES[size_name]
     name = f"mobilenet:{size_name}"

@@ -36,9 +36,7 @@ SIZES = tuple(_SIZES)
 DEFAULT_SIZE = "50"
 
 
-def load_resnet(
-    size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool
-) -> Model:
+def load(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
     """Return the network over `image` (batch, 3, height, width), and over `labels` (batch,) for training."""
     size = _SIZES[size_name]
     name = f"resnet:{size_name}"
