@@ -55,8 +55,9 @@ def offer_rules(best: Incumbent) -> None:
     for rule in sorted(HANDWRITTEN, key=_turn) if is_large else HANDWRITTEN:
         if best.makespan <= best.lower_bound:
             return
-        operations = num_tasks * (OPERATIONS_A_TASK if _is_linear(rule) else OPERATIONS_A_TASK_ARRANGED)
-        if is_large and not _is_linear(rule) and not best.budget.covers(operations):
+        arranged = _num_arranged(rule, best.instance)
+        operations = (num_tasks - arranged) * OPERATIONS_A_TASK + arranged * OPERATIONS_A_TASK_ARRANGED
+        if is_large and arranged and not best.budget.covers(operations):
             continue
         if isinstance(rule, LimitedRule) and is_dispensable():
             continue
@@ -102,8 +103,13 @@ def _turn(rule: Rule) -> int:
     return 2
 
 
-def _is_linear(rule: Rule) -> bool:
-    return not isinstance(rule, StreamRule) or rule.is_linear
+def _num_arranged(rule: Rule, instance: Instance) -> int:
+    """Return the tasks of a rule whose instructions take more than linear time to write."""
+    if not isinstance(rule, StreamRule) or rule.written is None:
+        return 0
+    micro_batches = instance.micro_batches
+    written = min(micro_batches, rule.written * instance.placement.devices)
+    return instance.num_tasks * written // micro_batches
 
 
 def _option_presets(arrays: InstanceArrays) -> Iterator[IntArray]:
