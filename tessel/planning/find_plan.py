@@ -40,7 +40,7 @@ from tessel.search.budget import LONGEST_S, SearchBudget
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PLAN_WORK = 25.0
+DEFAULT_PLAN_WORK = 30.0
 """Units of work of a plan unless told otherwise."""
 
 

@@ -73,7 +73,6 @@ def building_block_rule(
         applies=why_no_split_v,
         streams=streams,
         includes=includes,
-        written=WRITTEN_A_DEVICE,
     )
 
 

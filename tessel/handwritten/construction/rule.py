@@ -113,8 +113,6 @@ class StreamRule:
         variants: returns other instructions that follow the rule as well, where it leaves numbers free.
         generalised: how it is simulated on placements to which the published rule does not apply, if it is.
         includes: weaker rules of the same family; their orders keep what this one promises, such as memory.
-        written: micro-batches a device beyond which instructions are repeated, where to write them takes more
-            than linear time; None where it does not.
     """
 
     name: str
@@ -124,7 +122,6 @@ class StreamRule:
     extra_edges: Callable[[Pipeline], tuple[Edge, ...]] = lambda pipeline: ()
     generalised: Preference | None = None
     includes: tuple[StreamRule, ...] = ()
-    written: int | None = None
     needs_limit: bool = False
 
     def why_not(
