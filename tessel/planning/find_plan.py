@@ -37,7 +37,7 @@ from tessel.planning.plan_search import PlanSearch, stopped_by
 from tessel.profiles.profile import Profile
 from tessel.search.budget import LONGEST_S, SearchBudget
 
-DEFAULT_PLAN_WORK = 25.0
+DEFAULT_PLAN_WORK = 30.0
 """Units of work of a plan unless told otherwise."""
 
 

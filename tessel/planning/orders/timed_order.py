@@ -46,7 +46,7 @@ OPERATIONS_A_LAYOUT = 400_000
 """Charged for pricing the stages of one layout and ending its step."""
 
 
-OPERATIONS_A_NEW_TASK = 4_000
+OPERATIONS_A_NEW_TASK = 400
 """Charged for each task of an order that is made for the first time."""
 
 

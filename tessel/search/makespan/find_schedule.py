@@ -74,9 +74,8 @@ def find_schedule(  # noqa: PLR0913  # what is searched, what may be spent, and 
 ) -> Schedule:
     """Return the best schedule found; it is valid, and no longer than the hand-written ones that fit.
 
-    All rules are built before any limit counts, as published, and up to 20 000 tasks in all their variants.
-    Two exceptions: `1f1b-limited` is left out where the time is over and another rule fits, and above 20 000
-    tasks `v-half` and `v-min` where the budget does not cover them.
+    All rules are built before any limit counts, as published, and up to 20 000 tasks in all their variants;
+    but `1f1b-limited` is left out where the time is over and another rule fits.
 
     Ends early when the makespan is proven optimal. An interrupt (Ctrl-C, or `budget.interrupt`) ends the
     search and returns the best schedule so far, once the rules are built: before that nobody is told of a
