@@ -93,7 +93,6 @@ class Evolved:
     first_figure: Figure
     num_measured: int
     num_failed: int
-    generations: int
 
 
 def evolve(
@@ -138,7 +137,6 @@ def evolve(
         first_figure=first,
         num_measured=len(scores.price_by_genes),
         num_failed=sum(not isinstance(price, Figure) for price in scores.price_by_genes.values()),
-        generations=generation,
     )
 
 
