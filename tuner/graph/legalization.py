@@ -68,6 +68,35 @@ def _nll_loss_backward(builder: Any, call: Any) -> Any:
     return builder.call_te(gradient, *call.args, primfunc_name_hint="nll_loss_backward")
 
 
+def _max_pool2d_backward(builder: Any, call: Any) -> Any:
+    """Give windows to the last elements, too, where none ends; TVM reads beyond the last window for them."""
+    attributes = call.attrs
+    layout = str(attributes.layout)
+    kernel, stride = ([int(each) for each in given] for given in (attributes.pool_size, attributes.strides))
+    top, left, *ends = (int(each) for each in attributes.padding)
+    if any(int(step) != 1 for step in attributes.dilation):
+        return call
+
+    def gradient(output: Any, data: Any) -> Any:
+        missing = [0] * len(output.shape)
+        for at, (name, begin) in enumerate((("H", top), ("W", left))):
+            axis = layout.index(name)
+            extent, count = int(data.shape[axis]) + begin, int(output.shape[axis])
+            missing[axis] = max(0, (extent - 1) // stride[at] + 1 - count)
+            ends[at] = max(ends[at], (count + missing[axis] - 1) * stride[at] + kernel[at] - extent)
+        return topi.nn.pool_grad(
+            topi.nn.pad(output, [0] * len(missing), missing) if any(missing) else output,
+            data,
+            kernel=kernel,
+            stride=stride,
+            padding=[top, left, *ends],
+            pool_type="max",
+            layout=layout,
+        )
+
+    return builder.call_te(gradient, *call.args, primfunc_name_hint="max_pool2d_backward")
+
+
 def _cosh(builder: Any, call: Any) -> Any:
     """Return the mean of two exponentials: TVM has a name for it, and no code of a CPU."""
 
@@ -127,6 +156,7 @@ _OWN: Mapping[str, _Legalization] = MappingProxyType(
     {
         "relax.nn.nll_loss": _nll_loss,
         "relax.grad.nll_loss_backward": _nll_loss_backward,
+        "relax.grad.max_pool2d_backward": _max_pool2d_backward,
         "relax.cosh": _cosh,
         "relax.sinh": _sinh,
     }
