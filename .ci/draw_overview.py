@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from tessel.picture.captions import DescribedFigure, save_figure
 from tessel.picture.colors import COLOR_BY_KIND
 from tessel.picture.draw import draw_schedule
-from tessel.picture.legend import add_legend
+from tessel.picture.figures import add_legend
 from tessel.placement import BlockKind
 from tessel.planning.saved_plan import SavedPlan, load_saved_plan
 

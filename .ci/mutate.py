@@ -69,7 +69,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "tuner/stages/missing_gradients.py": ("stages/test_missing_gradients.py",),
     "tuner/stages/differentiate.py": GRADIENTS,
     "tuner/stages/gradients/": GRADIENTS,
-    "tuner/shards/rules/reshaping.py": ("shards/test_reshaping.py", "shards/test_rules.py"),
+    "tuner/shards/rules/movement.py": ("shards/test_reshaping.py", "shards/test_rules.py"),
     "tuner/shards/rules/": RULES,
     "tuner/measuring/race.py": ("measuring/test_race.py",),
     "tuner/measuring/raced_programs.py": ("measuring/test_raced_programs.py",),

@@ -55,14 +55,11 @@ class Training:
     """What a kernel model is trained on.
 
     Attributes:
-        dataset: the samples.
         features: float32, shape (num_samples, num_features).
         labels: float64, shape (num_samples,), what the first forest learns.
         base: float64, same shape, what is added to it for the logarithm of a latency.
         kernel: hyperparameters of the process that a forest of few samples is blended with, fitted to all of
             them; None for none.
-        seed: seed of folds and trees.
-        num_threads: threads of the training.
     """
 
     dataset: Dataset

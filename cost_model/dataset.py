@@ -159,7 +159,6 @@ def network_groups(dataset: Dataset, networks: Mapping[str, Sequence[str]]) -> l
     holds belongs to no network, and is `shared`.
 
     Args:
-        dataset: the samples.
         networks: fingerprints of each network's workloads.
     """
     members: dict[str, set[str]] = {}

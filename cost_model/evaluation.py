@@ -111,11 +111,9 @@ def evaluate(
     The last is there where networks are known.
 
     Args:
-        dataset: the samples.
         networks: fingerprints of each network's workloads.
         splits: names of those that are wanted; all if None.
         min_latency_us: shorter kernels are predicted but not counted.
-        seed: seed of folds and models.
         variant: how the models differ from those that are used.
         num_threads: threads of the training; one for each idle core if None.
         on_progress: called after each fold with the number done and the total.
@@ -150,9 +148,7 @@ def folds_by_split(
     """Return the fold of each sample in each split, shape (num_samples,); -1 is never held out.
 
     Args:
-        dataset: the samples.
         networks: fingerprints of each network's workloads; without them there is no split `network`.
-        seed: seed of the folds.
     """
     rng = np.random.default_rng(seed)
     groups = {
@@ -185,9 +181,7 @@ def predict_held_out(
     """Return predictions of each fold by a model trained on the others.
 
     Args:
-        dataset: the samples.
         folds: fold of each sample, shape (num_samples,); samples of fold -1 are only trained on.
-        seed: seed of the models.
         variant: how the models differ from those that are used.
         num_threads: threads of the training; one for each idle core if None.
         on_fold: told after each fold.

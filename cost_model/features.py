@@ -151,8 +151,6 @@ class Query:
     """One thing to be priced: a workload, who runs it, and where.
 
     Attributes:
-        workload: what is run.
-        backend: who runs it.
         settings: the backend's settings, such as `trials=64`.
         num_threads: threads it may use.
         speed: what the device can do at best.

@@ -36,7 +36,6 @@ def train_kernel_model(
 
     Args:
         dataset: at least `MIN_SAMPLES` samples.
-        seed: seed of folds and trees.
         coverage: share of intervals meant to hold the truth.
         target: what the trees learn; `log_latency` is there for the ablation.
         columns: features that count, the others are blanked; all if None. For the ablation.

@@ -25,7 +25,6 @@ class ProductTile(NamedTuple):
         lanes: elements of a vector step.
         packs: 1 if an operand is packed so that vectors can be loaded from it.
         axis: of the result, counted from the last (1), along which vectors lie.
-        rows: rows of the tile.
         vectors: vectors in a row.
     """
 

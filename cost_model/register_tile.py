@@ -94,7 +94,6 @@ class RegisterTile(NamedTuple):
         lanes: elements of a vector.
         vectors: vectors in a row.
         row_axis: the axis of the tile's rows, or None for a single row.
-        rows: rows of the tile.
         packs: whether the operand that moves along the vectors is packed.
     """
 

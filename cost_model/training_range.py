@@ -113,7 +113,6 @@ def extreme_parts(features: np.ndarray, share: float) -> list[npt.NDArray[np.boo
 
     Args:
         features: float32, shape (num_samples, num_features).
-        share: of the samples of a kind.
     """
     kinds = _kinds_of(features)
     parts = []

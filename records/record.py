@@ -46,8 +46,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         record_id: number of the record within its store; never given to another record.
-        workload: what was run.
-        measurement: what came out.
     """
 
     record_id: int

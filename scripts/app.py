@@ -2,7 +2,7 @@
 
 A new command is a module, or a folder, of `scripts.commands`, and a line here, with the first line of its
 help: its module is imported when it is called or asked for help, so that each takes as long as its own work
-needs.
+needs. It is called by the name of its function.
 """
 
 from __future__ import annotations
@@ -12,188 +12,104 @@ import logging
 import typer
 
 from scripts.options.command_app import MARKUP, CommandApp
-from scripts.options.late_commands import Command, late_group
+from scripts.options.late_commands import late_group
 from scripts.terminal import console
 from tessel.progress import messages
 
-_COMMANDS = (
-    Command(
-        "tune",
-        "tune.command:tune",
-        "Find a fast way to run a model on several devices, and compare it with hand-written schedules.",
+_COMMANDS = {
+    "tune.command:tune": (
+        "Find a fast way to run a model on several devices, and compare it with hand-written schedules."
     ),
-    Command(
-        "partition",
-        "partition:partition",
-        "Choose, by measured latency, which backend runs which part of a model.",
+    "partition:partition": "Choose, by measured latency, which backend runs which part of a model.",
+    "compile:compile": "Compile a model for inference on this machine's CPU into one file.",
+    "stages:stages": (
+        "Cut a model into stages; show each one's inputs, outputs, relayed tensors, memory and costs."
     ),
-    Command(
-        "compile", "compile:compile", "Compile a model for inference on this machine's CPU into one file."
+    "schedule.command:schedule": (
+        "Search for the order of all blocks of all micro-batches under a memory limit."
     ),
-    Command(
-        "stages",
-        "stages:stages",
-        "Cut a model into stages; show each one's inputs, outputs, relayed tensors, memory and costs.",
+    "chunk:chunk": (
+        "Find the sizes of a prompt's chunks with which a serving pipeline is through with it first."
     ),
-    Command(
-        "schedule",
-        "schedule.command:schedule",
-        "Search for the order of all blocks of all micro-batches under a memory limit.",
+    "plan.command:plan": (
+        "Find degrees, cuts, placement and order of a training step from a table of layer timings."
     ),
-    Command(
-        "chunk",
-        "chunk:chunk",
-        "Find the sizes of a prompt's chunks with which a serving pipeline is through with it first.",
+    "check.command:check": (
+        "Say whether a pipeline deadlocks, whether it fits, how far it is from the best, and what to change."
     ),
-    Command(
-        "plan",
-        "plan.command:plan",
-        "Find degrees, cuts, placement and order of a training step from a table of layer timings.",
+    "export:export": "Write a plan as the file that another framework loads.",
+    "compare:compare": "Compare a schedule with every hand-written one on the same placement and limits.",
+    "draw:draw": "Draw a plan or a schedule: device per row, time to the right, memory below.",
+    "run.command:run": (
+        "Run a plan's schedule and 1F1B in turn, one process per device, and check every loss and gradient."
     ),
-    Command(
-        "check",
-        "check.command:check",
-        "Say whether a pipeline deadlocks, whether it fits, how far it is from the best, and what to change.",
+    "targets:targets": (
+        "List the targets by name: those measured here, and those that programs can only be built for."
     ),
-    Command("export", "export:export", "Write a plan as the file that another framework loads."),
-    Command(
-        "compare",
-        "compare:compare",
-        "Compare a schedule with every hand-written one on the same placement and limits.",
-    ),
-    Command(
-        "draw", "draw:draw", "Draw a plan or a schedule: device per row, time to the right, memory below."
-    ),
-    Command(
-        "run",
-        "run.command:run",
-        "Run a plan's schedule and 1F1B in turn, one process per device, and check every loss and gradient.",
-    ),
-    Command(
-        "targets",
-        "targets:targets",
-        "List the targets by name: those measured here, and those that programs can only be built for.",
-    ),
-    Command(
-        "backends",
-        "backends:backends",
-        "List the backends, with the reason if one cannot run on the target here.",
-    ),
-    Command(
-        "doctor",
-        "doctor:doctor",
-        "Report what works on this machine and installation, what does not, and how to fix it.",
-    ),
-)
+    "backends:backends": "List the backends, with the reason if one cannot run on the target here.",
+    "doctor:doctor": "Report what works on this machine and installation, what does not, and how to fix it.",
+}
 
-_RECORDS = (
-    Command("list", "records.listing:list_records", "List records in the order they were stored."),
-    Command(
-        "show",
-        "records.listing:show",
-        "Show everything about one record: what was run, where, with which versions, and every sample.",
+_RECORDS = {
+    "records.listing:list_": "List records in the order they were stored.",
+    "records.listing:show": (
+        "Show everything about one record: what was run, where, with which versions, and every sample."
     ),
-    Command("stats", "records.listing:stats", "Count the records by status, target and backend."),
-    Command(
-        "verify",
-        "records.listing:verify",
-        "Read every record and report corrupted ones; exit status 1 if there are any.",
+    "records.listing:stats": "Count the records by status, target and backend.",
+    "records.listing:verify": "Read every record and report corrupted ones; exit status 1 if there are any.",
+    "records.page:page": (
+        "Write a page of what was measured: when, by whom, how widely it spreads, and the best by workload."
     ),
-    Command(
-        "page",
-        "records.page:page",
-        "Write a page of what was measured: when, by whom, how widely it spreads, and the best by workload.",
+    "records.best:best": (
+        "Show the fastest record of each part of a model on a target, and of the entire model."
     ),
-    Command(
-        "best",
-        "records.best:best",
-        "Show the fastest record of each part of a model on a target, and of the entire model.",
+    "records.transfer:export": (
+        "Write all records, one per line, in an order that depends on the records alone."
     ),
-    Command(
-        "export",
-        "records.transfer:export",
-        "Write all records, one per line, in an order that depends on the records alone.",
+    "records.transfer:import_": (
+        "Add the records of a file; it is validated completely first, and existing records are unchanged."
     ),
-    Command(
-        "import",
-        "records.transfer:import_",
-        "Add the records of a file; it is validated completely first, and existing records are unchanged.",
+    "records.transfer:merge": (
+        "Add other records to `--records`, and report where they contradict existing ones; both are kept."
     ),
-    Command(
-        "merge",
-        "records.transfer:merge",
-        "Add other records to `--records`, and report where they contradict existing ones; both are kept.",
+    "records.transfer:prune": "Remove all but the fastest and the newest few records of each key.",
+    "records.collect:collect": (
+        "Measure kernels of many networks, shapes and backends; can be interrupted and resumed."
     ),
-    Command(
-        "prune",
-        "records.transfer:prune",
-        "Remove all but the fastest and the newest few records of each key.",
-    ),
-    Command(
-        "collect",
-        "records.collect:collect",
-        "Measure kernels of many networks, shapes and backends; can be interrupted and resumed.",
-    ),
-)
+}
 
-_COST_MODEL = (
-    Command(
-        "train",
-        "cost_model.train:train",
-        "Train on every usable record, and save the models of kernels and of stages with their manifests.",
+_COST_MODEL = {
+    "cost_model.train:train": (
+        "Train on every usable record, and save the models of kernels and of stages with their manifests."
     ),
-    Command(
-        "evaluate",
-        "cost_model.evaluate:evaluate",
-        "Evaluate the model on held-out shapes, combinations, networks and stages.",
+    "cost_model.evaluate:evaluate": (
+        "Evaluate the model on held-out shapes, combinations, networks and stages."
     ),
-    Command(
-        "predict",
-        "cost_model.predict:predict",
-        "Predict the latency of a workload on each backend, or of a stage, next to what was measured.",
+    "cost_model.predict:predict": (
+        "Predict the latency of a workload on each backend, or of a stage, next to what was measured."
     ),
-)
+}
 
-_LANGUAGE = (
-    Command(
-        "collect",
-        "language.collect:collect",
-        "Measure schedules of many kernels: random ones, then rounds guided by the draft model.",
+_LANGUAGE = {
+    "language.collect:collect": (
+        "Measure schedules of many kernels: random ones, then rounds guided by the draft model."
     ),
-    Command(
-        "train",
-        "language.train:train",
-        "Train on what the draft model chooses for random kernels, and on the best trials of the records.",
+    "language.train:train": (
+        "Train on what the draft model chooses for random kernels, and on the best trials of the records."
     ),
-    Command(
-        "generate",
-        "language.generate:generate",
-        "Write schedules of a kernel, and rank them by the draft model of the records' trials.",
+    "language.generate:generate": (
+        "Write schedules of a kernel, and rank them by the draft model of the records' trials."
     ),
-    Command(
-        "evaluate",
-        "language.evaluate:evaluate",
-        "Compare the best latency after 1, 2, 4, … trials, by who proposed them.",
-    ),
-)
+    "language.evaluate:evaluate": "Compare the best latency after 1, 2, 4, … trials, by who proposed them.",
+}
 
-_FLEET = (
-    Command(
-        "worker",
-        "fleet.worker:worker",
-        "Measure on this machine for a fleet, one program at a time, until Ctrl-C.",
+_FLEET = {
+    "fleet.worker:worker": "Measure on this machine for a fleet, one program at a time, until Ctrl-C.",
+    "fleet.server:server": "Run programs for tuners that use TVM's RPC tracker, one at a time, until Ctrl-C.",
+    "fleet.status:status": (
+        "Show the machines of a fleet: their devices, what waits and runs, and how much they have measured."
     ),
-    Command(
-        "server",
-        "fleet.server:server",
-        "Run programs for tuners that use TVM's RPC tracker, one at a time, until Ctrl-C.",
-    ),
-    Command(
-        "status",
-        "fleet.status:status",
-        "Show the machines of a fleet: their devices, what waits and runs, and how much they have measured.",
-    ),
-)
+}
 
 app = CommandApp(
     name="tessel",

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from records.output import io_reason, io_remedy, output_problem, write_output
+from records.own_files import FileKind, other_files_named
 from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.placement import Placement
 from tessel.progress.manual import manual
@@ -47,8 +48,10 @@ def load_placement(path: str | os.PathLike[str]) -> Placement:
     Raises:
         DocumentError: the file cannot be read or is no such document; the message names the key.
     """
-    text = read_document(path)
-    if _kind(text, path) is DocumentKind.PLACEMENT:
+    with other_files_named(path, "a placement", DocumentError):
+        text = read_document(path)
+        kind = _kind(text, path)
+    if kind is DocumentKind.PLACEMENT:
         return _decode(text, Placement, path)
     return _load_schedule(text, path).placement
 
@@ -104,10 +107,11 @@ def read_document(path: str | os.PathLike[str]) -> bytes:
     try:
         text.decode()
     except UnicodeDecodeError as error:
-        raise DocumentError(
-            f"{path} has byte {text[error.start]:#04x} at {error.start}, which is not UTF-8; "
-            "save the document as UTF-8 JSON"
-        ) from error
+        with other_files_named(path, "a document", DocumentError, (FileKind.TABLE,)):
+            raise DocumentError(
+                f"{path} has byte {text[error.start]:#04x} at {error.start}, which is not UTF-8; "
+                "save the document as UTF-8 JSON"
+            ) from error
     return text
 
 
@@ -115,7 +119,6 @@ def read_bytes(path: str | os.PathLike[str], *, most: int = MAX_DOCUMENT_BYTES) 
     """Return the bytes of a file.
 
     Args:
-        path: of the file.
         most: bytes that it may have.
 
     Raises:

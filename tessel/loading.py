@@ -44,11 +44,7 @@ _BYTES = ("weight_bytes", "bound_bytes", "saved_bytes", "saved_for_weight_bytes"
 
 
 def _check_figures(plan: TunedPlan) -> None:
-    """Refuse figures that do not follow from the measured stages.
-
-    Raises:
-        ScheduleError: there is one.
-    """
+    """Refuse figures that do not follow from the measured stages."""
     if plan.optimizer not in OPTIMIZERS:
         raise ScheduleError(f"there is no optimizer {shown(plan.optimizer)!r}")
     if plan.state_sharding not in ("none", "optimizer"):

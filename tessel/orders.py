@@ -53,7 +53,6 @@ def earliest_starts(
     choice, or only some micro-batches.
 
     Args:
-        placement: the blocks.
         orders: the tasks of each device; a task stands once in the order of each of its block's devices.
         batch: what the blocks take by micro-batch; None where the placement says it of all.
 
@@ -108,7 +107,6 @@ def waits_of(placement: Placement, orders: Orders, batch: Batch | None = None) -
     """Return what each task waits for, by orders and edges, and how long after the start of that.
 
     Args:
-        placement: the blocks.
         orders: the tasks of each device.
         batch: what the blocks take by micro-batch; None where the placement says it of all.
 

@@ -54,7 +54,6 @@ def build_plan(
         budget: what the schedule search may spend, and who is told of its progress; see `find_schedule`.
         time_limit_s: in place of a budget: seconds of the schedule search.
         recompute: whether stages may recompute where memory is limited.
-        seed: seed of the schedule search.
 
     Raises:
         InfeasibleError: a stage cannot fit its device; names the device and what it needs.
@@ -140,7 +139,6 @@ def blocks_of_function(function: str, placement: Placement) -> tuple[str, ...]:
 
     Args:
         function: stage and kind.
-        placement: of the plan.
     """
     stage, _, kind = function.partition(".")
     index = stage.removeprefix("stage")

@@ -74,7 +74,6 @@ class PlacementResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rows: as `tessel.comparison.compare_schedules` returns them, in milliseconds and bytes.
         found_by: what found the searched schedule.
-        optimal: whether it is proven optimal.
     """
 
     rows: tuple[ComparisonRow, ...]

@@ -118,11 +118,7 @@ def read_plan(path: Path) -> TunedPlan:
 
 
 def _check(plan: TunedPlan) -> None:
-    """Refuse figures that nothing can be computed with, and names that are not what they show.
-
-    Raises:
-        ScheduleError: there is one.
-    """
+    """Refuse figures that nothing can be computed with, and names that are not what they show."""
     if not 0 < plan.step_us < float("inf"):
         raise ScheduleError(f"a step has {plan.step_us} us, and its length is a finite number above 0")
     if not all(stage.layers for stage in plan.stages):
@@ -150,11 +146,7 @@ def _check(plan: TunedPlan) -> None:
 
 
 def _check_other_shapes(plan: TunedPlan) -> None:
-    """Refuse plans for other shapes that are of another model, or in other stages.
-
-    Raises:
-        ScheduleError: there is one.
-    """
+    """Refuse plans for other shapes that are of another model, or in other stages."""
     weights = [stage.parameters for stage in plan.stages]
     seen = [plan.shapes]
     for other in plan.other_shapes:
@@ -167,11 +159,7 @@ def _check_other_shapes(plan: TunedPlan) -> None:
 
 
 def _check_branches(plan: TunedPlan) -> None:
-    """Refuse stages that would receive from none that stands before them.
-
-    Raises:
-        ScheduleError: there is one.
-    """
+    """Refuse stages that would receive from none that stands before them."""
     before = plan.stages_before
     if before and len(before) != len(plan.stages):
         raise ScheduleError(

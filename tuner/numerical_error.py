@@ -55,7 +55,6 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True):
     """How far one tensor is from its reference.
 
     Attributes:
-        tensor: its name.
         relative_error: largest absolute difference, over the largest magnitude in the reference or what else
             it is compared with; finite. None where there is a fault.
         fault: what is wrong if no number can say it, as the end of a sentence that begins with the tensor;
@@ -175,7 +174,6 @@ def compare_gradients(
 
     Args:
         found: by name.
-        expected: the reference's.
         exact: the reference's in double precision, where it was asked. A gradient is then compared with both,
             and counts by the nearer: a value that the reference rounds to the other side of a ReLU's 0 puts
             its own gradient far from the truth. Where the reference's rounding error is large beside the true

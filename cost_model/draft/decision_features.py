@@ -113,11 +113,6 @@ def decision_features(space: DecisionSpace, rows: Rows, caches: Caches) -> npt.N
 
     Sizes and counts are logarithms to base 2. Loops are counted from the innermost out, so that slot 0 is the
     one that becomes vectors; slots beyond a kernel's loops are 0.
-
-    Args:
-        space: of the kernel.
-        rows: candidates.
-        caches: of the processor.
     """
     if space.is_for_gpu:
         return gpu_decision_features(space, rows)

@@ -60,9 +60,6 @@ class DraftTrials:
     """Measured candidates of one kernel in one space.
 
     Attributes:
-        task: names the kernel.
-        space: of the candidates.
-        rows: the candidates.
         latencies_us: of each, positive; infinite where it failed.
     """
 
@@ -137,7 +134,6 @@ def train_draft_model(
 
     Args:
         trials: of any kernels; a kernel may have several spaces.
-        caches: of the processor.
         current: the kernel whose candidates it will be asked for.
         seed: of the folds and the trees.
         num_threads: threads of the training, on which the result does not depend.

@@ -61,9 +61,7 @@ def evolve(
     """Return every candidate that was scored; equal arguments give equal candidates.
 
     Args:
-        space: of the candidates.
         score: of candidates, larger is better.
-        rng: random numbers.
         candidates: how many are scored at most; a smaller space is scored whole.
         start: candidates to begin with beside random ones, such as the best that is known.
     """

@@ -79,7 +79,6 @@ def gpu_decision_features(space: DecisionSpace, rows: Rows) -> npt.NDArray[np.fl
 
     Args:
         space: of the kernel, on a GPU.
-        rows: candidates.
     """
     kernel = space.kernel
     threads, unroll, options = np.ones(len(rows)), np.zeros(len(rows)), []

@@ -85,7 +85,6 @@ def adapt(source: DecisionSpace, row: npt.NDArray[np.int64], target: DecisionSpa
     """Return the candidate of one space that is most like one of another.
 
     Args:
-        source: space of the candidate.
         row: the candidate.
         target: a space with the same kinds of decisions.
 

@@ -86,12 +86,10 @@ def train_forest(
     """Return a forest that starts from the median label; equal whatever the number of threads.
 
     Args:
-        parameters: of XGBoost.
         rounds: trees.
         features: float32, shape (num_samples, num_features).
         labels: float64, shape (num_samples,).
         seed: seed of the trees.
-        num_threads: threads of the training.
     """
     settings = {**parameters, "seed": seed, "nthread": num_threads, "base_score": float(np.median(labels))}
     return xgboost.train(settings, xgboost.DMatrix(features, labels), num_boost_round=rounds)

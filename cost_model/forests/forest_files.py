@@ -103,7 +103,6 @@ def checked_forest(content: bytes, *, num_features: int, xgboost_version: str) -
     """Return a document for XGBoost with the trees of a file, each number of which was checked.
 
     Args:
-        content: the file.
         num_features: features that the trees may ask for.
         xgboost_version: of the library that will read the document.
 

@@ -146,7 +146,6 @@ class GpuKernelModel:
     Attributes:
         forests: `xgboost.Booster`s by family, whose mean counts.
         blind_forests: one without the features of the device.
-        manifest: what they rest on.
     """
 
     forests: Mapping[Family, Sequence[Any]]

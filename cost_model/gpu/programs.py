@@ -70,7 +70,6 @@ def predict_programs(
     families err apart. So half-widths add up within a family, and by squares between families.
 
     Args:
-        model: of kernels on GPUs.
         workloads: the programs, such as the functions of a stage.
         device: what they would run on.
         typed: of products and attention in 16 bits; the one that comes with the project if None.

@@ -103,10 +103,7 @@ class _Training:
         latencies: microseconds.
         overheads: microseconds of a call, by device.
         bounds: microseconds.
-        devices: names.
         quantities: shape (kernels, quantities), see `quantities_of`.
-        seed: of trees and folds.
-        num_threads: of the training.
     """
 
     features: np.ndarray
@@ -236,7 +233,6 @@ def train_gpu_model(
     Args:
         samples: measured kernels; of one kernel on one device the median counts. Products of a device that
             `devices_in_another_state` names are left out, with a warning.
-        seed: seed of trees and folds.
         coverage: share of intervals meant to hold the truth.
         num_threads: threads of the training; one for each idle core if None.
 

@@ -20,7 +20,6 @@ class Example:
     """A prompt and answers to it; A answers of T steps, U options in all.
 
     Attributes:
-        prompt: the tokens.
         previous: float32, shape (A, T, TOKEN_WIDTH): what was written before each step.
         previous_roles: int64, shape (T,).
         roles: int64, shape (T,): what each step decides.
@@ -49,8 +48,6 @@ class TrainingExample:
     """Good candidates of a kernel, and what is known when they are written.
 
     Attributes:
-        space: of the kernel.
-        context: what is known.
         rows: candidates to be written, at least one.
         weights: of each, positive; they sum to 1.
     """

@@ -135,8 +135,6 @@ class Network:
         """Return candidates of a kernel, all legal but for locations that TVM may repair.
 
         Args:
-            space: of the kernel.
-            context: what is known.
             count: how many are written, at least 1; fewer are distinct.
             rng: random numbers; equal ones give equal candidates.
             temperature: above 0; lower values favour likelier decisions.

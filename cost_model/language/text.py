@@ -89,7 +89,6 @@ class Step:
 
     Attributes:
         role: what it is about.
-        column: of the candidate.
         part: of a tile; −1 for what is no tile.
     """
 
@@ -148,7 +147,6 @@ class Grammar:
     """What is written of candidates of MetaSchedule's sketches, in which order, and what may be written next.
 
     Attributes:
-        space: of the candidates.
         steps: what is decided one after the other; loops of extent 1 have nothing to decide.
     """
 
@@ -161,7 +159,6 @@ class Grammar:
         """Return the factors, or the sketches, unrollings or locations that may be written.
 
         Args:
-            step: what is decided.
             decided: the values of the steps before it.
         """
         if step.part < 0:

@@ -39,8 +39,6 @@ class Taught:
     """A kernel's good candidates, and worse ones that may be its own trials in a prompt.
 
     Attributes:
-        task: names the kernel.
-        space: of the candidates.
         good: candidates to be written.
         weights: of each; they sum to 1.
         worse: others, the best first; may be empty.
@@ -57,8 +55,6 @@ def context_of(space: DecisionSpace, others: Sequence[DraftTrials], own: Rows) -
     """Return what a prompt holds of similar kernels, and of the kernel's own trials.
 
     Args:
-        space: of the kernel.
-        others: trials of other kernels.
         own: the kernel's trials, the fastest first.
     """
     rows, distances = ranked_neighbours(space, others, MAX_NEIGHBOURS)
@@ -69,10 +65,8 @@ def distil(task: str, space: DecisionSpace, model: DraftModel, rng: np.random.Ge
     """Return what the draft model favours of a kernel, none of it measured.
 
     Args:
-        task: names the kernel.
         space: of its candidates.
         model: scores them.
-        rng: random numbers.
     """
     found = evolve(space, lambda rows: model.predict(space, rows).mean, rng, candidates=CANDIDATES // 2)
     listed = Scored(found.rows[:_SHORT_LIST], found.scores[:_SHORT_LIST])
@@ -114,7 +108,6 @@ def training_example_of(
     """Return an example with a prompt of its own: some neighbours, and some of the kernel's worse schedules.
 
     Args:
-        taught: what is learnt.
         known: trials of any kernels; those of the kernel itself are left out.
         rng: decides what the prompt holds.
     """

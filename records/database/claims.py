@@ -60,7 +60,6 @@ def claimed(claims: Claims, key: str, *, patience_s: float = PATIENCE_S) -> Iter
     Look for the records within the body: the one who was waited for has written them.
 
     Args:
-        claims: of a store.
         key: of `claim_key`.
         patience_s: after which a holder is taken to hang, and the body runs without the claim.
     """

@@ -33,6 +33,7 @@ from sqlalchemy.engine import URL, make_url
 
 from records.database.schema import SCHEMA_VERSION, metadata, record_schema
 from records.errors import RecordError, RecordFileError
+from records.own_files import FileKind, other_files_named
 
 BUSY_TIMEOUT_S = 60.0
 """How long a writer waits for others. A batch of a thousand appends holds the lock for under 0.2 s."""
@@ -106,7 +107,8 @@ def connect(url: URL) -> sa.Engine:
     path = Path(str(url.database))
     if not path.exists():
         _make_sqlite_file(Path(os.path.realpath(path)))
-    _check_sqlite_file(path)
+    with other_files_named(path, "a database of records", RecordFileError, (FileKind.DATABASE,)):
+        _check_sqlite_file(path)
     _check_tables(path)
     return _connect_sqlite(path) if _is_writable(path) else _connect_to_read(path)
 

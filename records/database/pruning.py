@@ -31,7 +31,6 @@ def prune(store: RecordStore, *, keep_newest: int, apply: bool = False) -> Prune
     record refers to any more go too. Ids of removed records are never given out again.
 
     Args:
-        store: what is made smaller.
         keep_newest: how many of the newest records to keep, successes or not; at least 1.
         apply: do it; left out, only count.
 

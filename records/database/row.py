@@ -95,7 +95,6 @@ def decode_record(row: sa.Row[tuple[object, ...]], location: str) -> Record:
     """Return the record of a row of `select_records`.
 
     Args:
-        row: the row.
         location: the store's name for messages.
 
     Raises:

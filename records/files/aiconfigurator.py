@@ -73,8 +73,6 @@ class KernelTable:
     """Measured kernels of one kind; every array has an element for each.
 
     Attributes:
-        kind: what they compute.
-        path: the file they are from.
         texts: `device`, `framework`, `version`, `source` (the library's name of the kernel) and `dtype` of
             each; of attention `kv_dtype`, of a collective or an exchange `operation`.
         numbers: extents, by the names of `cost_model.gpu.typed.kernels`.

@@ -26,6 +26,7 @@ from records.errors import RecordError, RecordFileError
 from records.files.lines import read_lines
 from records.measurement import Measurement
 from records.output import open_output, output_problem
+from records.own_files import FileKind, other_files_named
 from records.record import Record, measurement_digest, storable
 from records.workload import Workload
 
@@ -56,7 +57,6 @@ def export_records(store: RecordStore, file: BinaryIO, *, skip_damaged: bool = F
 
     Args:
         store: where they are.
-        file: what to write to.
         skip_damaged: leave out damaged records and name them, instead of refusing.
 
     Raises:
@@ -104,7 +104,10 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[Workload, Measu
         RecordFileError: the file cannot be read, or a line is no record.
     """
     try:
-        with open(path, "rb") as file:
+        with (
+            other_files_named(path, "a file of records", RecordFileError, (FileKind.RECORDS,)),
+            open(path, "rb") as file,
+        ):
             is_packed = file.read(len(_GZIP)) == _GZIP
             file.seek(0)
             lines = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_packed else file

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scripts.options.cluster_options import HopUsOption
 from scripts.options.dataclass_options import common_options, takes_options
-from scripts.options.search_options import JsonOption
+from scripts.options.search_options import HopUsOption, JsonOption
 from scripts.options.tuning_options import job_options
 from scripts.terminal import console
 from tessel.jobs.chunking import ChunkOptions, chunk_with
@@ -19,7 +18,7 @@ from tessel.jobs.inputs.arguments import check_folder
 from tessel.progress import messages
 
 if TYPE_CHECKING:
-    from scripts.documents.chunks import Chunked
+    from scripts.documents.searches import Chunked
     from tessel.batches.chunk_law import FittedLaw
     from tessel.search.batches.chunks import FoundChunks, RuleChunks
 
@@ -111,7 +110,7 @@ def _print(found: FoundChunks, fitted: FittedLaw) -> None:
 
 
 def _document(found: FoundChunks, fitted: FittedLaw) -> Chunked:
-    from scripts.documents.chunks import Chunked, PrintedRuleChunks
+    from scripts.documents.searches import Chunked, PrintedRuleChunks
 
     return Chunked(
         prompt=found.prefill.prompt,

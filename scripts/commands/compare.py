@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options.tuning_options import JsonOption
-from scripts.reports.comparison import SchedulesOption, print_comparison
+from scripts.reports.tables import SchedulesOption, print_comparison
 from scripts.terminal import console
 from tessel.jobs.inputs.arguments import parse_names
 from tessel.jobs.plan import load_planned

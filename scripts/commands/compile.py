@@ -18,8 +18,7 @@ from scripts.options.tuning_options import (
     TuningOptions,
     ValueOption,
 )
-from scripts.reports.parts import printed_parts
-from scripts.reports.tables import print_end_to_end, print_partitions
+from scripts.reports.tables import print_end_to_end, print_partitions, printed_parts
 from scripts.terminal import console
 from tessel.jobs.inputs.arguments import (
     check_folder,

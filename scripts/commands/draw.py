@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scripts.options.dataclass_options import takes_options
-from scripts.reports.comparison import SchedulesOption
 from scripts.reports.picture_options import StyleOption, WidthOption
+from scripts.reports.tables import SchedulesOption
 from scripts.terminal import console
 from tessel.jobs.inputs.arguments import check_folder, parse_names
 from tessel.jobs.plan import load_planned

@@ -8,7 +8,6 @@ asked of TVM itself, once their name has begun. Where nothing fits, the shell co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 MODELS = {
     "gpt2": ("tiny", "small", "medium", "large"),
@@ -40,14 +39,6 @@ _TARGETS = ("cpu", "cuda")
 _VENDORS = ("arm/", "aws/", "nvidia/", "raspberry-pi/", "riscv/")
 
 Complete = Callable[[str], list[str]]
-
-
-def is_model(source: str) -> bool:
-    """Whether a model is named, not a file of timings."""
-    name, colon, _ = source.partition(":")
-    if Path(source).exists():
-        return Path(source).suffix in (".onnx", ".pt2")
-    return name in MODELS or bool(colon) or Path(source).suffix in (".onnx", ".pt2")
 
 
 def models(incomplete: str) -> list[str]:

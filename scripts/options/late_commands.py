@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -18,30 +17,20 @@ from typer.core import TyperCommand, TyperGroup
 from scripts.options.command_app import MARKUP, CommandApp
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command before it is imported.
+def late_group(commands: Mapping[str, str]) -> type[TyperGroup]:
+    """Return the class of a group that has these commands before those that Typer gives it.
 
-    Attributes:
-        name: the word that calls it.
-        function: its module within `scripts.commands`, a colon, and its name there.
-        summary: the first line of its help.
+    Args:
+        commands: the first line of each one's help, by its module within `scripts.commands`, a colon, and its
+            function, which has the command's name, or that with `_` behind it.
     """
-
-    name: str
-    function: str
-    summary: str
-
-
-def late_group(commands: tuple[Command, ...]) -> type[TyperGroup]:
-    """Return the class of a group that has these commands before those that Typer gives it."""
 
     class LateGroup(TyperGroup):
         """A group that lists commands by their first lines, and imports the one that is called."""
 
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
-            self._late = _Commands({each.name: each for each in commands}, dict(self.commands))
+            self._late = _Commands(commands, dict(self.commands))
             self.commands = self._late
             self._is_listing = False
 
@@ -67,20 +56,20 @@ def late_group(commands: tuple[Command, ...]) -> type[TyperGroup]:
 class _Commands(MutableMapping[str, Any]):
     """Commands by name, each built when it is first asked for."""
 
-    def __init__(self, late: Mapping[str, Command], groups: dict[str, Any]) -> None:
-        self._late = late
-        self._names = [*late, *groups]
+    def __init__(self, late: Mapping[str, str], groups: dict[str, Any]) -> None:
+        self._late = {place.partition(":")[2].rstrip("_"): (place, help) for place, help in late.items()}
+        self._names = [*self._late, *groups]
         self._built = groups
 
     def listed(self, name: str) -> Any:
         """Return what a list of commands shows of one: its name and the first line of its help."""
         if name in self._built:
             return self._built[name]
-        return TyperCommand(name=name, help=self._late[name].summary, rich_markup_mode=MARKUP)
+        return TyperCommand(name=name, help=self._late[name][1], rich_markup_mode=MARKUP)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._built:
-            self._built[name] = _build(self._late[name])
+            self._built[name] = _build(name, self._late[name][0])
         return self._built[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
@@ -100,8 +89,8 @@ class _Commands(MutableMapping[str, Any]):
         return len(self._names)
 
 
-def _build(command: Command) -> Any:
-    module, _, function = command.function.partition(":")
+def _build(name: str, place: str) -> Any:
+    module, _, function = place.partition(":")
     alone = CommandApp(add_completion=False, rich_markup_mode=MARKUP)
-    alone.command(command.name)(getattr(importlib.import_module(f"scripts.commands.{module}"), function))
+    alone.command(name)(getattr(importlib.import_module(f"scripts.commands.{module}"), function))
     return typer.main.get_command(alone)

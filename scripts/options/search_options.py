@@ -1,8 +1,14 @@
-"""The options that limit a search, `--work` and `--time-limit`."""
+"""Options of several commands, each declared once: limits of a search, devices and links."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
+
+import typer
+
+from scripts.options import completion
+from tessel.jobs.inputs.plan_options import OPTIMIZERS
+from tessel.progress.manual import manual
 
 TIME_HELP = (
     "Time limit of the search, such as 10s. Without --work it is the only limit, and the result then "
@@ -21,8 +27,29 @@ def work_help(default: str, *, search: str = "the search", promise: str = EQUAL_
 
     Args:
         default: the units that are given where the option is left out, as the help says it.
-        search: what the work is for.
         promise: what is said of equal work.
     """
     units = "in units of about a second of an idle core"
     return f"Work budget of {search}, {units}{promise}.  [default: {default}]"
+
+
+HopUsOption = Annotated[float, "Latency of a message between devices in us."]
+
+
+def link_option(default: str = "") -> Any:
+    """Return the declaration of `--link`; a default that depends on others is stated."""
+    return typer.Option(
+        help="Bandwidth between devices, in one direction." + (f"  [default: {default}]" if default else ""),
+        show_default=not default,
+    )
+
+
+def optimizer_option(default: str = "") -> Any:
+    """Return the declaration of `--optimizer`; the job refuses unknown names."""
+    return typer.Option(
+        help=f"Optimizer, whose state is kept in memory: {', '.join(OPTIMIZERS)}; "
+        f"{manual('training-step.md')} has the bytes of each."
+        + (f"  [default: {default}]" if default else ""),
+        show_default=not default,
+        autocompletion=completion.one_of(*OPTIMIZERS),
+    )

@@ -214,7 +214,6 @@ def job_options(kind: type[_Job], options: object) -> _Job:
     """Return a job's options of the same names; only how lists are written down differs.
 
     Args:
-        kind: the job's options.
         options: as the command line gave them.
     """
     names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # dataclasses, as all options are

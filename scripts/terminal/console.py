@@ -10,28 +10,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from scripts.terminal import output_streams
+from tessel.jobs.shown.sections import Sections, Table
 from tessel.progress import messages
 from tessel.progress.control_characters import CONTROLS, printable
-from tessel.progress.text_table import text_table
 
 if TYPE_CHECKING:
     import msgspec
     from _typeshed import DataclassInstance
 
-    from tessel.jobs.shown.sections import Sections
-
 MAX_WIDTH = 100
 
 UNFOLDED = 10_000
 """Columns of a table in a pipe or a file: a row is a line, for what reads it next."""
-
-T = TypeVar("T")
 
 
 def stdout(*, width_in_pipe: int = MAX_WIDTH) -> Console:
@@ -94,17 +90,9 @@ def print_table(
     text_columns: int = 1,
     folded: Collection[str] = (),
 ) -> None:
-    """Print a table on stdout: text left-aligned and folded where there is no room, figures right-aligned.
-
-    Args:
-        title: above the table; nothing if empty.
-        columns: their headings.
-        rows: a cell per column.
-        text_columns: how many columns from the left hold text.
-        folded: headings of others that do.
-    """
-    table = text_table(title, columns, rows, text_columns=text_columns, folded=folded)
-    stdout(width_in_pipe=UNFOLDED).print(table)
+    """Print a table on stdout; see `Table`."""
+    table = Table(title=title, columns=columns, rows=rows, text_columns=text_columns, folded=folded)
+    stdout(width_in_pipe=UNFOLDED).print(table.shown())
 
 
 def print_sections(sections: Sections) -> None:

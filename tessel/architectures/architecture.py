@@ -215,8 +215,6 @@ class Experts:
 
     Attributes:
         count: of routed experts.
-        top_k: that a token takes.
-        expert: one of them.
         shared: what every token takes as well, in one; None for nothing.
         has_shared_gate: whether a gate scales what is shared.
         router_bias: whether the router has a trained bias.
@@ -266,7 +264,6 @@ class Block:
     Attributes:
         hidden: elements of a token between layers.
         parts: in the order that they run.
-        norm_parameters: of the norms around the parts.
         joint: products that prepare the input, such as the one that joins two streams before a layer that
             predicts a further token.
     """
@@ -324,7 +321,6 @@ class Tower:
         projector_vectors: parameters of norms beside them.
         merged: patches that become one token.
         tokens: that the language model reads of a picture; 0 where that depends on the picture.
-        pictures: of a sequence.
         is_frozen: whether blocks and the embedding of patches are not trained; the projector always is.
     """
 

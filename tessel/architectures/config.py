@@ -24,7 +24,6 @@ class Config:
 
         Args:
             values: as JSON gave them.
-            path: the file.
         """
         self._values = values
         self.path = path

@@ -61,7 +61,7 @@ def architecture_of(config: Config) -> Architecture:
         )
     found = FAMILIES[family](config)
     is_tied = whole.flag("tie_word_embeddings", default=found.is_tied)
-    return replace(found, tower=tower, is_tied=is_tied, notes=(*notes, *found.notes))
+    return replace(found, tower=tower, is_tied=is_tied, notes=notes)
 
 
 def _model(
@@ -72,7 +72,6 @@ def _model(
     norm_width: int = 1,
     predictors: tuple[Block, ...] = (),
     positions: int = 0,
-    notes: tuple[str, ...] = (),
 ) -> Architecture:
     hidden = _hidden(config)
     path = config.path
@@ -88,7 +87,6 @@ def _model(
         predictors=predictors,
         positions=positions,
         max_tokens=config.count("max_position_embeddings", "n_positions", default=0, least=0),
-        notes=notes,
     )
 
 

@@ -41,7 +41,6 @@ class Roofline:
     """A price of kernels on one GPU.
 
     Attributes:
-        sheet: of the GPU.
         dtype: of products.
         efficiency: share of the peak that products reach; None for the sheet's.
         mfu: share of the peak in that type at which a whole layer's operations run, in place of all shares;

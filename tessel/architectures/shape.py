@@ -10,8 +10,6 @@ from tessel.errors import UsageError
 RECOMPUTED = ("layernorm", "core_attn", "mla_up_proj", "mlp", "moe_act", "shared_experts", "moe")
 """Parts whose forward can run again in place of keeping what it makes, by Megatron-Core's names."""
 
-DTYPES = ("bf16", "fp8")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:

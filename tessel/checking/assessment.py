@@ -82,7 +82,6 @@ def assess(case: Case, *, search: Search | None = None, max_advice: int = MAX_AD
     """Return the assessment on a case.
 
     Args:
-        case: what is run.
         search: looks for better orders; None for the hand-written ones alone.
         max_advice: changes that are named at most.
 

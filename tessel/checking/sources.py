@@ -77,7 +77,6 @@ def case_of_csv(
     """Return the case of each rank's actions.
 
     Args:
-        name: of the file.
         actions: of each rank.
         pricing: prices the stages; without it every stage counts alike.
         cuts: first and last layer of each stage, inclusive; balanced if None.

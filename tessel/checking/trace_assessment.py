@@ -168,7 +168,6 @@ def assess_trace(
     Args:
         trace: what was recorded.
         budget: of the searches of orders and assignments; what is under way when it ends is kept.
-        seed: of what is random.
         on_progress: told what is done next.
     """
     on_progress("replaying")

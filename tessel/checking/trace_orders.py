@@ -35,10 +35,8 @@ class OrderSearch:
     """Searches of orders and assignments, a step at a time.
 
     Attributes:
-        replayed: the trace.
         ratios: float64, shape (replicas, stages), how slow each worker is; 1 for as fast as its peers.
         rules: hand-written orders, of which the recorded ones mostly are.
-        seed: of what is random.
     """
 
     replayed: TraceReplay

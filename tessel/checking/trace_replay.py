@@ -85,7 +85,6 @@ def critical_path(replayed: TraceReplay, step: int, replica: int) -> tuple[PathP
     """Return the blocks that follow each other without a pause to a replica's last end, first to last.
 
     Args:
-        replayed: the trace.
         step: position among the steps.
         replica: position among the replicas.
     """

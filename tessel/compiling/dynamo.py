@@ -167,7 +167,6 @@ class _Compiled:
     """One graph, and the program that it is for each shape, with the weights that it had last.
 
     Args:
-        graph: what runs.
         budget: of each program.
         weights: positions of inputs that a program holds.
     """
@@ -371,11 +370,7 @@ def _double(value: Any) -> Any:
 
 
 def _seconds(duration: str | float) -> float:
-    """Return seconds from a number of them, or a text such as `2min`.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return seconds from a number of them, or a text such as `2min`."""
     if isinstance(duration, int | float):
         return float(duration)
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", duration)

@@ -53,7 +53,6 @@ class _Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """What is known of a program before its code is loaded.
 
     Attributes:
-        manifest: what it is.
         weights: for each of its tensors, which of the file's.
     """
 
@@ -95,7 +94,6 @@ def write_program(
     Args:
         programs: one for each of the shapes.
         libraries: their code.
-        path: of the file.
         padding: what fills up inputs, by name.
 
     Raises:

@@ -89,9 +89,7 @@ class TimedRun:
     """A contender that is called for its share of a round.
 
     Args:
-        run: what is called.
         clock: gives seconds.
-        num_threads: of a call.
     """
 
     def __init__(self, run: Run, clock: Callable[[], float], num_threads: int = 1) -> None:

@@ -60,8 +60,6 @@ class Dag:
     """Tasks and what each waits for.
 
     Attributes:
-        placement: the blocks that the tasks are of.
-        micro_batches: how many there are.
         tasks: in an order in which each comes after those it waits for.
         arcs: waits, by position among the tasks.
         batch: the class of each micro-batch; None where all take what the placement says.
@@ -110,8 +108,6 @@ class Dag:
         """Return the DAG of tasks in any order.
 
         Args:
-            placement: the blocks that the tasks are of.
-            micro_batches: how many there are.
             tasks: each block of each micro-batch once.
             arcs: (source, target, lag), tasks as (block index, micro-batch); arcs of no task do not count.
 

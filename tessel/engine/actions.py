@@ -293,7 +293,6 @@ def check_chain(placement: Placement, *, copies: int = 1, branches: Sequence[Seq
 
     Args:
         placement: its stages stand in order, one copy after the other.
-        copies: how many there are.
         branches: in place of a chain: the stages that each stage's program receives from.
 
     Raises:

@@ -148,7 +148,6 @@ class RankResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """What one rank reports.
 
     Attributes:
-        rank: which one.
         events: of every counted step of each schedule.
         losses: by schedule and micro-batch.
         gradient_types: data types in which it computed gradients, which files may hold in a wider one.

@@ -181,7 +181,6 @@ def run_schedule(
     Wrong results are no error here: the report says which tensors are wrong.
 
     Args:
-        schedule: what to run.
         programs: who builds the programs of its stages.
         expected: what the results are compared with; where it is None they are to be finite.
         settings: how long, how often and where ranks run.

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from tessel.engine.actions import Action, ActionKind, RankActions, kinds_by_block
 from tessel.errors import ScheduleError
-from tessel.exports.notes import notes_of
+from tessel.exports.notes import notes_of, require_layers, require_sharding
 from tessel.exports.recipe import Recipe, renumbered_by_first_stage
 from tessel.orders import Task, earliest_starts
 
@@ -64,7 +64,7 @@ def parts_of(recipe: Recipe) -> tuple[int, ...]:
     Raises:
         ScheduleError: the layers are not known.
     """
-    recipe.require_layers("DeepSpeed")
+    require_layers(recipe, "DeepSpeed")
     return (*(first for first, _ in recipe.cuts), len(recipe.layers))
 
 
@@ -87,7 +87,7 @@ def deepspeed_module(recipe: Recipe) -> str:
     Raises:
         ScheduleError: DeepSpeed cannot run the recipe, or its layers are not known.
     """
-    recipe.require_sharding("DeepSpeed", ("optimizer",))
+    require_sharding(recipe, "DeepSpeed", ("optimizer",))
     if recipe.context_parallel * recipe.expert_parallel > 1:
         raise ScheduleError(
             f"the plan has context-parallel degree {recipe.context_parallel} and expert-parallel degree "

@@ -327,8 +327,6 @@ def orders_of_turns(
 
     Args:
         turns: chunk and micro-batch of each forward; backwards take the chunks the other way round.
-        rank: its number.
-        pipeline: ranks.
         chunks: of each rank; one runs 1F1B.
         group_size: micro-batches that go through a chunk before the next chunk's turn.
     """

@@ -1,24 +1,27 @@
-"""A plan as Megatron-Core's command-line arguments: the layout, the chunks, and the size of the groups.
+"""A plan as Megatron-Core's command-line arguments: the layout, kinds of layers, recomputation, and groups.
 
 Megatron places stages in a loop and chooses the order itself, so that of a plan it takes the cuts, and not
 the order. What the cuts give in Megatron's own order is simulated for every group size that it takes; the
-shortest that fits is named, and how much longer it is than the plan's. Checked in
-tests/tessel/exports/test_megatron_plan.py.
+shortest that fits is named, and how much longer it is than the plan's. Older ways to cut a model are named
+where they do. Checked in tests/tessel/exports/test_megatron_plan.py and test_megatron_flags.py, also against
+what Megatron itself builds of them. Source: Megatron-LM, `megatron/training/arguments.py` and
+`get_num_layers_to_build`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 
 from tessel.engine.actions import schedule_of_actions
 from tessel.engine.errors import EngineError
 from tessel.errors import ScheduleError, shown
 from tessel.exports.megatron import MegatronLayout, group_sizes, megatron_orders
-from tessel.exports.megatron_flags import kind_of_layer, moe_layer_freq, recompute_flags, split_flags
-from tessel.exports.notes import notes_of
+from tessel.exports.notes import notes_of, require_layers, require_sharding
 from tessel.exports.recipe import Recipe
 from tessel.exports.roles import STATE_ROLES, Role, rows_of
 from tessel.schedule import Schedule
@@ -50,7 +53,7 @@ def layout_of_recipe(recipe: Recipe) -> MegatronLayout:
         ScheduleError: the stages are not placed in a loop, the layers are not known, or Megatron has none
             such.
     """
-    recipe.require_layers("Megatron")
+    require_layers(recipe, "Megatron")
     if not recipe.is_loop:
         raise ScheduleError(
             f"stages are on ranks {', '.join(map(str, recipe.device_of_stage))}, and Megatron places "
@@ -117,7 +120,7 @@ def megatron_arguments(recipe: Recipe) -> str:
         ScheduleError: see `layout_of_recipe`; Megatron takes no group size with these micro-batches, or does
             not divide over replicas what the plan does.
     """
-    recipe.require_sharding("Megatron", ("optimizer",), offloads=recipe.sharding == "optimizer")
+    require_sharding(recipe, "Megatron", ("optimizer",), offloads=recipe.sharding == "optimizer")
     layout = layout_of_recipe(recipe)
     if layout.virtual > 1 and not group_sizes(layout.pipeline, recipe.micro_batches):
         raise ScheduleError(
@@ -178,7 +181,7 @@ def _letters(roles: tuple[Role, ...]) -> str:
 def _kinds(recipe: Recipe) -> list[str]:
     """Return a comment where transformer layers are of several kinds, one letter in the layout."""
     blocks = _blocks(recipe)
-    kinds = [kind_of_layer(layer) for layer in blocks]
+    kinds = [_kind_of_layer(layer) for layer in blocks]
     runs = [f"{len(list(same))} {json.dumps(kind)}" for kind, same in groupby(kinds)]
     if len(set(kinds)) < 2 or moe_layer_freq(blocks) is not None:
         return []
@@ -230,3 +233,61 @@ def _fits(schedule: Schedule, limits: tuple[int, ...] | None) -> bool:
     return limits is None or all(
         held <= limit for held, limit in zip(schedule.peak_memory, limits, strict=True)
     )
+
+
+_NUMBER = re.compile(r"[0-9]+")
+_EXPERTS = re.compile(r"moe|expert|sparse", re.IGNORECASE)
+
+
+def _kind_of_layer(name: str) -> str:
+    """Return a layer's name without what numbers it."""
+    return _NUMBER.sub("#", name)
+
+
+def moe_layer_freq(blocks: Sequence[str]) -> str | None:
+    """Return Megatron's `--moe-layer-freq` of layers of two kinds, of which one has experts; else None.
+
+    Args:
+        blocks: names of all transformer layers, in model order.
+    """
+    kinds = [_kind_of_layer(name) for name in blocks]
+    sparse = {kind for kind in kinds if _EXPERTS.search(kind)}
+    if len(set(kinds)) != 2 or len(sparse) != 1:
+        return None
+    runs = [
+        (int(is_sparse), len(list(same))) for is_sparse, same in groupby(kind in sparse for kind in kinds)
+    ]
+    return "(" + "+".join(f"[{is_sparse}]*{count}" for is_sparse, count in runs) + ")"
+
+
+def recompute_flags(recompute: Sequence[bool]) -> list[str]:
+    """Return the flags by which Megatron recomputes whole layers: of all stages, where any is to."""
+    if not any(recompute):
+        return []
+    return ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"]
+
+
+def split_flags(layout: MegatronLayout) -> list[str] | None:
+    """Return flags that cut a model as a layout does, for releases that take none; None where there are none.
+
+    Layers are even once the embedding and the loss count as one each, or the first and the last rank have a
+    number of their own.
+    """
+    counts = [stage.count("t") for stage in layout.stages]
+    if "m" in layout.layers or "E" not in layout.stages[0] or "L" not in layout.stages[-1]:
+        return None
+    chunks = [f"--num-virtual-stages-per-pipeline-rank {layout.virtual}"] if layout.virtual > 1 else []
+    for embedding, loss in product((0, 1), repeat=2):
+        padded = [counts[0] + embedding, *counts[1:]]
+        padded[-1] += loss
+        if len(set(padded)) == 1 and padded[0]:
+            accounted = [
+                *(["--account-for-embedding-in-pipeline-split"] if embedding else []),
+                *(["--account-for-loss-in-pipeline-split"] if loss else []),
+            ]
+            return [*accounted, *chunks]
+    first, *middle, last = counts  # one stage alone is even
+    if layout.virtual > 1 or len(set(middle)) > 1 or not min(counts):
+        return None
+    flags = [f"--decoder-first-pipeline-num-layers {first}"] if not middle or first != middle[0] else []
+    return flags + ([f"--decoder-last-pipeline-num-layers {last}"] if middle and last != middle[0] else [])

@@ -1,7 +1,7 @@
-"""What a plan counts on, and the file of a framework does not say: told beside it, and in its comments.
+"""What a plan counts on, and the file of a framework does not say: refused, or told beside it.
 
-Names of files and options stay in the frameworks' own modules; here is what a trainer has to do itself.
-Checked in tests/tessel/exports/test_recipe.py.
+What is told stands in the file's comments, too: it is what a trainer has to do itself. Names of files and
+options stay in the frameworks' own modules. Checked in tests/tessel/exports/test_recipe.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from tessel.engine.actions import ActionKind
+from tessel.errors import ScheduleError
 from tessel.exports.recipe import Recipe
 from tessel.exports.roles import Role
+
+_PART = "+"
+"""Ends the name of a part of a layer (`tuner.stages.cut_points`)."""
 
 _TIES = {
     "deepspeed": "give their entries of `layers` as TiedLayerSpec with one key",
@@ -27,11 +31,77 @@ _SHAPES = {
 }
 
 
+def require_sharding(recipe: Recipe, framework: str, known: Sequence[str], *, offloads: bool = False) -> None:
+    """Refuse a plan whose memory counts on what a framework cannot be told.
+
+    Args:
+        framework: as messages call it.
+        known: what it divides over the replicas of such a pipeline, beside nothing.
+        offloads: whether it keeps optimizer state in the memory of hosts.
+
+    Raises:
+        ScheduleError: it is such; says what to plan with.
+    """
+    if recipe.sharding not in ("none", *known):
+        raise ScheduleError(
+            f"the plan of {recipe.model} divides {recipe.sharding} over replicas, and {framework} divides "
+            f"{' or '.join(known) or 'nothing'} in such a pipeline; plan with --sharding "
+            f"{known[-1] if known else 'none'}"
+        )
+    if "activations" in recipe.offload:
+        raise ScheduleError(
+            f"the plan of {recipe.model} keeps all activations on the hosts, and {framework} sends fewer "
+            "there from a pipeline, or none; plan with --offload none or optimizer"
+        )
+    if recipe.offload != "none" and not offloads:
+        raise ScheduleError(
+            f"the plan of {recipe.model} keeps the {recipe.offload}'s state on the hosts and updates on the "
+            f"device, which {framework} is not told yet; plan with --offload none"
+        )
+
+
+def require_layers(recipe: Recipe, framework: str) -> None:
+    """Refuse a recipe of several copies, without layers, or with a stage that ends within one.
+
+    Raises:
+        ScheduleError: it is such; says what is not.
+    """
+    if recipe.copies > 1:
+        raise ScheduleError(
+            f"{recipe.model} runs {recipe.copies} copies of its pipeline on the same ranks, and {framework} "
+            "runs one; plan with --placement vshape, or use --to torch"
+        )
+    if not recipe.cuts:
+        raise ScheduleError(
+            f"{recipe.model} is a schedule, which names no layers, and {framework} is told which "
+            f"layers each "
+            "stage has; give a plan of `tessel plan` or `tessel tune`"
+        )
+    part = next((layer for layer in recipe.layers if layer.endswith(_PART)), None)
+    if part is not None:
+        raise ScheduleError(
+            f"a stage of {recipe.model} ends within a layer, after {part!r}, and {framework} is told whole "
+            "layers; tune it with a placement that is named, or with --cut"
+        )
+
+
+def require_one_degree(recipe: Recipe, framework: str) -> None:
+    """Refuse a plan whose stages have tensor-parallel degrees of their own.
+
+    Raises:
+        ScheduleError: it is such; says what to plan with.
+    """
+    if recipe.stage_degrees:
+        raise ScheduleError(
+            f"the plan's stages have tensor-parallel degrees {recipe.stage_degrees}, and {framework} has one "
+            "for a whole model; plan with one --tensor-parallel, or export to markdown"
+        )
+
+
 def notes_of(recipe: Recipe, framework: str) -> list[str]:
     """Return what the user of a file has to know or to do, a sentence or two each.
 
     Args:
-        recipe: what is run.
         framework: whose file it is, as `--to` names it; `primus` is told what `megatron` is.
     """
     if framework == "markdown":

@@ -22,9 +22,6 @@ from tessel.profiles.profile import Profile
 from tessel.schedule import Schedule
 from tessel.tuned_plan import TunedPlan
 
-_PART = "+"
-"""Ends the name of a part of a layer (`tuner.stages.cut_points`)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -135,58 +132,6 @@ class Recipe:
         """
         roles = self.roles or roles_of(self.layers)
         return tuple(roles[first : last + 1] for first, last in self.cuts)
-
-    def require_sharding(self, framework: str, known: Sequence[str], *, offloads: bool = False) -> None:
-        """Refuse a plan whose memory counts on what a framework cannot be told.
-
-        Args:
-            framework: as messages call it.
-            known: what it divides over the replicas of such a pipeline, beside nothing.
-            offloads: whether it keeps optimizer state in the memory of hosts.
-
-        Raises:
-            ScheduleError: it is such; says what to plan with.
-        """
-        if self.sharding not in ("none", *known):
-            raise ScheduleError(
-                f"the plan of {self.model} divides {self.sharding} over replicas, and {framework} divides "
-                f"{' or '.join(known) or 'nothing'} in such a pipeline; plan with --sharding "
-                f"{known[-1] if known else 'none'}"
-            )
-        if "activations" in self.offload:
-            raise ScheduleError(
-                f"the plan of {self.model} keeps all activations on the hosts, and {framework} sends fewer "
-                "there from a pipeline, or none; plan with --offload none or optimizer"
-            )
-        if self.offload != "none" and not offloads:
-            raise ScheduleError(
-                f"the plan of {self.model} keeps the {self.offload}'s state on the hosts and updates on the "
-                f"device, which {framework} is not told yet; plan with --offload none"
-            )
-
-    def require_layers(self, framework: str) -> None:
-        """Refuse a recipe of several copies, without layers, or with a stage that ends within one.
-
-        Raises:
-            ScheduleError: it is such; says what is not.
-        """
-        if self.copies > 1:
-            raise ScheduleError(
-                f"{self.model} runs {self.copies} copies of its pipeline on the same ranks, and {framework} "
-                "runs one; plan with --placement vshape, or use --to torch"
-            )
-        if not self.cuts:
-            raise ScheduleError(
-                f"{self.model} is a schedule, which names no layers, and {framework} is told which "
-                f"layers each "
-                "stage has; give a plan of `tessel plan` or `tessel tune`"
-            )
-        part = next((layer for layer in self.layers if layer.endswith(_PART)), None)
-        if part is not None:
-            raise ScheduleError(
-                f"a stage of {self.model} ends within a layer, after {part!r}, and {framework} is told whole "
-                "layers; tune it with a placement that is named, or with --cut"
-            )
 
 
 def recipe_of_schedule(schedule: Schedule, *, model: str = "schedule") -> Recipe:

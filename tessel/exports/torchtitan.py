@@ -33,7 +33,7 @@ from string import Template
 from tessel.engine.actions import actions_to_csv, cells_of, cells_to_csv, renumbered
 from tessel.errors import ScheduleError, shown
 from tessel.exports.both_ways import orders_with_transfers
-from tessel.exports.notes import notes_of
+from tessel.exports.notes import notes_of, require_layers, require_sharding
 from tessel.exports.recipe import Recipe
 from tessel.exports.roles import STATE_ROLES, Role, rows_of
 from tessel.planning.sharding import SHARDINGS
@@ -125,7 +125,6 @@ def titan_options(recipe: Recipe, release: Release, *, csv: str, keep_names: boo
     Batches of a release that counts tokens are in sequences.
 
     Args:
-        recipe: what is run.
         release: whose options.
         csv: path of the file of orders, as torchtitan will find it.
         keep_names: see `modules_of_stages`.
@@ -176,7 +175,7 @@ def _sharding(recipe: Recipe) -> Mapping[str, object]:
         ScheduleError: torch does not divide as much.
     """
     divided = SHARDINGS[1:2] if recipe.devices > 1 else SHARDINGS[1:]
-    recipe.require_sharding("torchtitan", divided)
+    require_sharding(recipe, "torchtitan", divided)
     if recipe.sharding == "none":
         return {"data_parallel_replicate_degree": recipe.data_parallel, "data_parallel_shard_degree": 1}
     return {
@@ -255,7 +254,7 @@ def schedule_name(recipe: Recipe) -> str:
     Raises:
         ScheduleError: there is none.
     """
-    recipe.require_layers("torchtitan")
+    require_layers(recipe, "torchtitan")
     if recipe.is_loop:
         return SINGLE_STAGE if recipe.num_stages == recipe.devices else MULTI_STAGE
     if recipe.is_v:
@@ -275,7 +274,6 @@ def modules_of_stages(recipe: Recipe, release: Release, *, keep_names: bool = Fa
     `norm`, and `output` or `lm_head`. Where no row is the norm, it is with the head.
 
     Args:
-        recipe: what is run.
         release: by whose names.
         keep_names: the rows are named as the modules of a model of one's own, and keep their names.
 
@@ -283,7 +281,7 @@ def modules_of_stages(recipe: Recipe, release: Release, *, keep_names: bool = Fa
         ScheduleError: the layers are not known, a row is none of these modules, or rows in two stages are one
             of them; names the rows.
     """
-    recipe.require_layers("torchtitan")
+    require_layers(recipe, "torchtitan")
     if keep_names:
         return _kept_names(recipe)
     stages = recipe.roles_of_stages()

@@ -16,26 +16,21 @@ Source: Li and Hoefler, Chimera (SC 2021), sections 3.1 and 3.5 (direct concaten
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
+from tessel.handwritten.construction.columns import Columns, Part
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.one_f_one_b import one_f_one_b, recompute_on_arrival
-from tessel.instruction import Backward, Forward, Instruction
+from tessel.instruction import Backward, Forward
 from tessel.orders import Task, earliest_starts
 from tessel.shapes import vshape
 
 _BACKWARD_SLOTS = 1
 """Slots of a backward, a forward having one; with two, as backwards often take, later units fit less well."""
-
-
-class _Slot(NamedTuple):
-    """When a device would run an instruction; sorts by time, then micro-batch, then direction."""
-
-    time: int
-    micro_batch: int
-    direction: int
-    instruction: Instruction
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
@@ -53,17 +48,16 @@ def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     chains = _chains(pipeline)
     assert chains is not None  # `_applies` has looked
     num_stages = len(chains[0])
-    times = _times(num_stages, micro_batches)
-    slots: list[list[_Slot]] = [[] for _ in range(pipeline.placement.devices)]
+    times, numbers = _times(num_stages, micro_batches), np.arange(micro_batches)
+    parts: list[list[Part]] = [[] for _ in range(pipeline.placement.devices)]
     for direction, chain in enumerate(chains):
         for position, stage in enumerate(chain):
             (device,) = pipeline.stages[stage].devices
             for kind, block in ((Forward, position), (Backward, 2 * num_stages - 1 - position)):
-                slots[device].extend(
-                    _Slot(times[block, micro_batch], micro_batch, direction, kind(stage, micro_batch))
-                    for micro_batch in range(micro_batches)
-                )
-    return [[slot.instruction for slot in sorted(device, key=lambda slot: slot[:3])] for device in slots]
+                # By time, then micro-batch, then direction.
+                key = (times[block] * micro_batches + numbers) * 2 + direction
+                parts[device].append((kind, stage, numbers, key))
+    return [Columns.by_key(*own) for own in parts]
 
 
 def _chains(pipeline: Pipeline) -> tuple[list[int], list[int]] | None:
@@ -84,24 +78,19 @@ def _chains(pipeline: Pipeline) -> tuple[list[int], list[int]] | None:
     return chains[0], chains[1]
 
 
-def _times(num_stages: int, micro_batches: int) -> dict[tuple[int, int], int]:
-    """Slots of one direction by (block of a vshape, micro-batch), unit after unit."""
+def _times(num_stages: int, micro_batches: int) -> npt.NDArray[np.int64]:
+    """Slots of one direction, int64, shape (blocks of a vshape, micro-batches), unit after unit."""
     unit_size = num_stages // 2
     unit_slots = 2 * unit_size * (1 + _BACKWARD_SLOTS)
-    unit_times = {
-        size: _unit_times(num_stages, size)
-        for size in (min(unit_size, micro_batches), micro_batches % unit_size)
-        if size
-    }
-    return {
-        (block, first + member): unit * unit_slots + time
-        for unit, first in enumerate(range(0, micro_batches, unit_size))
-        for (block, member), time in unit_times[min(unit_size, micro_batches - first)].items()
-    }
+    whole, rest = divmod(micro_batches, unit_size)
+    found = [_unit_times(num_stages, unit_size) + unit * unit_slots for unit in range(whole)]
+    found += [_unit_times(num_stages, rest) + whole * unit_slots] if rest else []
+    return np.concatenate(found, axis=1)
 
 
-def _unit_times(num_stages: int, micro_batches: int) -> dict[tuple[int, int], int]:
-    """Slots of one direction alone by (block of a vshape, micro-batch)."""
+@lru_cache(maxsize=64)
+def _unit_times(num_stages: int, micro_batches: int) -> npt.NDArray[np.int64]:
+    """Slots of a unit of one direction alone, int64, shape (blocks of a vshape, micro-batches)."""
     orders = [
         [
             Task(
@@ -112,7 +101,11 @@ def _unit_times(num_stages: int, micro_batches: int) -> dict[tuple[int, int], in
         ]
         for stage in range(num_stages)
     ]
-    return earliest_starts(vshape(num_stages, backward_span=_BACKWARD_SLOTS), orders)
+    starts = earliest_starts(vshape(num_stages, backward_span=_BACKWARD_SLOTS), orders)
+    found = np.zeros((2 * num_stages, micro_batches), dtype=np.int64)
+    for task, start in starts.items():
+        found[task] = start
+    return found
 
 
 CHIMERA = StreamRule(name="chimera", applies=_applies, streams=_streams, extra_edges=recompute_on_arrival)

@@ -14,42 +14,30 @@ Source: Narayanan et al., Efficient Large-Scale Language Model Training (SC 2021
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from tessel.handwritten.construction.chains import why_not_interleaved
+from tessel.handwritten.construction.columns import Columns, Part
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
 from tessel.handwritten.one_f_one_b import recompute_on_arrival
 from tessel.instruction import Backward, Forward, Instruction
 
 
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """Which stage and micro-batch each turn of a device is: group by group, chunk by chunk.
+def turns(
+    kind: type[Instruction], device: int, *, num_devices: int, num_chunks: int, micro_batches: int
+) -> Iterator[Part]:
+    """Yield a kind of work by stage of a device: micro-batches, and by micro-batch which turn each is.
 
-    Attributes:
-        num_devices: devices, and micro-batches in a group.
-        num_chunks: stages of each device.
+    Turns go group by group of as many micro-batches as devices, chunk by chunk, backwards from the last one.
     """
-
-    num_devices: int
-    num_chunks: int
-
-    def forward(self, device: int, turn: int) -> tuple[int, int]:
-        """Return stage and micro-batch of a forward."""
-        chunk, micro_batch = self._place(turn)
-        return device + self.num_devices * chunk, micro_batch
-
-    def backward(self, device: int, turn: int) -> tuple[int, int]:
-        """Return stage and micro-batch of a backward."""
-        chunk, micro_batch = self._place(turn)
-        return device + self.num_devices * (self.num_chunks - 1 - chunk), micro_batch
-
-    def _place(self, turn: int) -> tuple[int, int]:
-        group, rest = divmod(turn, self.num_devices * self.num_chunks)
-        chunk, member = divmod(rest, self.num_devices)
-        return chunk, group * self.num_devices + member
+    numbers = np.arange(micro_batches)
+    group, member = np.divmod(numbers, num_devices)
+    for chunk in range(num_chunks):
+        place = chunk if kind is Forward else num_chunks - 1 - chunk
+        yield kind, device + num_devices * place, numbers, (group * num_chunks + chunk) * num_devices + member
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
@@ -66,26 +54,25 @@ def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
 
 
 def _streams(pipeline: Pipeline, micro_batches: int, extra: int = 0) -> Streams:
-    num_chunks = pipeline.num_chunks
-    num_devices = len(pipeline.stages) // num_chunks
-    turns = Turns(num_devices, num_chunks)
+    num_devices = len(pipeline.stages) // pipeline.num_chunks
     return pipeline.on_devices(
-        [_stream(turns, device, micro_batches, extra) for device in range(num_devices)]
+        [
+            _stream(device, num_devices, pipeline.num_chunks, micro_batches, extra)
+            for device in range(num_devices)
+        ]
     )
 
 
-def _stream(turns: Turns, device: int, micro_batches: int, extra: int) -> Iterator[Instruction]:
-    num_devices, num_chunks = turns.num_devices, turns.num_chunks
-    total = num_chunks * micro_batches
-    warm_up = min(2 * (num_devices - device - 1) + (num_chunks - 1) * num_devices + extra, total)
-
-    for turn in range(warm_up):
-        yield Forward(*turns.forward(device, turn))
-    for turn in range(total - warm_up):
-        yield Forward(*turns.forward(device, turn + warm_up))
-        yield Backward(*turns.backward(device, turn))
-    for turn in range(total - warm_up, total):
-        yield Backward(*turns.backward(device, turn))
+def _stream(device: int, num_devices: int, num_chunks: int, micro_batches: int, extra: int) -> Columns:
+    sizes = {"num_devices": num_devices, "num_chunks": num_chunks, "micro_batches": micro_batches}
+    warm_up = 2 * (num_devices - device - 1) + (num_chunks - 1) * num_devices + extra
+    parts: list[Part] = []
+    for kind, stage, numbers, turn in turns(Forward, device, **sizes):
+        ahead = turn - warm_up
+        parts.append((kind, stage, numbers, np.where(ahead < 0, ahead, 2 * ahead)))
+    for kind, stage, numbers, turn in turns(Backward, device, **sizes):
+        parts.append((kind, stage, numbers, 2 * turn + 1))
+    return Columns.by_key(*parts)
 
 
 INTERLEAVED_1F1B = StreamRule(

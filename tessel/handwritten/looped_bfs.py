@@ -12,12 +12,13 @@ Source: Lamy-Poirier, Breadth-First Pipeline Parallelism (MLSys 2023), section 4
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import numpy as np
 
 from tessel.handwritten.construction.chains import why_not_interleaved
+from tessel.handwritten.construction.columns import Columns
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
-from tessel.instruction import Backward, Forward, Instruction
+from tessel.instruction import Backward, Forward
 
 
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
@@ -28,13 +29,15 @@ def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     )
 
 
-def _stream(stages: range, micro_batches: int) -> Iterator[Instruction]:
-    for stage in stages:
-        for micro_batch in range(micro_batches):
-            yield Forward(stage, micro_batch)
-    for stage in reversed(stages):
-        for micro_batch in range(micro_batches):
-            yield Backward(stage, micro_batch)
+def _stream(stages: range, micro_batches: int) -> Columns:
+    numbers = np.arange(micro_batches)
+    works = [*((Forward, stage) for stage in stages), *((Backward, stage) for stage in reversed(stages))]
+    return Columns.by_key(
+        *(
+            (kind, stage, numbers, place * micro_batches + numbers)
+            for place, (kind, stage) in enumerate(works)
+        )
+    )
 
 
 LOOPED_BFS = StreamRule(name="breadth-first", applies=why_not_interleaved, streams=_streams)

@@ -29,14 +29,17 @@ def load_case(file: str, options: CheckOptions) -> Case:
         ScheduleError: its orders are incomplete, or its stages cannot be priced.
         UsageError: an option is missing that the file needs.
     """
+    from records.own_files import FileKind, other_files_named
     from tessel.checking.file_kinds import kind_of_file
     from tessel.checking.printed_orders import csv_of_printed
     from tessel.documents import read_document
+    from tessel.errors import DocumentError
 
     path = Path(file)
     if kind_of_file(file) == "layout" and not path.exists():
         return _layout_case(file, file, options)
-    text = read_document(path).decode()
+    with other_files_named(path, "a schedule, a plan or a CSV of orders", DocumentError, (FileKind.TABLE,)):
+        text = read_document(path).decode()
     match kind_of_file(file):
         case "layout":
             return _layout_case(path.name, text, options)

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tessel.errors import ScheduleError, UsageError
+from tessel.errors import UsageError
 from tessel.jobs.inputs.arguments import check_choice, check_folder
 from tessel.progress import messages
 
@@ -57,7 +57,7 @@ def export_recipe(
         ScheduleError: the framework cannot run it; says why.
         DocumentError: a file cannot be written.
     """
-    from tessel.exports.notes import notes_of
+    from tessel.exports.notes import notes_of, require_one_degree
 
     framework = Framework(check_choice("to", to, [each.value for each in Framework]))
     path = None if out is None else Path(out)
@@ -66,11 +66,8 @@ def export_recipe(
         raise UsageError(f"--version is of torchtitan, and {to} has one kind of file; leave it out")
     if framework in (Framework.MEGATRON, Framework.PRIMUS, Framework.DEEPSPEED):
         recipe.schedule.require_apart(f"{to}, as told by a plan,")
-    if recipe.stage_degrees and framework is not Framework.MARKDOWN:
-        raise ScheduleError(
-            f"the plan's stages have tensor-parallel degrees {recipe.stage_degrees}, and {to} has one for a "
-            "whole model; plan with one --tensor-parallel, or export to markdown"
-        )
+    if framework is not Framework.MARKDOWN:
+        require_one_degree(recipe, to)
     if roles is not None:
         recipe = with_roles(recipe, roles)
     if framework is Framework.TORCHTITAN:

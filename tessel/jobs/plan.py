@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from tessel.search.budget import StoppedBy
     from tessel.tuned_plan import TunedPlan
 
-_TABLE = ("a table", 'plan a table of layer timings with "tessel plan {} --devices N --save plan.json" first')
-_MODEL = ("a model", 'tune it with "tessel tune {} --devices N --out FOLDER" first')
-_OTHER_FILES = {".csv": _TABLE, ".tsv": _TABLE, ".onnx": _MODEL, ".pt2": _MODEL}
-"""What a file that is no document is, by its suffix, and how a plan is made from it."""
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Plan:
@@ -302,16 +297,15 @@ def load_planned(path: str | os.PathLike[str]) -> tuple[Schedule, Plan | None]:
     Raises:
         DocumentError: the file cannot be read, or holds no schedule.
     """
+    from records.own_files import other_files_named
     from tessel.documents import DocumentKind, detect_kind, load_schedule
     from tessel.loading import load_plan as load_tuned_plan
     from tessel.planning.saved_plan import load_saved_plan
 
     file = Path(path)
-    other = _OTHER_FILES.get(file.suffix.lower())
-    if other is not None and file.is_file():
-        what, remedy = other
-        raise DocumentError(f"{file} is {what}, and a plan or a schedule is wanted; {remedy.format(file)}")
-    match detect_kind(file):
+    with other_files_named(file, "a plan or a schedule", DocumentError):
+        kind = detect_kind(file)
+    match kind:
         case DocumentKind.PLAN:
             plan = Plan(tuned=load_tuned_plan(file))
         case DocumentKind.LAYOUT:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from records.own_files import other_files_named
 from tessel.errors import UsageError
 from tessel.progress import messages
 
@@ -51,10 +52,11 @@ def check_model(source: str) -> str:
         return source
     near = difflib.get_close_matches(source, MODEL_NAMES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UsageError(
-        f"there is no model {source!r}; {hint}give one of {', '.join(MODEL_NAMES)}, a file .onnx or .pt2, or "
-        "module:function of a torch module"
-    )
+    with other_files_named(source, "a model", UsageError):
+        raise UsageError(
+            f"there is no model {source!r}; {hint}give one of {', '.join(MODEL_NAMES)}, a file .onnx or "
+            ".pt2, or module:function of a torch module"
+        )
 
 
 def profile_of_source(source: ProfileSource, options: PlanOptions, example_inputs: Any = None) -> Profile:

@@ -35,6 +35,9 @@ LABEL_BY_KIND = {
     BlockKind.RECOMPUTE: "recompute",
     BlockKind.OTHER: "other",
 }
+LABEL_OF_OWN = {"tower_back": "tower backward"}
+"""Of kinds that plans have beside those, where the name of their blocks is no words."""
+
 OWN_COLORS = (COLOR_BY_KIND[BlockKind.OTHER], "#B89AD9", "#8FA3A3")
 """Of kinds of one's own, in order of their names."""
 
@@ -88,7 +91,7 @@ def block_styles(placement: Placement) -> dict[str, BlockStyle]:
         white = _LAST_WHITE * chunk / last if last else _ODD_WHITE
         styles[block.name] = BlockStyle(
             group=group,
-            label=group if group in own else LABEL_BY_KIND[BlockKind(group)],
+            label=LABEL_OF_OWN.get(group, group) if group in own else LABEL_BY_KIND[BlockKind(group)],
             color=OWN_COLORS[own.index(group) % len(OWN_COLORS)]
             if group in own
             else COLOR_BY_KIND[BlockKind(group)],

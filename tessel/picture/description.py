@@ -29,7 +29,6 @@ def describe_schedule(schedule: Schedule, *, step_ms: float | None = None) -> st
     """Return what the picture of a schedule shows.
 
     Args:
-        schedule: what is drawn.
         step_ms: milliseconds of a step, where it has a length; memory is then taken as bytes.
     """
     idle = [round(100 * steps / max(schedule.makespan, 1)) for steps in idle_steps(schedule)]

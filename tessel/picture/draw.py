@@ -17,7 +17,7 @@ Perseus, SOSP 2024); here one collection per kind replaces one rectangle per ins
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,16 @@ _MAX_TEXTS = 4000  # beyond this many numbers a reader follows none of them, and
 _PATH_BELOW = 0.3  # the critical path runs below the numbers
 
 
+class Look(TypedDict, total=False):
+    """How schedules are drawn, by the names of `draw_schedule`."""
+
+    critical_path: bool
+    annotation_args: ArtistArgs | None
+    rectangle_args: Mapping[str, ArtistArgs] | None
+    line_args: ArtistArgs | None
+    device_names: Sequence[str] | None
+
+
 def draw_schedule(
     schedule: Schedule,
     axes: Axes,
@@ -70,7 +80,6 @@ def draw_schedule(
     """Draw the schedule's bars on the axes.
 
     Args:
-        schedule: what to draw.
         axes: where; its limits, ticks and labels are set.
         step_ms: milliseconds of a step; the time axis counts steps if None.
         title: above the picture.

@@ -37,7 +37,6 @@ class GraphNode:
     """One operator.
 
     Attributes:
-        operator: its name.
         inputs: positions of the nodes it reads; all before it.
         part: number of the partition it belongs to.
         backend: who runs that.
@@ -62,14 +61,9 @@ def partition_figure(
     line_args: ArtistArgs | None = None,
     width: float | None = None,
 ) -> DescribedFigure:
-    """Return a figure with the graph on axes of its own, as high as the graph needs.
+    """Return a figure with what `draw_partition` draws on axes of its own, as high as the graph needs.
 
     Args:
-        nodes: see `draw_partition`.
-        title: above the picture.
-        annotation_args: see `draw_partition`.
-        rectangle_args: see `draw_partition`.
-        line_args: see `draw_partition`.
         width: of the figure, in inches: as many columns stand side by side as have room for the names in
             their boxes. As wide as the graph if None, up to a screen.
     """

@@ -16,9 +16,11 @@ from itertools import groupby
 from rich.text import Text
 
 from tessel.picture.bars import Bar, bars_of, names_of
-from tessel.picture.colors import LABEL_BY_KIND, BlockStyle, block_styles
+from tessel.picture.colors import BlockStyle, block_styles
 from tessel.placement import BlockKind, Placement
 from tessel.schedule import Schedule
+
+_Mark = tuple[str, str]
 
 _MARKS_BY_KIND = {
     BlockKind.FORWARD: (">}])", "bold blue"),
@@ -35,7 +37,6 @@ def text_grid(schedule: Schedule, *, width: int = 100, device_names: Sequence[st
     """Return the schedule as coloured text.
 
     Args:
-        schedule: what to show.
         width: columns at most; one column then stands for as many steps as needed.
         device_names: of each row, what its device is called; the numbers from 0 on if None.
     """
@@ -51,13 +52,14 @@ def text_grid(schedule: Schedule, *, width: int = 100, device_names: Sequence[st
         if bar.end > bar.start:
             rows[bar.device].append(bar)
     styles = block_styles(schedule.placement)
+    marks = _marks(schedule.placement, styles)
     text = Text()
     for device, bars in enumerate(rows):
         text.append(f"device {names[device]}".ljust(label_width))
-        for characters, style in _runs(_cells(bars, columns, schedule.makespan), styles):
+        for characters, style in _runs(_cells(bars, columns, schedule.makespan), marks):
             text.append(characters, style=style)
         text.append("\n")
-    legend = _legend({bar.block for bars in rows for bar in bars}, schedule.placement, styles)
+    legend = _legend({bar.block for bars in rows for bar in bars}, styles, marks)
     scale = schedule.makespan / max(columns, 1)
     if scale > 1:
         legend.append(f"one column is {scale:.4g} steps")
@@ -65,23 +67,30 @@ def text_grid(schedule: Schedule, *, width: int = 100, device_names: Sequence[st
     return text
 
 
-def _legend(drawn: set[str], placement: Placement, styles: Mapping[str, BlockStyle]) -> list[str]:
-    """Return what each kind's marks are, in order of its chunks."""
-    marks: dict[BlockKind, set[int]] = {}
-    for name in styles:
+def _legend(drawn: set[str], styles: Mapping[str, BlockStyle], marks: Mapping[str, _Mark]) -> list[str]:
+    """Return what the marks of each kind are, in order of its chunks."""
+    found: dict[str, dict[int, str]] = {}
+    for name, style in styles.items():
         if name in drawn:
-            marks.setdefault(placement.block(name).kind, set()).add(styles[name].chunk)
+            found.setdefault(style.label, {})[style.chunk] = marks[name][0]
     entries = [
-        f"{' '.join(_mark(kind, chunk)[0] for chunk in sorted(chunks))} {LABEL_BY_KIND[kind]}"
-        for kind, chunks in marks.items()
+        f"{' '.join(dict(sorted(of_chunk.items())).values())} {label}" for label, of_chunk in found.items()
     ]
-    several = any(len(chunks) > 1 for chunks in marks.values())
+    several = any(len(of_chunk) > 1 for of_chunk in found.values())
     return [*entries, ". idle", *(["a mark a chunk"] if several else [])]
 
 
-def _mark(kind: BlockKind, chunk: int) -> tuple[str, str]:
-    marks, style = _MARKS_BY_KIND[kind]
-    return marks[chunk % len(marks)], style
+def _marks(placement: Placement, styles: Mapping[str, BlockStyle]) -> dict[str, _Mark]:
+    """Return mark and style by block: a mark a chunk, and a mark a kind where those are one's own."""
+    kinds = {block.name: block.kind for block in placement.blocks}
+    own = [name for name in styles if kinds[name] is BlockKind.OTHER]
+    looks = list(dict.fromkeys((styles[name].label, styles[name].chunk) for name in own))
+    found = {}
+    for name, style in styles.items():
+        marks, colour = _MARKS_BY_KIND[kinds[name]]
+        number = looks.index((style.label, style.chunk)) if name in own else style.chunk
+        found[name] = marks[number % len(marks)], colour
+    return found
 
 
 def _cells(bars: list[Bar], columns: int, makespan: int) -> list[Bar | None]:
@@ -102,13 +111,13 @@ def _cells(bars: list[Bar], columns: int, makespan: int) -> list[Bar | None]:
     return [cell if 2 * busy[column] >= makespan else None for column, cell in enumerate(cells)]
 
 
-def _runs(cells: list[Bar | None], styles: Mapping[str, BlockStyle]) -> Iterator[tuple[str, str]]:
+def _runs(cells: list[Bar | None], marks: Mapping[str, _Mark]) -> Iterator[tuple[str, str]]:
     """Yield the characters and the style of each bar, and of each pause."""
     for bar, run in groupby(cells, key=lambda cell: cell):
         length = len(list(run))
         if bar is None:
             yield "." * length, "dim"
             continue
-        mark, style = _mark(bar.kind, styles[bar.block].chunk)
+        mark, style = marks[bar.block]
         number = str(bar.micro_batch)
         yield (number if len(number) < length else "").ljust(length, mark), style

@@ -60,7 +60,6 @@ def trace_document(
     """Return the trace as JSON.
 
     Args:
-        schedule: what to show.
         step_us: microseconds of a step.
         name: name of the process in the trace.
         measured: what a run really did, shown as a process of its own below the planned one.

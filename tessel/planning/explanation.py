@@ -8,6 +8,7 @@ Checked in tests/tessel/planning/test_explanation.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,11 +16,12 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
+from tessel.planning.candidates.bounded_families import BoundedFamilies
 from tessel.planning.cluster import Cluster, Link
 from tessel.planning.job import Job
 from tessel.planning.layout import Layout
 from tessel.planning.options import PlanOptions
-from tessel.planning.plan_result import Baseline, Change, PlannedStep
+from tessel.planning.plan_result import Baseline, Change, PlannedStep, SearchCounts
 from tessel.schedule.overlap import saved_steps
 
 MORE_MEMORY = 1.25
@@ -161,6 +163,57 @@ OTHER_MICRO_BATCHES = "micro-batches"
 """Beginning of the names of changes that make a plan no easier."""
 
 
+def restrictions(families: BoundedFamilies) -> tuple[str, ...]:
+    """Return sentences on what was not looked at one by one, though the bound holds for it."""
+    problem, found = families.pool.problem, []
+    if problem.is_grouped:
+        found.append(
+            f"Stages begin at {problem.num_layers} of the {len(problem.profile.layers)} layers; the bound "
+            "holds for every cut."
+        )
+    if problem.cluster.is_uneven and math.isfinite(families.untried_us):
+        found.append(
+            "Of the orders of unequal devices a few were tried, and swaps in the best; the bound holds for "
+            "every order."
+        )
+    alike = [
+        each
+        for each in families.pool.by_family.values()
+        if each.order and not each.family.stage_tensor_parallel
+    ]
+    best = families.pool.best
+    if alike and best is not None and best.family.stage_tensor_parallel:
+        fastest = min(alike, key=lambda each: each.step_us).planned()
+        us = fastest.estimate.step_us
+        found.append(
+            f"With one tensor-parallel degree for all stages, {us / 1e3:.1f} ms were found, "
+            f"{us / best.step_us:.3f} times as long ({fastest.name})."
+        )
+    if problem.options.tensor_parallel == "own" and not families.stems:
+        found.append(
+            "No stages of unequal tensor-parallel degrees make up the devices with the degrees of the table; "
+            "equal ones were tried."
+        )
+    if not all(stem.is_every for stem in families.stems):
+        found.append(
+            "Of the tensor-parallel degrees of many stages, two neighbouring ones were tried, and moves in "
+            "the best; the bound holds for all degrees."
+        )
+    return tuple(found)
+
+
+def counts_of(families: BoundedFamilies) -> SearchCounts:
+    """Return how many families and layouts were looked at, and what became of them."""
+    best_us = families.pool.best_us
+    return SearchCounts(
+        families=len(families.bounds),
+        families_not_fitting=sum(math.isinf(bound.step_us) for bound in families.bounds.values()),
+        families_cut_off=sum(best_us <= bound.step_us < math.inf for bound in families.bounds.values()),
+        layouts=families.pool.layouts,
+        orders=families.pool.orders,
+    )
+
+
 def plan_changed(
     layout: Layout, job: Job, options: PlanOptions, sizes: Sequence[int], plan_again: PlanAgain
 ) -> dict[str, PlannedStep]:
@@ -169,7 +222,6 @@ def plan_changed(
     Args:
         layout: the plan's.
         job: what it was made for.
-        options: its options.
         sizes: micro-batch sizes of the profile.
         plan_again: plans for another cluster or other options.
     """

@@ -31,12 +31,12 @@ from tessel.planning.costs.stage_figures import stage_figures
 from tessel.planning.costs.tower_figures import check_bubbles
 from tessel.planning.cutting.cut import neighbours
 from tessel.planning.cutting.run_prices import layer_times
-from tessel.planning.explanation import explain
+from tessel.planning.explanation import counts_of, explain
 from tessel.planning.job import Job
 from tessel.planning.layout import TOWER_PLACEMENTS, PlacedTower, layout_of_layers
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlanProgress, PlanResult
-from tessel.planning.plan_search import PlanSearch, counts_of, stopped_by
+from tessel.planning.plan_search import PlanSearch, stopped_by
 from tessel.profiles.profile import Profile
 from tessel.profiles.towers import tower_layers, without_tower
 from tessel.search.budget import SearchBudget
@@ -63,15 +63,10 @@ def find_bubbles(
     seed: int = 0,
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> PlanResult:
-    """Return the fastest step found whose tower runs in bubbles.
+    """Return the fastest step found whose tower runs in bubbles; arguments as of `find_plan`.
 
-    Args:
-        profile: its first layers are a tower's, as their names say.
-        job: as `find_plan` takes it, and likewise
-        options: whose degrees and placements are the language model's,
-        budget: what may be spent,
-        seed: of what is random, and
-        on_progress: told of each better step.
+    The first layers of the profile are a tower's, as their names say. Degrees and placements that the options
+    allow are the language model's.
 
     Raises:
         InfeasibleError: nothing that was found for the language model leaves room for the tower.
@@ -123,12 +118,12 @@ class _Search:
         bounds = PlanSearch.of(
             Problem(language, self._with_reserve(least), self.options), self.budget.part(0.1), seed=self.seed
         )
-        bounds.bound_families()
+        bounds.families.bound_all()
         lower_bound_us = self._lower_bound_us(bounds)
         for reserve in dict.fromkeys((roomy, least)):
             problem = Problem(language, self._with_reserve(reserve), self.options)
             search = PlanSearch.of(problem, self.budget.timed_part(LANGUAGE_SHARE), seed=self.seed)
-            self._run(search)
+            search.run_until_interrupted()
             pool = Pool(problem, self.budget, self.on_progress, lower_bound_us=lower_bound_us)
             self.budget.answer = partial(self._answer, search, pool)
             self._put_tower(search, pool)
@@ -159,22 +154,13 @@ class _Search:
             baselines=(),
             explanation=explain(planned, lower_bound_us, alternatives, ()),
             changes=(),
-            counts=counts_of(search),
+            counts=counts_of(search.families),
             stopped_by=stopped_by(self.budget),
             search_seconds=self.budget.elapsed_s,
         )
 
     def _answer(self, search: PlanSearch, pool: Pool) -> PlanResult | None:
         return None if pool.best is None else self._result(search, pool)
-
-    def _run(self, search: PlanSearch) -> None:
-        """Plan the language model; an interrupt ends that, if there is something by then."""
-        try:
-            search.run()
-        except KeyboardInterrupt:
-            if search.pool.best is None:
-                raise
-            self.budget.interrupt()
 
     def _with_reserve(self, num_bytes: int) -> Job:
         """Return the job whose devices hold so many bytes beside the language model."""
@@ -196,7 +182,7 @@ class _Search:
         """Return a step time that no layout with the tower in bubbles beats."""
         speed = self.job.cluster.speed_of(0)
         found = []
-        for family in search.families:
+        for family in search.families.chosen:
             costs = costs_of(self.profile, family.table_key)
             ahead = sum(cost.forward_us for cost in costs[: self.own])
             back = sum(cost.joint_backward_us or 0.0 for cost in costs[: self.own])
@@ -208,9 +194,9 @@ class _Search:
             if splits:
                 gradients = np.minimum(gradients, np.diff(sums.backward_input))
             path_us = ahead + back + float(sums.forward[-1] + gradients.sum())
-            alone_us = search.bounds_of_layers.get(family, search.bounds[family].step_us)
+            alone_us = search.families.bounds_of_layers.get(family, search.families.bounds[family].step_us)
             found.append(max(alone_us + ahead / speed, shared_us / speed, path_us / speed))
-        return min(*found, search.untried_us)
+        return min(*found, search.families.untried_us)
 
     def _put_tower(self, search: PlanSearch, pool: Pool) -> None:
         """Search orders of the language model's best layouts with the tower in bubbles, and near the best."""

@@ -20,7 +20,6 @@ Source: the search over degrees and cuts after PipeDream (SOSP 2019), DAPPLE (PP
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -29,18 +28,16 @@ from tessel.planning.candidates.baselines import rules_on_stages, with_rules_on_
 from tessel.planning.candidates.problem import Problem
 from tessel.planning.candidates.robustness import chosen_by, spread_of_step
 from tessel.planning.costs.stage_spreads import stage_spreads
-from tessel.planning.explanation import changes_of, explain, plan_changed
+from tessel.planning.explanation import changes_of, counts_of, explain, plan_changed, restrictions
 from tessel.planning.job import Job
 from tessel.planning.nothing_fits import nearest_to_fitting, why_nothing_fits
 from tessel.planning.options import PlanOptions
 from tessel.planning.plan_result import PlannedStep, PlanProgress, PlanResult, StepSpread
-from tessel.planning.plan_search import PlanSearch, counts_of, restrictions, stopped_by
+from tessel.planning.plan_search import PlanSearch, stopped_by
 from tessel.profiles.profile import Profile
 from tessel.search.budget import LONGEST_S, SearchBudget
 
-logger = logging.getLogger(__name__)
-
-DEFAULT_PLAN_WORK = 25.0
+DEFAULT_PLAN_WORK = 30.0
 """Units of work of a plan unless told otherwise."""
 
 
@@ -70,7 +67,6 @@ def find_plan(
         job: what is asked for: devices and links, the batch, the optimizer and the framework.
         options: what may be chosen from; everything if left out.
         budget: what may be spent; `DEFAULT_PLAN_WORK` units of work if left out.
-        seed: seed of what is random.
         on_progress: told of each better step.
 
     Raises:
@@ -94,13 +90,7 @@ def find_plan(
     problem = Problem(profile, job, options)
     search = PlanSearch.of(problem, budget, seed=seed, on_progress=on_progress)
     budget.answer = lambda: None if search.pool.best is None else _result(search, with_changes=False)
-    try:
-        search.run()
-    except KeyboardInterrupt:
-        if search.pool.best is None:
-            raise
-        budget.interrupt()
-        logger.info("interrupted; the best step so far is kept")
+    search.run_until_interrupted()
     return _result(search)
 
 
@@ -140,7 +130,7 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
             alternatives = tuple(each.of_layers(bounds) for each in rest)[:ALTERNATIVES]
     planned = own.of_layers(bounds)
     baselines = tuple(row.of_layers(bounds) for row in baselines)
-    lower_bound_us = min(search.lower_bound_us(), planned.estimate.step_us)
+    lower_bound_us = min(search.families.lower_bound_us(), planned.estimate.step_us)
     if with_changes:
         search.budget.is_proven = planned.estimate.step_us <= lower_bound_us * (1 + 1e-9)
     return PlanResult(
@@ -149,9 +139,12 @@ def _result(search: PlanSearch, *, with_changes: bool = True) -> PlanResult:
         lower_bound_us=lower_bound_us,
         alternatives=alternatives,
         baselines=baselines,
-        explanation=(*explain(planned, lower_bound_us, alternatives, baselines), *restrictions(search)),
+        explanation=(
+            *explain(planned, lower_bound_us, alternatives, baselines),
+            *restrictions(search.families),
+        ),
         changes=changes_of(planned, search.changed),
-        counts=counts_of(search),
+        counts=counts_of(search.families),
         stopped_by=stopped_by(search.budget),
         search_seconds=search.budget.elapsed_s,
         spreads=spreads,

@@ -34,14 +34,11 @@ def find_sharded(
 ) -> PlanResult:
     """Return the fastest plan of any of the jobs, with a bound that holds for all of them.
 
+    Other arguments are those of `find_plan`; all jobs share the budget.
+
     Args:
-        profile: layers and their costs.
         jobs: one or several, which differ in sharding and offload alone.
         towers: where the tower of the model may run; where in bubbles alone, it is compared with `first`.
-        options: see `find_plan`; the same holds for
-        budget: all jobs share it,
-        seed: and
-        on_progress: told of each better step of any job.
 
     Raises:
         InfeasibleError: nothing fits in any job; says what the last one needs.

@@ -198,11 +198,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             )
 
     def _check_placement(self) -> None:
-        """Refuse stages that the placement does not give every device, and a tower that it cannot have.
-
-        Raises:
-            ScheduleError: it does not.
-        """
+        """Refuse stages that the placement does not give every device, and a tower that it cannot have."""
         if self.tower and self.placement not in TOWER_PLACEMENTS[self.tower.where]:
             raise ScheduleError(
                 f"a tower runs {self.tower.where} with {', '.join(TOWER_PLACEMENTS[self.tower.where])}, not "

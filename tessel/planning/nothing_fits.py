@@ -13,8 +13,9 @@ from tessel.errors import InfeasibleError
 from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.pool import Pool
 from tessel.planning.candidates.sweep import initial_cuts
+from tessel.planning.explanation import counts_of
 from tessel.planning.plan_result import PlanResult
-from tessel.planning.plan_search import PlanSearch, counts_of, stopped_by
+from tessel.planning.plan_search import PlanSearch, stopped_by
 from tessel.search.budget import LONGEST_S, SearchBudget
 
 NEAREST_WORK = 3.0
@@ -34,7 +35,7 @@ def nearest_to_fitting(search: PlanSearch) -> PlanResult:
     problem = known.changed(replace(known.job, cluster=free), known.options)
     pool = Pool(problem, budget)
     nearest: tuple[float, Candidate] | None = None
-    for family in search.families:
+    for family in search.families.chosen:
         for recompute in (False, True) if known.may_recompute else (False,):
             for cut in initial_cuts(pool, family):
                 flags = (recompute,) * family.num_stages
@@ -67,7 +68,7 @@ def nearest_to_fitting(search: PlanSearch) -> PlanResult:
         baselines=tuple(row.of_layers(known.bounds) for row in search.baselines),
         explanation=(f"{why_nothing_fits(search)[:1].upper()}{why_nothing_fits(search)[1:]}.",),
         changes=(),
-        counts=counts_of(search),
+        counts=counts_of(search.families),
         stopped_by=stopped_by(search.budget),
         search_seconds=search.budget.elapsed_s,
     )
@@ -75,8 +76,8 @@ def nearest_to_fitting(search: PlanSearch) -> PlanResult:
 
 def why_nothing_fits(search: PlanSearch) -> str:
     """Return the message of a search that found no step: what does not fit, and what to change."""
-    reasons = [bound.reason for bound in search.bounds.values() if bound.reason]
-    if len(reasons) == len(search.bounds):
+    reasons = [bound.reason for bound in search.families.bounds.values() if bound.reason]
+    if len(reasons) == len(search.families.bounds):
         return (
             f"nothing fits the devices in any of {len(reasons)} ways to use them (for example: "
             f"{reasons[-1]}); use more devices, more memory, recomputation or a smaller micro-batch"

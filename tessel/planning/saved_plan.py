@@ -240,11 +240,7 @@ def load_saved_plan(path: str | os.PathLike[str]) -> SavedPlan:
 
 
 def _refuse_nearest(plan: SavedPlan, path: str | os.PathLike[str]) -> None:
-    """Refuse the nearest plan to one that fits, whose devices have no memory left for activations.
-
-    Raises:
-        DocumentError: it is one.
-    """
+    """Refuse the nearest plan to one that fits, whose devices have no memory left for activations."""
     if plan.schedule.memory is None or min(plan.schedule.memory, default=0) >= 0:
         return
     device = plan.schedule.memory.index(min(plan.schedule.memory))
@@ -256,11 +252,7 @@ def _refuse_nearest(plan: SavedPlan, path: str | os.PathLike[str]) -> None:
 
 
 def _check(plan: SavedPlan) -> None:
-    """Refuse figures that nothing can be computed with, and parts that do not belong together.
-
-    Raises:
-        ScheduleError: there is one.
-    """
+    """Refuse figures that nothing can be computed with, and parts that do not belong together."""
     if not 1 <= plan.schema_version <= SCHEMA_VERSION:
         raise ScheduleError(
             f"it has schema_version {plan.schema_version}, this installation reads 1 to {SCHEMA_VERSION}"
@@ -305,11 +297,7 @@ def _check(plan: SavedPlan) -> None:
 
 
 def _check_batch(plan: SavedPlan, batch: SavedBatch) -> None:
-    """Refuse replicas that do not run every micro-batch once, or other classes than their schedules say.
-
-    Raises:
-        ScheduleError: there is one.
-    """
+    """Refuse replicas that do not run every micro-batch once, or other classes than their schedules say."""
     sequence = batch.mixture.sequence
     own = sorted(each for group in batch.replicas for each in group)
     if own != list(range(len(sequence))) or len(batch.replicas) != plan.layout.data_parallel:
@@ -357,9 +345,6 @@ def _check_figures(plan: SavedPlan, *, earlier: bool = False) -> None:
     Args:
         plan: its parts belong together.
         earlier: whether memory was counted as version 1 did, and is taken as it stands.
-
-    Raises:
-        ScheduleError: there is one.
     """
     figures = stage_figures(plan.profile, plan.layout, plan.job)
     check_blocks(plan.schedule.placement, figures, plan.step_us, counts_halves=not earlier)

@@ -26,7 +26,6 @@ def step_interval_us(
     Args:
         planned: has a schedule.
         profile: the one that it was planned from.
-        job: that it was planned for.
     """
     if not profile.is_predicted or planned.schedule is None:
         return None

@@ -33,7 +33,6 @@ def refusal(path: object, place: str, problem: object, remedy: str) -> DocumentE
     """Return the error of a figure or row that cannot be used.
 
     Args:
-        path: the file.
         place: where in it, such as `row 3`; empty for the file as a whole.
         problem: what was found, and why it is wrong.
         remedy: what to do.
@@ -136,11 +135,7 @@ SHORTEST_COMPARED_US = 10.0
 
 
 def _check_units(cost: StageCosts, path: object, place: str) -> None:
-    """Refuse a backward whose parts are of another unit than the whole.
-
-    Raises:
-        DocumentError: they are.
-    """
+    """Refuse a backward whose parts are of another unit than the whole."""
     if cost.backward_us is None or not cost.is_splittable or cost.backward_us < SHORTEST_COMPARED_US:
         return
     halves = (cost.backward_input_us or 0.0) + (cost.backward_weight_us or 0.0)

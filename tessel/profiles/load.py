@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from records.own_files import FileKind, other_files_named
 from tessel.documents import read_document
 from tessel.errors import DocumentError, ScheduleError, shown
 from tessel.profiles import table, tuned_plan
@@ -98,14 +99,15 @@ def load_profile(
         reading = Reading(profile, says_micro_batch=False)
         return finish_profile(reading, path, num_layers=num_layers, micro_batch=micro_batch, **degrees)
     path = _file_of(path)
-    return profile_of_text(
-        path,
-        read_text(path) if is_trace_file(path) else read_document(path),
-        format_name=format_name,
-        num_layers=num_layers,
-        micro_batch=micro_batch,
-        **degrees,
-    )
+    with other_files_named(path, "a profile", DocumentError, (FileKind.TABLE, FileKind.PLAN)):
+        return profile_of_text(
+            path,
+            read_text(path) if is_trace_file(path) else read_document(path),
+            format_name=format_name,
+            num_layers=num_layers,
+            micro_batch=micro_batch,
+            **degrees,
+        )
 
 
 def profile_of_text(

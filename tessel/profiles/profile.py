@@ -363,11 +363,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             )
 
     def _check_shards(self) -> None:
-        """Refuse shards of layers that the profile does not have whole.
-
-        Raises:
-            ScheduleError: it does not.
-        """
+        """Refuse shards of layers that the profile does not have whole."""
         whole = {table.micro_batch for table in self.tables if table.degrees[1:] == (1, 1, 1)}
         keys = [(table.micro_batch, table.shards) for table in self.shards]
         for table in self.shards:
@@ -384,11 +380,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 raise ScheduleError(f"{where} are not trained as the layers are; profile all in the same way")
 
     def _check_table(self, table: CostTable) -> None:
-        """Refuse a table that does not fit the layers.
-
-        Raises:
-            ScheduleError: it does not.
-        """
+        """Refuse a table that does not fit the layers."""
         where = table.degrees.title
         if min(table.degrees) < 1:
             raise ScheduleError(f"{where} is impossible; each is at least 1")
@@ -489,7 +481,6 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         A branch hands on what is its own, and what joins them is divided over more devices.
 
         Args:
-            degrees: of the layers of a branch.
             joined: devices over which each layer that joins them is split.
 
         Raises:

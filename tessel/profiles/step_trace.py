@@ -57,7 +57,6 @@ class StepTrace:
     """Steps of a pipeline as they ran; all replicas and steps have the same stages and micro-batches.
 
     Attributes:
-        name: of the file.
         placement: chain of forwards `f0, f1, …` and backwards `b0, b1, …`, spans and lags 0: they differ.
         steps: their numbers in the training run.
         replicas: data-parallel ranks.
@@ -338,11 +337,7 @@ def _device_of_stage(file: Path, computed: _Operations, stages: int) -> tuple[in
 
 
 def _check_ends(file: Path, whole: _Operations, devices: Sequence[int]) -> None:
-    """Refuse a trace whose last stage sends its forwards on: that of the next one is missing.
-
-    Raises:
-        DocumentError: it is one.
-    """
+    """Refuse a trace whose last stage sends its forwards on: that of the next one is missing."""
     last = max(devices)
     if devices.count(last) == 1 and ((whole.kind == "forward-send") & (whole.device == last)).any():
         raise DocumentError(

@@ -254,13 +254,8 @@ def _check_header(header: Sequence[str], path: Path, place: str, *, complete: bo
     """Refuse columns that are unknown, given twice or missing.
 
     Args:
-        header: names of the columns.
-        path: the file.
         place: where they stand.
         complete: whether these are all of them.
-
-    Raises:
-        DocumentError: there is one.
     """
     seen: dict[str, str] = {}
     for name in header:
@@ -386,11 +381,7 @@ def _layer(row: _Row, path: Path) -> Layer:
 def _check_same_layers(
     names: Sequence[str], ties: Sequence[str], group: Mapping[str, _Row], path: Path, where: str
 ) -> None:
-    """Refuse rows of another micro-batch size or degree that are not the same layers in the same order.
-
-    Raises:
-        DocumentError: they are not.
-    """
+    """Refuse rows of another micro-batch size or degree that are not the same layers in the same order."""
     for name, tie, (found, row) in zip(names, ties, group.items(), strict=False):
         if found != name:
             raise refusal(
@@ -450,11 +441,7 @@ def _cost(row: _Row, path: Path) -> StageCosts:
 
 
 def _spread(row: _Row, path: Path) -> float:
-    """Return how much a row's times vary; 0 where it says nothing.
-
-    Raises:
-        DocumentError: it is no such share.
-    """
+    """Return how much a row's times vary; 0 where it says nothing."""
     place = f"{row.place}, {_SPREAD}"
     found = read_number(row.values.get(_SPREAD, 0), path, place)
     if found > MAX_SPREAD:
@@ -465,11 +452,7 @@ def _spread(row: _Row, path: Path) -> float:
 
 
 def _check_backwards(costs: Sequence[StageCosts], rows: Sequence[_Row], path: Path) -> None:
-    """Refuse backwards that are missing in some rows, or of another unit than the forwards.
-
-    Raises:
-        DocumentError: they are.
-    """
+    """Refuse backwards that are missing in some rows, or of another unit than the forwards."""
     without = [cost.joint_backward_us is None for cost in costs]
     if any(without) and not all(without):
         row = rows[without.index(True)]

@@ -112,7 +112,6 @@ def write_table(rows: Sequence[Row], path: str | Path, *, model: str = "", devic
 
     Args:
         rows: of `measure_layers`; those of several micro-batch sizes or degrees one after another.
-        path: of the file.
         model: name of the model, for titles.
         device: kind of device measured on; found if empty.
     """

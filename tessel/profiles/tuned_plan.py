@@ -104,7 +104,6 @@ def profile_of_stages(
     Args:
         stages: in order.
         tied: groups of parameters that are one and the same.
-        name: of the model.
         device: kind of device measured on.
         micro_batch: samples of a micro-batch.
         path: where they come from, for messages.

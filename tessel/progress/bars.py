@@ -60,7 +60,6 @@ def show_progress(
 
     Args:
         console: where; nothing is shown if it is quiet.
-        description: what is being done.
         limit_s: seconds after which the body ends at the latest; None where nobody knows.
         bar: whether to draw a bar; else a plain line every `PLAIN_EVERY_S`.
     """

@@ -81,7 +81,6 @@ def bar(description: str, *, limit_s: float | None = None) -> Iterator[Reporter]
     A bar on a terminal, else a plain line now and then; nothing where it is to be quiet.
 
     Args:
-        description: what is being done.
         limit_s: upper limit of the body's duration, where there is one.
 
     Yields:

@@ -23,8 +23,6 @@ class Block:
         memory: units added on each of its devices when it starts; negative frees.
         btype: "forward" or "backward", in any case.
         gid: position in its placement, once it has one.
-        before: blocks that it waits for.
-        after: blocks that wait for it.
     """
 
     def __init__(self, mid: int, span: int, memory: int, btype: str, *, gid: int | None = None) -> None:

@@ -117,7 +117,6 @@ class Composer:
         Args:
             blocks: of any micro-batches, with their dependencies.
             devices: the devices of each.
-            ndevs: number of devices.
             memory: limit in units, one for all devices or one per device.
             upper: the plan is to take fewer steps; None for no limit.
             accept: see `StepOptimalSolver.solve`.

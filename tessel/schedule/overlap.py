@@ -184,7 +184,6 @@ def neighbours(placement: Placement, orders: Orders, *, forward_first: bool) -> 
     """Return pairs of neighbours in the orders, each task in one at most, from the first on.
 
     Args:
-        placement: the blocks.
         orders: of each device.
         forward_first: whether a pair is a forward and what follows it, or a backward and what follows it.
     """
@@ -211,7 +210,6 @@ def paired_starts(
     device; so does one of a single micro-batch, whose backward waits for its forward.
 
     Args:
-        placement: the blocks.
         orders: of each device.
         pairs: neighbours in the order of a device, each task in one at most; of each the forward, then the
             backward, which may be both of its halves in turn.

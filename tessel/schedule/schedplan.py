@@ -67,7 +67,6 @@ class SchedPlan:
         """Return a schedule as a plan.
 
         Args:
-            schedule: what the plan shows.
             unroll: returns the plan of as many micro-batches as asked for.
         """
         schedule.require_equal("a SchedPlan")

@@ -167,16 +167,12 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ) -> Schedule:
         """Return what `of` does, for tasks in arrays: hundreds of thousands of them in tenths of a second.
 
+        Other arguments are those of `of`.
+
         Args:
-            placement: the blocks of one micro-batch.
             block: int64, shape (tasks,), index in the placement; at least one task.
             micro_batch: int64, shape (tasks,).
             start: int64, shape (tasks,), step at which each starts.
-            micro_batches: number of micro-batches.
-            memory: limit per device; None for none.
-            batch: what the blocks take by micro-batch; None where the placement says it of all.
-            overlap: as `of` takes it.
-            figures: bounds and the search's own words, as `of` takes them.
         """
         order = _in_order(start, block, micro_batch)
         block, micro_batch, start = block[order], micro_batch[order], start[order]

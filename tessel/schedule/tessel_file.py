@@ -46,7 +46,6 @@ class TesselFile(msgspec.Struct, frozen=True):
     """A whole file.
 
     Attributes:
-        ndevs: number of devices.
         blocks: every block of every micro-batch.
         repetend: first step of one period of the repeating part, and the first after it; Tessel's own loader
             refuses None.

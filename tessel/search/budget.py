@@ -47,7 +47,6 @@ class Progress:
         makespan: steps of the best schedule so far (of the best period, where a repetend is searched).
         lower_bound: no answer is shorter, as far as is proven now.
         elapsed_s: seconds since the search began.
-        found_by: the method that found it.
     """
 
     makespan: int

@@ -69,7 +69,6 @@ class ChosenLayout:
         layout: the fastest that can be run.
         rows: it and all that it is compared with, fastest first.
         lower_bound_us: no layout that was allowed has a shorter step.
-        link: that it was planned for.
         update_us_a_byte: microseconds of the optimizer's update for each byte of weights.
         step_us: planned length of a step.
         in_parts: whether its cuts count the parts of layers.
@@ -165,8 +164,6 @@ def choose_layout(
     Args:
         layers: as the tuner measured them.
         request: devices, link, memory, and what may be chosen.
-        budget: of the search.
-        seed: of what is random.
         on_progress: told of each better step.
 
     Raises:

@@ -90,7 +90,6 @@ def search_with_recomputation(
         place: puts stages on devices.
         limits: bytes of activations that each device has left; raises `InfeasibleError` if a stage does not
             fit.
-        micro_batches: of one step.
         budget: what all searches together may spend.
         seed: of each search.
 

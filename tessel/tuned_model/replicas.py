@@ -80,11 +80,7 @@ def replicated(tuned: ModelPlan, replicas: int, *, is_mirrored: bool = False) ->
 
 
 def _check_parts(tuned: ModelPlan, copied: Sequence[Sequence[int]]) -> None:
-    """Refuse copies in which a device has another part of a divided weight than in the first.
-
-    Raises:
-        ScheduleError: there is one.
-    """
+    """Refuse copies in which a device has another part of a divided weight than in the first."""
     part_of: dict[tuple[int, int], int] = {}
     for number, devices in enumerate(copied):
         stage = tuned.stages[number % len(tuned.stages)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,3 +195,28 @@ def assert_one_line(text: str) -> None:
     assert len(lines) == 1, text
     assert lines[0].startswith("tessel: ")
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        (("export", "{}", "--to", "torch"), "a plan or a schedule"),
+        (("draw", "{}"), "a plan or a schedule"),
+        (("check", "{}"), "a schedule, a plan or a CSV of orders"),
+        (("schedule", "{}", "--micro-batches", "2"), "a placement"),
+        (("plan", "{}", "--devices", "2"), "a profile"),
+        (("partition", "{}"), "a model"),
+        (("records", "import", "{}", "--records", "{}.new"), "a file of records"),
+    ],
+)
+def test_commands_name_a_program_and_a_database(
+    command: tuple[str, ...], wanted: str, tessel: Callable[..., Any], tmp_path: Path
+) -> None:
+    program, database = tmp_path / "net.tessel", tmp_path / "records.db"
+    program.write_bytes(b"tessel program\r\n" + bytes(range(256)))
+    with sqlite3.connect(database) as connection:
+        connection.execute("CREATE TABLE some (number)")
+    for file, what in ((program, "a compiled program"), (database, "a database")):
+        done = tessel(*(each.format(file) for each in command))
+        assert done.status == 2
+        assert done.stderr.startswith(f"tessel: {file} is {what}, and {wanted} is wanted; ")

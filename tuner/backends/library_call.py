@@ -47,7 +47,6 @@ class ProductCall:
     """A linear layer, and what joins it with another tensor after its activation.
 
     Attributes:
-        linear: the layer.
         operands: left, right, the bias where there is one, and the other tensor where there is one.
         then: how the other tensor is joined.
     """

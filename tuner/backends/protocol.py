@@ -118,7 +118,6 @@ class Backend(Protocol):
         Args:
             module: Relax module in which the named private functions carry this backend's name.
             functions: names of the functions to lower, all of this backend.
-            target: what to build for.
         """
         ...
 

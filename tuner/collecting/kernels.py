@@ -107,7 +107,6 @@ def collect(
     """Measure candidates of the networks until all are done or a budget is spent.
 
     Args:
-        session: what measures.
         settings: which programs.
         max_samples: most programs to measure in this run; None for all.
         time_limit_s: longest to go on; None for no limit.
@@ -223,8 +222,6 @@ def _requests(
     """Yield the candidates of a network's functions that were not seen yet, as programs to measure.
 
     Args:
-        session: what measures.
-        modules: the network's functions.
         seen: workloads and backends that were yielded before; added to.
         members: fingerprints of the network's workloads, seen or not; added to.
     """

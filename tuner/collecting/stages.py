@@ -38,7 +38,6 @@ def collect_stages(
     The session's records must hold enough kernels to predict from: `collect` gathers them.
 
     Args:
-        session: what measures.
         networks: models as `load_model` names them.
         batches: batch sizes at which each is loaded.
         time_limit_s: longest to go on; None for no limit.

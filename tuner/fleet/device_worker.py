@@ -125,7 +125,6 @@ def serve_tasks(
     """Run tasks one at a time, whatever becomes of worker and scheduler, until SIGINT or SIGTERM.
 
     Args:
-        scheduler: its address.
         options: of `distributed.Nanny`.
         tell: is told what happens, a line each.
         preload: modules that the process has imported which workers are forked from.

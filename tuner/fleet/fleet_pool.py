@@ -74,7 +74,6 @@ class FleetTarget:
     """The machines of a fleet that measure for a target.
 
     Attributes:
-        identity: what they all are.
         target: as they resolve it.
         device: where programs run, without any backend's versions.
         num_machines: how many there were when they were asked.

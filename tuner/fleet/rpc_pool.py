@@ -122,11 +122,7 @@ def find_device(text: str) -> RemoteTarget:
 
 
 def _check_same(remote: RemoteDevice, own: Target | None, said: ServedDevice) -> None:
-    """Refuse a server whose device is not the target that was asked for.
-
-    Raises:
-        TunerError: it is not.
-    """
+    """Refuse a server whose device is not the target that was asked for."""
     if own is None:
         wanted, found = {"kind": remote.target}, {"kind": said.environment.device_kind}
     else:
@@ -229,7 +225,6 @@ class RpcPool:
     """Devices behind a tracker; a `ProgramPool`.
 
     Args:
-        found: what they are.
         backends: who lowers partitions; their programs can travel.
         limits: when to give up, and how long to time.
         seed: seed of the random inputs.

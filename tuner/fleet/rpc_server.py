@@ -56,11 +56,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """What a server offers, and where.
 
     Attributes:
-        tracker_host: of the tracker.
-        tracker_port: of the tracker.
         key: under which tuners ask for such devices.
         host: address to listen at, by which tuners reach this machine.
-        device: what is offered.
     """
 
     tracker_host: str

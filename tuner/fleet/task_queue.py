@@ -3,7 +3,11 @@
 A task whose worker dies is sent again, also beyond the number of deaths that Dask itself allows: it is no
 candidate that kills a worker, since those run in a process of their own. Tasks that a scheduler forgets
 because it was started anew are sent again when it is back. A task whose machine does not end it in time goes
-to another, and that machine gets no more. Checked in tests/tuner/fleet/test_task_queue.py.
+to another, and that machine gets no more.
+
+A machine does one task at a time, so that between two ends lies at most the longest that it holds: what it
+holds is late when that one must have ended. It may work for somebody else meanwhile, as it says itself; that
+time does not count. Checked in tests/tuner/fleet/test_task_queue.py and test_held_tasks.py.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import logging
 import math
 import queue
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -24,7 +28,6 @@ from distributed import Client, Future
 from distributed.scheduler import KilledWorker
 
 from tuner.errors import TunerError
-from tuner.fleet.held_tasks import HeldTasks
 
 logger = logging.getLogger(__name__)
 
@@ -386,3 +389,38 @@ def _again(task: Sent[T], reason: BaseException) -> Sent[T]:
             "command again: what was measured is in the records"
         )
     return replace(task, num_deaths=task.num_deaths + 1)
+
+
+class HeldTasks:
+    """Which tasks each machine holds, and since when it has ended none."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[frozenset[str], float]] = {}
+
+    def late(
+        self,
+        held: Mapping[str, Collection[str]],
+        limit_s: Mapping[str, float],
+        *,
+        elsewhere: Collection[str],
+        now: float,
+    ) -> tuple[str, ...]:
+        """Return the machines that should have ended a task and have not.
+
+        Args:
+            held: keys of the tasks that each machine holds now, by its address.
+            limit_s: by key, how long each of one's own tasks takes at most.
+            elsewhere: machines that say that they work for somebody else.
+            now: seconds, rising from call to call.
+        """
+        late = []
+        known, self._held = self._held, {}
+        for address, keys in held.items():
+            before, since = known.get(address, (frozenset(), now))
+            own = [limit_s[key] for key in keys if key in limit_s]
+            if not own or before - set(keys) or address in elsewhere:
+                since = now
+            self._held[address] = frozenset(keys), since
+            if own and now - since > max(own):
+                late.append(address)
+        return tuple(late)

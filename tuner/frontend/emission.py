@@ -78,9 +78,7 @@ def finish_model(
     """Return the model after removing bindings that only rename others.
 
     Args:
-        name: of the model.
         module: with a function `main` that takes the inputs first.
-        inputs: of the model.
         paths: path of the layer by name of the variable that a binding defines. A binding that is not listed
             takes the path of the next one that is: operators in front of their users are theirs.
         tied: see `Model.tied`.

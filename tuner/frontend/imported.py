@@ -39,7 +39,6 @@ def finish_imported(
     """Return the model of an imported module.
 
     Args:
-        name: of the model.
         module: with `main`, whose parameters after the inputs are named as `values`.
         num_inputs: how many parameters of `main` are inputs.
         values: value of every parameter by name.

@@ -139,7 +139,7 @@ def _with_colon(spec: str) -> str:
     """Return `resnet:50` for `resnet50`, as people write it; other specifications as they are."""
     for name, model in MODELS.items():
         size = spec.removeprefix(name)
-        if size != spec and size in model.sizes:
+        if size != spec and size in model.SIZES:
             return f"{name}:{size}"
     return spec
 
@@ -148,12 +148,12 @@ def _load_from_zoo(
     name: str, size: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool
 ) -> Model:
     model = MODELS[name]
-    if size and size not in model.sizes:
+    if size and size not in model.SIZES:
         raise UnknownNameError(
-            f"there is no size {size!r} of {name}; {_near(size, model.sizes)}give one of "
-            f"{', '.join(model.sizes)}"
+            f"there is no size {size!r} of {name}; {_near(size, model.SIZES)}give one of "
+            f"{', '.join(model.SIZES)}"
         )
-    return model.load(size or model.default_size, shapes=shapes, batch=batch, training=training)
+    return model.load(size or model.DEFAULT_SIZE, shapes=shapes, batch=batch, training=training)
 
 
 def _load_imported(

@@ -29,7 +29,6 @@ class InputSpec:
     """One input of a model.
 
     Attributes:
-        name: as the model calls it.
         shape: static extents.
         dtype: such as `float32` or `int64`.
         high: for integers, one more than the largest value that makes sense (a vocabulary's size).

@@ -81,7 +81,6 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     Attributes:
         error: name of the error's type.
-        message: its message.
         signal: the signal that ended the child.
     """
 

@@ -69,20 +69,16 @@ class DataflowGraph:
         self.descendants = _closure(self.users, reversed(range(len(self.nodes))))
 
     @classmethod
-    def from_function(
-        cls, module: Any, function_name: str = "main", *, layers: Mapping[str, str] = MappingProxyType({})
-    ) -> DataflowGraph:
-        """Read a Relax function of a module.
+    def from_function(cls, module: Any, *, layers: Mapping[str, str] = MappingProxyType({})) -> DataflowGraph:
+        """Read the function `main` of a module.
 
         Args:
-            module: holds the function.
-            function_name: its name.
             layers: path of its layer by name of a variable that the function binds.
 
         Raises:
             UnsupportedOperatorError: the function has control flow or several blocks.
         """
-        return cls.from_relax(module[function_name], module, layers=layers)
+        return cls.from_relax(module["main"], module, layers=layers)
 
     @classmethod
     def from_relax(

@@ -23,12 +23,10 @@ class RelaxSource:
     """A function's calls and values.
 
     Attributes:
-        module: the module the function is in.
         function: the function as it was given.
         calls: the calls in order; variables in their arguments are parameters or entries of `values`.
         bound_calls: the calls as the function binds them, for matching patterns.
         values: the variables that stand for the values of each call: one, or one a tuple field.
-        returns_tuple: whether each call returns a tuple.
         binding_indices: position of each call among the bindings of its block.
         results: what the function returns, flattened: variables and constants.
         result_is_tuple: whether it returns a tuple.

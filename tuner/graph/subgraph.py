@@ -53,7 +53,6 @@ class SubGraph:
     """Nodes that may run together. Two are equal where nodes, label and nested sub-graphs are.
 
     Attributes:
-        inside: the nodes.
         label: what a composite rule calls it, such as `linear_relu`; empty for none.
         nested: labelled sub-graphs inside it that a library runs by one call each; pairwise disjoint.
         entry: inside nodes that read outside nodes, parameters or nothing at all.

@@ -51,7 +51,6 @@ def write_torch_call(
     """Return the Relax expression of a call; its value is a tensor, or a tuple where it gives several.
 
     Args:
-        what: is called.
         operands: expressions that it reads.
         results: type of each tensor that it gives.
     """

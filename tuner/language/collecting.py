@@ -49,7 +49,6 @@ class CollectionPlan:
         random: trials at random of each kernel.
         rounds: guided ones after that.
         batch: trials of each kernel in a guided round.
-        seed: of the random numbers.
     """
 
     random: int = 16
@@ -111,11 +110,8 @@ def collect_schedules(
 
     Args:
         kernels: names and modules.
-        plan: how many trials.
         machine: what is measured, and where.
         records_url: where trials are kept.
-        builder: TVM's.
-        runner: TVM's.
         on_progress: told after each batch.
         network: the language model that writes the guided rounds' schedules; the draft model alone if None.
 

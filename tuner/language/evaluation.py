@@ -31,7 +31,6 @@ class Run:
     """The trials of one kernel by one proposer with one seed.
 
     Attributes:
-        kernel: its name.
         proposer: who chose the trials.
         seed: of what was drawn.
         latencies_us: of each trial in order; None where it failed.
@@ -57,8 +56,6 @@ class Measuring:
 
     Attributes:
         tuned_for: TVM's target.
-        builder: TVM's.
-        runner: TVM's.
         work_dir: for TVM's logs.
         callbacks: told of every batch, such as `KeepTrials`.
     """

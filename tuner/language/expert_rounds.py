@@ -29,12 +29,9 @@ class ExpertRounds:
     """Rounds after the first training.
 
     Attributes:
-        count: how many.
         kernels: names and modules of the kernels that are measured.
         batch: trials of each in a round.
         trials: of each that the records hold, or shall hold, before the first round.
-        builder: TVM's.
-        runner: TVM's.
     """
 
     count: int
@@ -58,8 +55,6 @@ def train_with_rounds(
     """Train, and again after every round; return the last network.
 
     Args:
-        network: what learns.
-        manifest: what is known of it.
         plan: of each training.
         rounds: that follow the first training; None for none.
         place: whose kernels they are, and where the model is written.

@@ -85,11 +85,9 @@ def generate(
 
     Args:
         task: names the kernel; its own trials are in the prompt.
-        candidates: of the kernel.
         knowledge: the network, and trials of any kernels.
         count: how many, at least 1.
         temperature: above 0; lower values favour likelier decisions.
-        seed: of the random numbers.
 
     Raises:
         ValueError: there is no network, or the count or temperature is out of range.

@@ -71,8 +71,6 @@ class TrainingPlace:
     """Whose kernels are learnt, and where the model is written.
 
     Attributes:
-        machine: whose kernels they are.
-        folder: of the model.
         held_out: kernels, as tasks, that are not learnt.
     """
 
@@ -85,7 +83,6 @@ class _Distilled(msgspec.Struct, frozen=True):
     """A line of `distilled.jsonl`.
 
     Attributes:
-        kernel: its name.
         model: digest of the trials that the draft model learnt from.
         spaces: for each decision space, its good candidates with their weights, and worse ones.
     """
@@ -108,8 +105,6 @@ def train_language_model(
     """Distil, train, and write the model after every epoch that is the best so far.
 
     Args:
-        network: what learns.
-        manifest: what is known of it.
         known: trials of all kernels but those held out.
         model: a draft model of them; None where they are too few.
         plan: how much.

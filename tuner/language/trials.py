@@ -28,9 +28,6 @@ def measure_schedules(
     Args:
         module: whose `main` is the kernel.
         tuned_for: TVM's target.
-        schedules: what to measure.
-        builder: TVM's.
-        runner: TVM's.
         keep: called with the batch in the manner of MetaSchedule's callbacks, such as `KeepTrials`.
     """
     arguments = meta_schedule.arg_info.ArgInfo.from_entry_func(module)

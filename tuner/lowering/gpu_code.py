@@ -46,7 +46,6 @@ def compile_for_gpu(module: IRModule, target: Target) -> GpuCode:
 
     Args:
         module: a Relax module whose `main` is to run.
-        target: a GPU.
 
     Raises:
         TunerError: the module cannot be lowered, or the compiler refuses a kernel; says why.
@@ -63,7 +62,6 @@ class BuiltModule(NamedTuple):
     """What TVM built, and what its kernels ask for at launch.
 
     Attributes:
-        module: TVM's.
         dynamic_shared_bytes: shared memory of a block by kernel.
     """
 

@@ -3,7 +3,13 @@
 A single candidate and a whole model take exactly this path. Each backend first lowers its own partitions; the
 partitions are then inlined into their callers, so that one memory plan covers the whole function; what no
 partition holds goes through TVM's default legalisation and fusion, which leaves finished kernels alone
-because they are marked opaque. Checked in tests/tuner/lowering/test_lower.py.
+because they are marked opaque. Parameters of kernels get names that CUDA C++ takes: a weight of
+`torch.nn.Sequential` is called `0.bias`, and no name in C begins with a digit.
+
+A program for a GPU can be replayed as one CUDA graph if its memory is the caller's: a graph holds addresses,
+and what `main` allocates is free again when it returns. So `main` takes its storages after all other
+arguments, and `ALLOCATE_NAME` makes them, once. Checked in tests/tuner/lowering/test_lower.py and
+tests/software_gpu/device_graphs.py.
 """
 
 from __future__ import annotations
@@ -25,13 +31,12 @@ from tuner.backends.tvm.nan_semantics import module_passing_nan
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.errors import UnknownNameError
 from tuner.graph.legalization import legalize_operators
-from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule
+from tuner.graph.relax_types import PARTITION_ATTRIBUTE, IRModule, RelaxFunction
 from tuner.lowering.input_alignment import reads_inputs_anywhere
-from tuner.lowering.kernel_names import with_c_names
 from tuner.lowering.narrow_parts import narrow_parts
 from tuner.lowering.outline import with_composites
-from tuner.lowering.static_storage import hoist_storages
 from tuner.lowering.weight_binding import lift_weights
+from tuner.runtime.cuda_graph import ALLOCATE_NAME
 from tuner.targets.cuda_compiler import provide_compiler
 from tuner.targets.resolution import code_options, tvm_target
 from tuner.targets.target import Target
@@ -55,12 +60,11 @@ def lower_module(module: IRModule, backends: Sequence[Backend], target: Target) 
         module: public Relax functions that call partitions (private functions that carry
             `PARTITION_ATTRIBUTE`), or that are themselves left to TVM's default lowering.
         backends: at least those that the partitions name.
-        target: what to build for.
 
     Raises:
         UnknownNameError: a partition names a backend that is not given.
     """
-    module = narrow_parts(with_c_names(module)) if target.kind == "cuda" else module
+    module = narrow_parts(_with_c_names(module)) if target.kind == "cuda" else module
     partitions = partitions_by_backend(module)
     backend_by_name = {backend.name: backend for backend in backends}
     for name, functions in partitions.items():
@@ -107,7 +111,7 @@ def build_planned(
 
 
 def build_for_graph(module: IRModule, target: Target) -> Executable:
-    """Return what `build_module` does for a GPU, but `main` takes its storages: see `static_storage`."""
+    """Return what `build_module` does for a GPU, but `main` takes its storages: see `_hoist_storages`."""
     return build_with_storages(module, target, hoists_storages=True)[0]
 
 
@@ -250,7 +254,7 @@ def _pipeline(
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
         _note_storage(note_bytes),
-        *([hoist_storages()] if hoists_storages else []),
+        *([_hoist_storages()] if hoists_storages else []),
         relax.transform.KillAfterLastUse(),
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
@@ -260,7 +264,7 @@ def _pipeline(
 
     @tvm.transform.module_pass(opt_level=0, name="TesselPipeline")
     def run(module: IRModule, _context: Any) -> IRModule:
-        module = with_c_names(module) if target.kind == "cuda" else module
+        module = _with_c_names(module) if target.kind == "cuda" else module
         with device:
             return tvm.transform.Sequential(passes)(module)
 
@@ -314,3 +318,56 @@ def _schedule_rest(target: Target) -> Any:
         return schedule_kernels(module, target)
 
     return run
+
+
+def _with_c_names(module: IRModule) -> IRModule:
+    """Return the module with parameters of Relax functions under names that begin with a letter."""
+    named = module.clone()
+    for variable, function in module.functions_items():
+        if isinstance(function, relax.Function) and any(map(_is_refused, function.params)):
+            named.update_func(variable, _renamed(function))
+    return named
+
+
+def _is_refused(parameter: Any) -> bool:
+    return bool(parameter.name[:1].isdigit())
+
+
+def _renamed(function: RelaxFunction) -> RelaxFunction:
+    fresh = {
+        each: relax.Var(f"p{each.name}", each.ty) if _is_refused(each) else each for each in function.params
+    }
+    return tvm_ffi.structural_map(function, (relax.Var, lambda each: fresh.get(each, each)))
+
+
+def _hoist_storages() -> Any:
+    """Return the pass that takes the storages out of `main`; it follows `LowerAllocTensor`."""
+
+    @tvm.transform.module_pass(opt_level=0, name="TesselHoistStorages")
+    def run(module: IRModule, _context: Any) -> IRModule:
+        main, allocate = _hoisted(module["main"])
+        hoisted = module.clone()
+        hoisted.update_func(hoisted.get_global_var("main"), main)
+        hoisted.update_func(relax.GlobalVar(ALLOCATE_NAME), allocate)
+        return hoisted
+
+    return run
+
+
+def _hoisted(main: RelaxFunction) -> tuple[RelaxFunction, RelaxFunction]:
+    storages: list[Any] = []
+    blocks = []
+    for block in main.body.blocks:
+        kept: list[Any] = []
+        for binding in block.bindings:
+            is_storage = getattr(getattr(binding.value, "op", None), "name", "") == _STORAGE
+            (storages if is_storage else kept).append(binding)
+        blocks.append(relax.BindingBlock(kept))
+    # The variables of the bindings are now parameters; the function that makes storages binds its own.
+    parameters = [*main.params, *(binding.var for binding in storages)]
+    body = relax.SeqExpr(blocks, main.body.body)
+    hoisted = relax.Function(parameters, body, main.ret_ty, is_pure=False, attrs=main.attrs)
+    builder = relax.BlockBuilder()
+    with builder.function(ALLOCATE_NAME, [], attrs={"relax.force_pure": True}):
+        builder.emit_func_output(relax.Tuple([builder.emit(binding.value) for binding in storages]))
+    return hoisted, builder.get()[ALLOCATE_NAME]

@@ -3,9 +3,14 @@
 A partition becomes a private function that carries the name of its backend (`PARTITION_ATTRIBUTE`); equal
 ones share one function. What it reads becomes parameters, except constants, which stay constants, so that a
 backend may pack weights ahead of time. What leaves it is its result, a tuple where several values do.
-Checked in tests/tuner/lowering/test_outline.py: the outlined module computes what the original does.
 
-Source: TVM RFC 62 ("SubGraph extraction and rewriting"; there constants become parameters).
+A rule labels what a library runs by one call, and labels nest (`tuner.rules.Composite`). An extracted
+function is flat; its attributes say which of its operators belong to which call, so that a code generator
+gets the calls that the search chose, not those that matching its patterns anew would find.
+
+Checked in tests/tuner/lowering/test_outline.py and tests/tuner/partition/test_published_cases.py: the
+outlined module computes what the original does. Source: TVM RFC 62 ("SubGraph extraction and rewriting";
+there constants become parameters).
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 from tvm import relax
 
 from tuner.graph.bound_values import bound_values
@@ -33,7 +39,6 @@ from tuner.graph.relax_types import (
     weights_of,
 )
 from tuner.graph.subgraph import SubGraph
-from tuner.lowering.composites import LABEL_ATTRIBUTE, composites_of, label_attributes
 from tuner.partition.candidate import FREE, CandidatePartition
 
 
@@ -70,7 +75,7 @@ def with_composites(function: RelaxFunction) -> RelaxFunction:
     that TVM's code generators for libraries read. What marked the function as a partition is left out.
     """
     graph = DataflowGraph.from_relax(function)
-    return _composed(graph, composites_of(graph))
+    return _composed(graph, _composites_of(graph))
 
 
 def _composed(graph: DataflowGraph, composites: Sequence[SubGraph]) -> RelaxFunction:
@@ -99,8 +104,8 @@ def _composed(graph: DataflowGraph, composites: Sequence[SubGraph]) -> RelaxFunc
 
 def _nested_in(function: RelaxFunction) -> RelaxFunction:
     """Return a composite's function with its own composites inside, without what marks a partition."""
-    graph = DataflowGraph.from_relax(function.without_attr(LABEL_ATTRIBUTE))
-    return _composed(graph, composites_of(graph))
+    graph = DataflowGraph.from_relax(function.without_attr(_LABEL_ATTRIBUTE))
+    return _composed(graph, _composites_of(graph))
 
 
 def outline_partitions(graph: DataflowGraph, chosen: Sequence[CandidatePartition]) -> IRModule:
@@ -211,7 +216,7 @@ def _extract_anew(graph: DataflowGraph, sub_graph: SubGraph) -> _Part:
     attributes: dict[str, Any] = {}
     if weights := _weights_among(graph, arguments):
         attributes[WEIGHTS_ATTRIBUTE] = weights
-    attributes |= label_attributes(sub_graph)
+    attributes |= _label_attributes(sub_graph)
     builder = relax.BlockBuilder()
     with builder.function("part", parameters, attrs=attributes, private=True):
         with builder.dataflow():
@@ -333,3 +338,51 @@ def _name(graph: DataflowGraph, sub_graph: SubGraph, backend: str) -> str:
 
 def _plain(name: str) -> str:
     return "".join(character if character.isalnum() else "_" for character in name)
+
+
+_LABEL_ATTRIBUTE = "tessel.label"
+"""Relax function attribute with the label that a composite rule gave the partition."""
+
+_COMPOSITES_ATTRIBUTE = "tessel.composites"
+"""Relax function attribute with the labelled calls inside of the partition, as text."""
+
+
+class _Composite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A labelled call of a function: its operators by their positions there, and what it nests itself."""
+
+    label: str
+    operators: tuple[int, ...]
+    nested: tuple[_Composite, ...] = ()
+
+
+def _label_attributes(sub_graph: SubGraph) -> dict[str, str]:
+    """Return the attributes that name the labelled calls of a sub-graph's function; none without labels."""
+    position = {index: number for number, index in enumerate(sub_graph.inside)}
+
+    def described(nested: SubGraph) -> _Composite:
+        operators = tuple(position[index] for index in nested.inside)
+        return _Composite(nested.label, operators, tuple(map(described, nested.nested)))
+
+    attributes = {_LABEL_ATTRIBUTE: sub_graph.label} if sub_graph.label else {}
+    if sub_graph.nested:
+        composites = tuple(map(described, sub_graph.nested))
+        attributes[_COMPOSITES_ATTRIBUTE] = msgspec.json.encode(composites).decode()
+    return attributes
+
+
+def _composites_of(graph: DataflowGraph) -> tuple[SubGraph, ...]:
+    """Return the labelled calls that the attributes of a graph's function name, outermost first."""
+
+    def sub_graph(composite: _Composite) -> SubGraph:
+        nested = tuple(map(sub_graph, composite.nested))
+        return SubGraph.of(graph, NodeSet.of(composite.operators), label=composite.label, nested=nested)
+
+    text = _attribute(graph, _COMPOSITES_ATTRIBUTE) or "[]"
+    nested = tuple(map(sub_graph, msgspec.json.decode(text, type=tuple[_Composite, ...])))
+    label = _attribute(graph, _LABEL_ATTRIBUTE)
+    return (SubGraph.of(graph, graph.all_indices, label=label, nested=nested),) if label else nested
+
+
+def _attribute(graph: DataflowGraph, name: str) -> str:
+    attributes = graph.source.function.attrs
+    return "" if attributes is None else str(attributes.get(name, ""))

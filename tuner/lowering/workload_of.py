@@ -25,7 +25,6 @@ from tuner.runtime.operator_call import encode_operator_call
 def workload_of(
     function: Any,
     role: Role = "kernel",
-    parameters: Sequence[tuple[str, str]] = (),
     *,
     module: Any = None,
 ) -> Workload:
@@ -34,14 +33,13 @@ def workload_of(
     Args:
         function: a `tvm.relax.Function` with one data-flow block.
         role: what it stands for.
-        parameters: further facts that make two programs differ.
         module: the module that holds the TIR functions it calls, if it calls any.
 
     Raises:
         ValueError: a shape is symbolic.
         UnsupportedOperatorError: the function has control flow or several blocks.
     """
-    return describe_graph(DataflowGraph.from_relax(function, module), role, parameters)
+    return describe_graph(DataflowGraph.from_relax(function, module), role)
 
 
 def describe_graph(

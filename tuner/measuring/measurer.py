@@ -99,7 +99,6 @@ class Measurer:
         TunerError: the target is not the device that is here, and there is no pool.
 
     Attributes:
-        new_measurements: programs measured.
         reused_measurements: programs found in the records.
     """
 

@@ -111,7 +111,6 @@ class Race(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         keys: the modules that run; all others that were built are forgotten.
         seed: of the inputs and of the orders.
         first_round: number of the first round, which with the seed decides its order.
-        num_rounds: how many rounds.
         sample_s: time of one sample; a shorter program is executed several times in each.
     """
 
@@ -128,7 +127,6 @@ class Run(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     Attributes:
         module_json: a module whose partitions their backends lower.
         function: the one of its functions that is run.
-        arrays: its arguments.
         calls_blas: whether matrix products that no partition holds are NumPy's on a CPU; TVM's take several
             times as long.
     """
@@ -145,7 +143,6 @@ class Compare(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     Attributes:
         module_json: a module whose partitions their backends lower.
         reference_json: what it is compared with.
-        seed: of the inputs.
         unscheduled: whether what no partition holds, in either module, is run by TVM's own loops and NumPy's
             matrix products instead of this project's schedules.
     """

@@ -102,7 +102,6 @@ def race(source: Source, *, num_programs: int) -> RaceResult:
 
     Args:
         source: runs the programs, which have numbers from 0.
-        num_programs: how many there are.
 
     Raises:
         ValueError: there is no program, or the source gives no first round.

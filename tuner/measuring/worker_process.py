@@ -2,7 +2,8 @@
 
 Starting a worker takes some three seconds, so the first request starts it and later ones reuse it. Whatever
 ends it (a crash, a hang, the kernel short of memory) becomes a failed reply that says so, and the next
-request starts a fresh one. Checked in tests/tuner/measuring/test_worker_process.py.
+request starts a fresh one. It may take the machine's memory, or less where a container or batch job is
+limited. Checked in tests/tuner/measuring/test_worker_process.py and test_memory_limit.py.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path, PurePosixPath
 
 import numpy as np
+import psutil
 
 from records import Status
 from tuner.backends.protocol import Backend
 from tuner.errors import TunerError
 from tuner.measuring.forked_process import ForkedProcess
-from tuner.measuring.memory_limit import memory_limit_bytes
 from tuner.measuring.messages import (
     Done,
     Failed,
@@ -287,3 +289,41 @@ class _Deadline:
             left_s -= slice_s  # however long it took
         self.is_over = True
         self._on_expiry()
+
+
+_MOUNT_AND_FILE = {
+    "": ("", "memory.max"),
+    "memory": ("memory", "memory.limit_in_bytes"),
+}
+"""By what a line of `/proc/self/cgroup` names between its colons: of control groups version 2, and 1."""
+
+
+def memory_limit_bytes(
+    *, own_groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
+) -> int:
+    """Return the bytes of the machine, or of the smallest control group that this process is in.
+
+    Args:
+        own_groups: where the system says which groups these are.
+        mounted: where they are.
+    """
+    limits = [psutil.virtual_memory().total]
+    for path in _limit_files(own_groups, mounted):
+        with contextlib.suppress(OSError, ValueError):  # there is none, or it says `max`
+            limits.append(int(path.read_text()))
+    return min(limits)
+
+
+def _limit_files(own_groups: Path, mounted: Path) -> Iterator[Path]:
+    """Yield the files of the groups of this process and of those around them; some may not exist."""
+    try:
+        lines = own_groups.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controller, group = line.split(":", 2)
+        if controller in _MOUNT_AND_FILE:
+            mount, name = _MOUNT_AND_FILE[controller]
+            path = PurePosixPath(group)
+            for each in (path, *path.parents):
+                yield mounted / mount / str(each).lstrip("/") / name

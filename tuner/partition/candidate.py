@@ -17,7 +17,6 @@ class CandidatePartition:
     Two candidates with the same sub-graph and different backends are different candidates.
 
     Attributes:
-        sub_graph: what is run.
         backend: name of the backend (or of the host, which runs what needs no lowering).
         rule: name of the rule that proposed it.
     """

@@ -34,7 +34,6 @@ class Coalesced:
         partition: what is left; no more expensive than before. It is a better answer than the search's where
             anything was merged, so `lower_bound_us` is its own cost then, and `proven` no longer claimed.
         num_merged: merges that were kept.
-        num_priced: merges that were priced.
     """
 
     partition: Partition
@@ -55,7 +54,6 @@ def coalesce(
     """Merge neighbours of one backend, the largest gain first, until nothing pays.
 
     Args:
-        graph: what is partitioned.
         partition: the answer to improve.
         pricer: prices merged parts, by measuring them unless this is a test.
         launch_penalty_us: what each part saved is worth.

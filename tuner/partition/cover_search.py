@@ -126,7 +126,6 @@ def search_cover(
     """Return the cheapest exact cover, or a good one where more than `max_states` states would be needed.
 
     Args:
-        problem: what to cover and with what.
         max_states: states to expand before the proof is given up; no limit if None.
         beam_width: states kept for each first uncovered node once it is; `BEAM_WIDTH` if None.
         on_progress: told, now and then, the states expanded and the most nodes covered in one.

@@ -86,7 +86,6 @@ class Evolved:
         first_figure: latency of the first level's answer, measured in the same run.
         num_measured: whole programs measured.
         num_failed: those of them that could not be built or run.
-        generations: generations begun.
     """
 
     genes: Genes
@@ -94,7 +93,6 @@ class Evolved:
     first_figure: Figure
     num_measured: int
     num_failed: int
-    generations: int
 
 
 def evolve(
@@ -139,7 +137,6 @@ def evolve(
         first_figure=first,
         num_measured=len(scores.price_by_genes),
         num_failed=sum(not isinstance(price, Figure) for price in scores.price_by_genes.values()),
-        generations=generation,
     )
 
 

@@ -24,7 +24,6 @@ class Explanation:
     Attributes:
         inside: the part's nodes.
         operators: names of the part's operators, in order.
-        backend: who runs it.
         rule: the rule that proposed it.
         figure: its latency.
         alternatives: other backends' cheapest ways to run the same nodes, the cheapest first; where one
@@ -58,7 +57,6 @@ def explain_partition(
     """Return one explanation per part, in order; parts that cost nothing need none.
 
     Args:
-        graph: what was partitioned.
         partition: the answer to explain.
         candidates: what it was chosen from.
         prices: one per candidate.

@@ -137,7 +137,6 @@ def find_partition(
     """Return the cheapest way to run every node exactly once.
 
     Args:
-        graph: what to partition.
         candidates: what to choose among.
         prices: one per candidate; those that are `Invalid` or `Unknown` cannot be chosen.
         launch_penalty_us: microseconds for each part, the host's excepted.

@@ -31,7 +31,6 @@ def prune_candidates(found: Candidates, *, published: bool = False) -> Candidate
     O(candidates × candidates that share a node with them), once a round where `published`.
 
     Args:
-        found: all candidates.
         published: whether to keep what the RFC's method keeps, for comparison.
     """
     wanted = _published(found.candidates) if published else _worth_pricing(found.candidates)

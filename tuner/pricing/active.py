@@ -120,8 +120,6 @@ def _price_actively(
     """Return prices of which the best partition is measured.
 
     Args:
-        graph: what is partitioned.
-        candidates: all candidates.
         estimates: what is known of each, or predicted; one object for all of equal programs.
         measure: measures candidates.
         pricing: the budget, and the regret that is allowed.
@@ -175,7 +173,6 @@ def _corrected(estimates: Sequence[Price], prices: Sequence[Price], groups: Sequ
 
     Args:
         estimates: what was predicted before anything was measured; one object for all of equal programs.
-        prices: what is known now.
         groups: of each, the backend where the model does not know it, else the empty string.
     """
     known: dict[str, dict[int, tuple[float, float]]] = {}

@@ -29,7 +29,6 @@ class MeasuredPricer:
 
     Args:
         graph: what the candidates' sub-graphs are sets of nodes of.
-        measurer: measures on the target.
     """
 
     def __init__(self, graph: DataflowGraph, measurer: Measurer) -> None:

@@ -77,7 +77,6 @@ class AutogradStage:
     """One stage of a torch module, ready to run; satisfies the engine's `StageProgram`.
 
     Args:
-        stage: what it is.
         inputs: gives the user's inputs of a micro-batch by name.
         loss: makes the loss of a micro-batch from all tensors by name; only for the last stage in training.
         differentiable: names of the tensors that cross borders and have gradients.

@@ -28,8 +28,6 @@ class InputDraws:
     """What gives the inputs of every micro-batch; it holds no model.
 
     Attributes:
-        specs: the model's inputs.
-        seed: of the draws.
         given: whole numbers by name of input that are not drawn.
     """
 

@@ -40,7 +40,6 @@ class OwnShard:
 
     Args:
         stage: over the shards.
-        rank: which of them.
         group: the ranks that hold them; all if None.
     """
 
@@ -90,7 +89,6 @@ class OwnShard:
         """Compile this shard's segments of every function.
 
         Args:
-            compiled: compiles one function.
             device: where they run, as torch calls it.
         """
         return {
@@ -109,9 +107,7 @@ class ShardedMachine:
     """A function over shards as one rank runs it: takes and returns this shard's parts by name.
 
     Args:
-        function: over the shards.
         segments: this rank's, compiled.
-        rank: which shard it is.
         device: where it runs, as torch calls it.
         group: the ranks that hold the shards; all if None.
     """

@@ -16,12 +16,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class PipelineCopy:
-    """Which of several copies of the pipeline a stage belongs to: micro-batches go round them.
-
-    Attributes:
-        number: of the copy.
-        copies: how many there are.
-    """
+    """Which of several copies of the pipeline a stage belongs to: micro-batches go round them."""
 
     number: int = 0
     copies: int = 1
@@ -44,7 +39,6 @@ class StepResults:
         losses: of each micro-batch; empty but for the last stage.
         gradients: of each weight, summed over the micro-batches so far; sums of half precision are float32.
         outputs: of the model, by micro-batch and name; empty unless they are kept.
-        keeps_outputs: whether they are.
     """
 
     def __init__(self, copy: PipelineCopy = ONLY_COPY) -> None:

@@ -26,7 +26,7 @@ from tuner.runtime.native import Library, Tensor, aligned_bytes, in_stream, tens
 logger = logging.getLogger(__name__)
 
 ALLOCATE_NAME = "allocate_storages"
-"""The function of a program for a GPU that makes its storages: see `tuner.lowering.static_storage`."""
+"""The function of a program for a GPU that makes its storages: see `tuner.lowering.lower`."""
 
 _RUNTIME = "libcudart.so.13"
 """CUDA's runtime library, which TVM's needs: it is loaded by then, from wherever it lies."""

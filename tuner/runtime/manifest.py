@@ -56,7 +56,6 @@ class PartRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     Attributes:
         operators: names in order.
-        backend: who runs them.
         latency_us: of one occurrence.
         source: where that comes from.
         occurrences: how many times the program runs it.

@@ -132,8 +132,6 @@ def tensor_of_bytes(data: np.ndarray, shape: tuple[int, ...], dtype: str) -> Ten
 
     Args:
         data: uint8, shape (number of bytes,), aligned.
-        shape: of the tensor.
-        dtype: of its elements.
     """
     if not data.size:
         data = np.zeros(ALIGNMENT, np.uint8)

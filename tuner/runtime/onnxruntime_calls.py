@@ -36,7 +36,6 @@ class GraphCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         model: the serialised ONNX model.
         num_inputs: tensors that the graph reads, weights among them.
         weights: positions of inputs that never change, whose values are given when the graph is loaded.
-        num_threads: threads of one call.
         is_alone: whether the program calls nothing else, so that its threads may wait in a loop for the next.
     """
 

@@ -100,7 +100,6 @@ class GradientCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A call of an operator's backward, which runs its forward again.
 
     Attributes:
-        call: the forward.
         wanted: operand whose gradient it gives.
         given: wanted results whose gradients it is given, by position.
     """

@@ -46,7 +46,6 @@ class Offset:
 
     Attributes:
         name: under which the segments take it.
-        dtype: its type.
         values: one for each shard.
     """
 
@@ -60,7 +59,6 @@ class ShardedFunction:
     """A function of a stage over shards.
 
     Attributes:
-        num_shards: how many there are.
         segments: by position, then by shard; at least one.
         rounds: the collectives after each segment; none after the last, unless results are still terms.
         inputs: what the whole function takes, described whole, in order.

@@ -22,9 +22,7 @@ def run_shards(
     """Return each shard's outputs by name.
 
     Args:
-        function: what is run.
         tensors: each shard's inputs by name, as they lie.
-        run: executes a module.
 
     Raises:
         TunerError: a segment reads what nobody makes.
@@ -46,7 +44,6 @@ def run_as_whole(function: ShardedFunction, inputs: Sequence[np.ndarray], run: R
     """Return what the whole function returns, by its shards: inputs are divided, outputs joined.
 
     Args:
-        function: what is run.
         inputs: whole, in the function's order.
         run: executes a module of a segment.
     """

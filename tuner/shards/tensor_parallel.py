@@ -62,10 +62,7 @@ class _Product:
 
     Attributes:
         left: what is multiplied by it.
-        weight: its name.
         rows: axis of the weight that is summed over.
-        columns: the other axis.
-        extent: of the columns.
         biases: names of the weights that are added to the product, along its columns.
     """
 

@@ -26,7 +26,6 @@ class Sharded:
     """A tensor over the shards.
 
     Attributes:
-        layout: how it lies.
         shape: of the whole tensor.
         parts: each shard's expression: a variable or a constant.
     """

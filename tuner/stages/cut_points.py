@@ -99,12 +99,7 @@ def name_up_to(paths: Sequence[str], position: int) -> str:
 
 
 def divide_spans(spans: Sequence[Span], names: Mapping[int, str]) -> tuple[Span, ...]:
-    """Divide layers at positions inside; the last part of a layer keeps its name, since it ends with it.
-
-    Args:
-        spans: the layers.
-        names: of the part that ends at each position.
-    """
+    """Divide layers at positions inside; the last part of a layer keeps its name, since it ends with it."""
     divided: list[Span] = []
     for span in spans:
         inside = sorted(position for position in names if span.start < position < span.stop)

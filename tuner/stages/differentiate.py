@@ -115,7 +115,6 @@ class _Tape:
         depends: values that depend on what gradients are asked for.
         padding_rows: see `differentiate`.
         found_missing: takes an error for each operator without a gradient; None where the first is raised.
-        builder: of the block.
         gradients: the whole gradient of each value that is no tuple.
     """
 

@@ -61,7 +61,6 @@ def layers_of(model: Model, *, at_branches: bool = False, in_parts: bool = False
     """List the layers of a model in order; together they hold every binding once.
 
     Args:
-        model: what is to be cut.
         at_branches: whether a layer that holds the end of one branch and the beginning of another, such as
             two towers, is divided there, and where branches meet.
         in_parts: whether layers are divided where that sends no more than a cut between them, such as a

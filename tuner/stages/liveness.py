@@ -125,8 +125,6 @@ def find_flow(
     """Cut a program before the bindings at the positions `cuts`, rising. O(bindings + crossings).
 
     Args:
-        program: what is cut.
-        cuts: positions.
         before: of each part, the parts that it may receive from; the one before it if None.
 
     Raises:

@@ -153,7 +153,6 @@ def choose_placed_cuts(
     Then the most even ones are taken, as `choose_cuts` has it; ties by the earliest cuts.
 
     Args:
-        placed: the stages.
         layers: what they are to hold.
         fixed: divided stages that hold one layer, by number, and which one.
 

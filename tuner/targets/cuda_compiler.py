@@ -53,7 +53,6 @@ class KernelUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What one compiled kernel takes.
 
     Attributes:
-        name: of the kernel.
         threads: of a block, as its launch bounds say.
         registers: of each thread.
         shared_bytes: shared memory that a block declares.
@@ -73,7 +72,6 @@ class CompiledSource(msgspec.Struct, frozen=True, kw_only=True):
     """Machine code of one source.
 
     Attributes:
-        cubin: the machine code.
         kernels: what each kernel takes, in the compiler's order.
     """
 

@@ -92,7 +92,6 @@ def ensure_probed(
 
     Args:
         store: where probes are looked up and kept.
-        target: what they are probes of.
         environment: of the target, without any backend's versions.
         measure: measures all probes; `measure_probes` if None.
 
@@ -114,13 +113,7 @@ def settle_probes(
     """Take the probes again while kernels on record contradict them; return how many were measured.
 
     Kernels that contradict a probe are measured after it, so a session asks at its end, too: the next one
-    then finds all that it needs.
-
-    Args:
-        store: see `ensure_probed`; it has a take of every probe.
-        target: see `ensure_probed`.
-        environment: see `ensure_probed`.
-        measure: see `ensure_probed`.
+    then finds all that it needs. Arguments are those of `ensure_probed`; the store has a take of every probe.
 
     Raises:
         TunerError: the probing process failed.
@@ -283,8 +276,6 @@ def sample_us(
     """Return the microseconds of one call.
 
     Args:
-        run: what is called.
-        calls: how often.
         threads: among how many threads the work is shared evenly, so that the processor's time over their
             number counts, unless the clock's is less; None where no processor here does the work.
         wait: returns when the device is done.

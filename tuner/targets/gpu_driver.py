@@ -22,8 +22,6 @@ class DriverGpu(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: its model.
         compute_capability: such as `9.0`.
-        memory_mib: of the device.
-        driver: its version.
     """
 
     name: str

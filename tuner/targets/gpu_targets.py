@@ -1,7 +1,9 @@
-"""Targets of GPUs that TVM has no tag for, and the limits and data sheet of any GPU target.
+"""Targets of GPUs that TVM has no tag for, limits and data sheets of any GPU target, and other makers' GPUs.
 
 One table of data sheets (`cost_model.gpu.devices`) says what a device is; here it becomes what a compiler is
-told. Checked in tests/tuner/targets/test_gpu_targets.py.
+told. For GPUs that are not NVIDIA's nothing here makes programs: TVM has code generators for OpenCL, Vulkan,
+ROCm and Metal, but the build on PyPI brings no runtime for them (docs/gpu.md, "Other GPUs"). Checked in
+tests/tuner/targets/test_gpu_targets.py and test_other_gpus.py.
 """
 
 from __future__ import annotations
@@ -70,3 +72,41 @@ def limits_of(attributes: Mapping[str, Any]) -> ComputeLimits:
 def _tag_of(device: GpuDevice) -> str:
     words = device.name.lower().replace(" ", "-")
     return f"{_VENDOR}{'geforce-rtx' if words.isdigit() else 'nvidia'}-{words}"
+
+
+_APIS = {
+    "rocm": "ROCm",
+    "hip": "ROCm",
+    "opencl": "OpenCL",
+    "vulkan": "Vulkan",
+    "metal": "Metal",
+    "mps": "Metal",
+    "webgpu": "WebGPU",
+    "sycl": "SYCL",
+    "xpu": "SYCL",
+    "level-zero": "SYCL",
+}
+
+_MAKERS = (
+    (
+        "AMD",
+        r"amd/.*|.*\b(radeon|instinct)\b.*|(.*\b)?(mi\d{2,3}[axp]?|gfx[0-9a-f]{3,4}|rx-?\d{4}(-?xtx?)?)\b.*",
+    ),
+    (
+        "Intel",
+        r"intel/.*|.*\b(ponte[ -]vecchio|gaudi\d?|iris)\b.*|(.*\b)?arc[ -]?[ab]\d{3}\b.*",
+    ),
+    ("Apple", r"apple/.*-gpu.*"),
+    ("Qualcomm", r"(.*/)?adreno.*"),
+    ("Arm", r"(.*/)?mali.*"),
+)
+
+
+def other_gpu(text: str) -> str | None:
+    """Return what a target's text names of other makers' GPUs, such as "a GPU of AMD"; None where nothing."""
+    lowered = text.lower().strip()
+    api = _APIS.get(re.split(r"[\s:]", lowered, maxsplit=1)[0])
+    if api is not None:
+        return f"a GPU by {api}"
+    maker = next((maker for maker, names in _MAKERS if re.fullmatch(names, lowered)), None)
+    return None if maker is None else f"a GPU of {maker}"

@@ -19,8 +19,6 @@ class RemoteDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of device behind a tracker.
 
     Attributes:
-        host: of the tracker.
-        port: of the tracker.
         key: under which servers offer such devices.
         target: what programs are built for, as a user writes it; empty where the server says it.
         compiler: C++ compiler that links for the device; this machine's if empty.

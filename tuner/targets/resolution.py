@@ -31,8 +31,7 @@ from cost_model.gpu.devices import GpuDevice
 from records.cores import num_usable_cores
 from tuner.errors import TunerError, UnknownNameError
 from tuner.targets.gpu_driver import driver_gpus
-from tuner.targets.gpu_targets import architecture, gpu_attributes, own_tags, sheet_of
-from tuner.targets.other_gpus import other_gpu
+from tuner.targets.gpu_targets import architecture, gpu_attributes, other_gpu, own_tags, sheet_of
 from tuner.targets.remote import is_remote
 from tuner.targets.target import Target
 

@@ -72,7 +72,6 @@ class ProgramFacts:
 
     Attributes:
         fingerprint: of the model's structure and shapes.
-        parts: who runs what.
         latency_us: measured, by `mix` and single backend.
         max_relative_error: against the model's own program; None where nothing ran.
     """

@@ -59,7 +59,6 @@ def require_cuts(
     """Refuse, before anything is measured, what a model cannot be cut into.
 
     Args:
-        model: what is to be cut.
         num_stages: how many stages a chain has, or devices if its ends are divided.
         cuts: names of modules after which a stage ends; found if None.
         memory_limit_bytes: what a stage may need where cuts are found; None for no limit. Whether given cuts
@@ -184,7 +183,6 @@ def require_placeable(model: Model, placed: PlacedStages, memory_limit_bytes: in
     """Refuse a placement that the structure of a model does not offer; measures nothing.
 
     Args:
-        model: what is to be cut.
         placed: the stages that are to hold it.
         memory_limit_bytes: what a stage may need; None for no limit.
 

@@ -131,8 +131,6 @@ def compare_with_reference(
 
     Args:
         model: whose weights are used.
-        session: what runs it.
-        module: what is run.
         inputs: of the model, by name.
         expected: its outputs; for training the loss comes first.
     """

@@ -70,8 +70,6 @@ class PartitionedModel:
         num_invalid: candidates that their backend cannot run.
         num_refused_by_reason: why, and how often.
         num_states: states that the search expanded.
-        new_measurements: measurements made for it.
-        reused_measurements: measurements found in the records.
     """
 
     model: str
@@ -110,8 +108,6 @@ def partition_model(
     makes them wrong is left out, with a warning and a record, and the choice is made again.
 
     Args:
-        model: what is partitioned.
-        session: what measures.
         graph_level_search: whole programs that an evolutionary search may measure, from the first answer on.
         coarser: whether fewer and larger parts are measured too, which pay off where crossing a boundary
             costs more than isolated parts show: partitions found with higher launch penalties, the first

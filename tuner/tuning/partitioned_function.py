@@ -54,7 +54,6 @@ class PricedFunction:
         name: what the function is called in reports, such as `stage1.forward`.
         graph: its data-flow graph.
         workload: what records call the whole function.
-        candidates: every candidate of every backend.
         prices: one per candidate: a latency, or why there is none.
         num_candidates_by_rule: how many proposals of each backend's rules were kept.
         refused: proposals that their backend refused, and why.
@@ -163,7 +162,6 @@ def choose_partition(
     """Return the cheapest partition, of all backends, of all but some, or of a single one.
 
     Args:
-        priced: the candidates and their prices.
         only: use this backend wherever it can run something, and `REFERENCE_BACKEND` for the rest.
         without: use none of these backends, except for torch calls, which one alone can run.
 

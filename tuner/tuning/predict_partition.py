@@ -63,7 +63,6 @@ def predict_partition(
     """Choose which backend would run which part of a model's function, by predicted latency.
 
     Args:
-        model: what is partitioned.
         kernel_model: of kernels measured on GPUs.
         device: what it would run on.
         target: the same, for the backends' rules.

@@ -71,11 +71,8 @@ class Session:
     Attributes:
         target: what is built for and measured on.
         backends: who may run sub-graphs; available on the target.
-        store: the records.
         measurer: measures what the records do not have.
-        seed: seed of random inputs.
         pricing: how candidates get their prices.
-        on_progress: told what is going on.
         assignments: which backends may run some operators.
         whole_results: of the model whose stages were checked last.
     """
@@ -103,7 +100,6 @@ class SessionSettings:
         language_model: folder of the language model, if that proposes; the usual one if None.
         num_threads: threads each measurement uses; all cores if None.
         jobs: programs built at once.
-        seed: seed of random inputs.
         match: which records of other environments are used again.
         fleet: address of the scheduler of a fleet whose machines measure; this machine does if None.
         assignments: which backends may run some operators; any that can, if none are given.
@@ -138,7 +134,6 @@ def start_session(
         settings: who may run sub-graphs, and how measurements are made.
         records_url: SQLAlchemy URL or path of the records.
         pricing: how candidates get their prices; all measured if None.
-        on_progress: told what is going on.
 
     Raises:
         UnknownNameError: there is no such target or backend; lists those there are.
@@ -351,7 +346,6 @@ def checked_error(
     A check that failed is made again, because the records know by how much, but not in which tensor.
 
     Args:
-        session: what the check runs on.
         workload: names what is checked.
         settings: what else the result depends on, such as a partition's fingerprint.
         tolerance: largest relative error that passes.

@@ -35,7 +35,6 @@ class TuningSettings:
     """How a model is cut for a pipeline, and how far its partition is searched.
 
     Attributes:
-        num_stages: stages of the chain.
         stage_devices: device of each stage of the chain; the next one for each if empty.
         cuts: names of modules after which a stage ends; found if None.
         layer_cuts: in their place, the layers at which each stage but the first begins, by number, those that
@@ -103,7 +102,6 @@ def tune_placements(
     """Tune a model for several placements of its stages; the whole model is partitioned once.
 
     Args:
-        model: what is tuned.
         session: target, backends, records and the measuring process.
         placements: how the model is cut for each, by name; at least one, and the `graph_level_search` of the
             first is that of the whole model.

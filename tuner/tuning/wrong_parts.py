@@ -37,7 +37,6 @@ class WrongPart:
 
     Attributes:
         candidate: which nodes, and who runs them.
-        operators: what they are.
         deviation: how far the whole program is off with this part and those that run before it.
     """
 

@@ -82,8 +82,6 @@ def analytic_us(kernels: Kernels, sheet: GpuSheet, logs: Array) -> Array:
     """Return microseconds by parameters, shape (kernels,).
 
     Args:
-        kernels: of one kind.
-        sheet: of the GPU.
         logs: logarithms of the parameters.
     """
     return _BY_KIND[kernels.kind](work_of(kernels, sheet), kernels, sheet, np.exp(logs))
@@ -96,7 +94,6 @@ def fit(
 
     Args:
         kernels: of one kind and cell, measured.
-        sheet: of the GPU.
         latency_us: of each.
         start: logarithms; what few measurements leave open stays there.
         spread: standard deviation of a parameter's logarithm about its start.
@@ -135,9 +132,7 @@ def expected(fitted: Sequence[Fitted], cell: str, sheet: GpuSheet) -> Array:
     Cells of types that are computed alike count as well, but less; all do where there is none of either.
 
     Args:
-        fitted: cells of other GPUs.
         cell: that is asked for.
-        sheet: of the GPU that is asked for.
     """
     alike = [each for each in fitted if _family(each.cell) == _family(cell)] or list(fitted)
     values = np.array([each.logs for each in alike])

@@ -36,7 +36,6 @@ class FeatureTable(NamedTuple):
     """Features of kernels of one kind.
 
     Attributes:
-        names: of the columns.
         values: float32, shape (kernels, names); the last `num_device` columns say what the device is like.
         num_device: columns that are of the device alone.
     """
@@ -50,8 +49,6 @@ def feature_table(kernels: Kernels, sheet: GpuSheet, analytic: Array) -> Feature
     """Return the features of kernels of one kind on one GPU.
 
     Args:
-        kernels: of one kind.
-        sheet: of the GPU.
         analytic: microseconds of each by `analytic_us`.
 
     Raises:

@@ -67,7 +67,6 @@ class Experts(NamedTuple):
         tokens: of all devices that share the experts.
         hidden: elements of a token.
         inner: elements between the products, of a whole expert.
-        top_k: experts of a token.
         experts: of the layer, on all devices.
         tensor_parallel, expert_parallel: devices that an expert, and that the experts are divided over.
         skew: exponent of the power law of tokens over experts; 0 where they are balanced.
@@ -108,7 +107,6 @@ class Exchange(NamedTuple):
         operation: `dispatch` or `combine`.
         tokens: of a device.
         hidden: elements of a token.
-        top_k: experts of a token.
         experts: of the layer.
         multiprocessors: that do nothing else meanwhile.
         nodes: that take part.
@@ -132,7 +130,6 @@ class Kernels:
     """Kernels of one kind; every array has an element for each.
 
     Attributes:
-        kind: which.
         numbers: extents by name.
         texts: `dtype`, and what else of a kind is no number.
     """

@@ -107,7 +107,6 @@ def cells_of_tables(
     Args:
         tables: measured kernels; those of devices without a data sheet here are passed over.
         rng: draws the kernels of a cell that has more than `most`.
-        most: kernels of a cell.
     """
     parts: dict[tuple[Kind, str, str], list[tuple[Kernels, Array]]] = {}
     for table in tables:
@@ -138,7 +137,6 @@ def train_typed_model(
     """Return a model of all kinds that the tables hold; equal input gives equal models.
 
     Args:
-        tables: measured kernels.
         seed: of draws, folds and trees.
         coverage: share of intervals meant to hold the truth.
         num_threads: of the training; one for each idle core if None.
@@ -167,8 +165,6 @@ def model_of_cells(
     """Return a model of cells; see `train_typed_model`.
 
     Args:
-        by_kind: what is learnt from.
-        seed: of folds and trees.
         coverage: share of intervals meant to hold the truth.
         num_threads: of the training; one for each idle core if None.
         sources: kernels that each framework measured, for the manifest.
@@ -195,13 +191,7 @@ def model_of_cells(
 
 @dataclass(frozen=True)
 class Training:
-    """Cells of one kind, and forests of them.
-
-    Attributes:
-        cells: of one kind.
-        seed: of folds and trees.
-        num_threads: of the training.
-    """
+    """Cells of one kind, and forests of them."""
 
     cells: tuple[Cell, ...]
     seed: int = 0

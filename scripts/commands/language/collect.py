@@ -87,11 +87,7 @@ def collect(options: CollectOptions) -> None:
 
 
 def _kernels(options: CollectOptions) -> list[tuple[str, IRModule]]:
-    """Return the kernels by name.
-
-    Raises:
-        typer.BadParameter: none is named.
-    """
+    """Return the kernels by name."""
     from tuner.language.collecting import collection_kernels
     from tuner.language.kernels import named_kernels
 

@@ -97,11 +97,7 @@ def evaluate(options: EvaluateOptions) -> None:
 
 
 def _checked_proposers(text: str) -> tuple[str, ...]:
-    """Return who proposes.
-
-    Raises:
-        typer.BadParameter: one is not known.
-    """
+    """Return who proposes."""
     from tuner.backends.metaschedule.proposers import PROPOSERS
 
     names = tuple(parse_names(text) or ())

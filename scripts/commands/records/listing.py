@@ -24,7 +24,7 @@ StatusName = Literal["ok", "unsupported", "error", "timeout"]
 RoleName = Literal["kernel", "stage", "model", "transfer", "device", "task"]
 
 
-def list_records(
+def list_(
     records: UrlOption = DEFAULT_RECORDS,
     status: Annotated[StatusName | None, "Only records with this status."] = None,
     backend: Annotated[str | None, "Only records of this backend."] = None,

@@ -10,7 +10,7 @@ from tessel.jobs import search_thread
 from tessel.progress import interrupts
 
 if TYPE_CHECKING:
-    from scripts.commands.schedule.options import ScheduleOptions
+    from scripts.commands.schedule.command import ScheduleOptions
     from scripts.documents.searches import PrintedSpread
     from tessel.batches import Batch
     from tessel.placement import Placement

@@ -14,7 +14,7 @@ from tessel.progress import interrupts, messages
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scripts.commands.schedule.options import ScheduleOptions
+    from scripts.commands.schedule.command import ScheduleOptions
     from scripts.documents.searches import PrintedOpenRange
     from tessel.picture.style import PictureStyle
     from tessel.placement import Placement

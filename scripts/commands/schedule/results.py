@@ -10,7 +10,7 @@ from tessel.jobs.shown.formatting import format_numbers
 from tessel.progress import messages
 
 if TYPE_CHECKING:
-    from scripts.commands.schedule.options import ScheduleOptions
+    from scripts.commands.schedule.command import ScheduleOptions
     from scripts.documents.searches import PrintedSpread
     from tessel.schedule import Schedule
     from tessel.search import RepetendResult

@@ -10,7 +10,7 @@ from scripts.options.rules.rule import CommandLine, Condition, Rule, given, valu
 
 def _is_measured(line: CommandLine) -> bool:
     """Whether a plan is made for a model, whose layers are measured."""
-    from scripts.options.completion import is_model
+    from tessel.jobs.sources import is_model
 
     return is_model(str(line.values["model"]))
 

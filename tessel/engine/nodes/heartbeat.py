@@ -106,8 +106,6 @@ class Heartbeat:
 
     Args:
         store: where; used by this object's thread alone once it has begun.
-        identity: this rank.
-        num_ranks: all of them.
         clock: seconds.
     """
 

@@ -27,7 +27,6 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank publishes about itself.
 
     Attributes:
-        rank: which one.
         node: number of its node.
         address: its node's address, as it reaches the others.
         local_rank: its number on its node.

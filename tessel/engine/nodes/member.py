@@ -29,8 +29,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         world_size: ranks on all nodes.
         local_rank: its number on this node.
         local_world_size: ranks on this node.
-        node: number of this node.
-        num_nodes: all of them.
         host: where the ranks meet.
         port: likewise.
         attempt: names the run and how often it was started again, so that no two attempts meet.

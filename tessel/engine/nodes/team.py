@@ -150,7 +150,6 @@ class Team:
         """Run this process's rank of a job beside all others.
 
         Args:
-            job: what all ranks run.
             plan_digest: of the file that it came from.
             timeout_s: longest the ranks may take.
             read: called on rank 0 with the folder of what all ranks wrote.
@@ -207,11 +206,7 @@ class Team:
             time.sleep(_LOOK_PERIOD_S)
 
     def _meet(self, identity: Identity) -> None:
-        """Wait until all ranks are there and are told the same.
-
-        Raises:
-            EngineError: they are not.
-        """
+        """Wait until all ranks are there and are told the same."""
         self._heartbeat.introduce(identity)
         until_s = time.monotonic() + _MEET_S
         while True:

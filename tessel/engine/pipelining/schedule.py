@@ -257,7 +257,6 @@ class _GradientFinish:
     """What is done to this rank's gradients after the last backward of a step.
 
     Args:
-        stages: this rank's.
         split: stages whose backward is split.
         schedule: says on which rank each stage is.
         tied: weights that are one and the same.

@@ -55,7 +55,6 @@ class Executor:
     """Runs the actions of one rank.
 
     Args:
-        rank: this rank.
         ranks_by_stage: the ranks of each stage, ascending.
         programs: the stages that this rank holds, by number.
         progress: told what the rank is doing.

@@ -52,7 +52,6 @@ def launch(
     """Run a job and return what every rank reports, in order of ranks.
 
     Args:
-        job: what to run.
         timeout_s: longest the whole job may take.
         read: called with the job's folder before it is removed, to read gradients from.
         silence_s: how long a rank may be stopped.
@@ -80,7 +79,6 @@ def start_ranks(
     """Start the ranks of a job that run here, and end them with the body.
 
     Args:
-        job: what to run.
         folder: of this run; holds the job as `job.json`.
         interface: the network interface that ranks talk over.
     """

@@ -31,7 +31,6 @@ class Standing(NamedTuple):
     """What a rank was last seen doing, and whether that is to wait for other ranks.
 
     Attributes:
-        is_waiting: whether it waits for others.
         what: what it does, in words.
         is_stopped: whether the process is stopped, by a signal or by a debugger.
         silent_s: seconds since its last heartbeat; 0 before the first.

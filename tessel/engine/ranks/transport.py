@@ -144,7 +144,6 @@ class OrderedTransport:
     """Sends from the device's own memory; messages of a channel keep their order and have no tags.
 
     Args:
-        rank: this rank.
         channels: as `open_channels` returns them.
         device: where this rank computes.
     """
@@ -214,12 +213,9 @@ def open_channels(
     alike on all ranks: NCCL would otherwise do it when first used, where two ranks may wait for each other.
 
     Args:
-        rank: this rank.
         ranks_by_stage: ranks of each stage.
         before: of each stage, those that it receives from.
-        backend: of the groups.
         device: where this rank computes.
-        timeout: of the groups.
     """
     opened: dict[tuple[int, int], dist.ProcessGroup] = {}
     for source, target in _directions(ranks_by_stage, before):

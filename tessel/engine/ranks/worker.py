@@ -54,8 +54,6 @@ def run_rank(job: JobSpec, rank: int, provider: Provider, folder: Path) -> None:
     """Run every schedule of the job on this rank, and write what it reports.
 
     Args:
-        job: what to run.
-        rank: this rank.
         provider: builds programs.
         folder: where the ranks of one machine meet, and where progress, gradients and the result are written;
             on several machines rank 0's folder gets the files of all.

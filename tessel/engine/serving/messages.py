@@ -27,7 +27,6 @@ class RankJob(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         spec: what that is given, as JSON text.
         stages: numbers of the rank's stages.
         rank_by_stage: of all stages.
-        num_threads: of the rank.
         incoming: file descriptor that each rank's tensors arrive at.
         outgoing: file descriptor that tensors for each rank leave by.
     """

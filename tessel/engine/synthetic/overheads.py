@@ -72,7 +72,6 @@ class Calibration(NamedTuple):
 
     Attributes:
         durations_us: microseconds, rising.
-        overheads: for each of them.
     """
 
     durations_us: tuple[float, ...]
@@ -108,7 +107,6 @@ def known_overheads(
     """Return the overheads of this machine: from the records, or measured now and kept there.
 
     Args:
-        store: the records.
         num_ranks: ranks that run at once; a single rank has those of two.
         target: canonical text of the target that records are kept under.
         machine: this machine; versions are replaced by those of what the ranks run on.

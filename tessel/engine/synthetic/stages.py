@@ -37,7 +37,6 @@ class SleepingStage:
 
     Args:
         spec: how long it takes.
-        number: which stage it is.
         group: the ranks that it waits for, where it is on several.
     """
 

@@ -24,22 +24,33 @@ Checked in tests/tessel/handwritten/test_formulas.py.
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from tessel.handwritten.construction.chains import why_no_split_v
+from tessel.handwritten.construction.columns import Columns
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
-from tessel.instruction import BackwardInput, BackwardWeight, Forward, Instruction
+from tessel.instruction import BackwardInput, BackwardWeight, Forward
 
 PERIOD = 6
 """Slots between two micro-batches: the work of one on one device."""
 
+WRITTEN_A_DEVICE = 3
+"""Micro-batches a device that are written; of more, a period in their midst is repeated. From two on nothing
+else changes (tests/tessel/handwritten/construction/test_building_block.py)."""
+
 Slots = tuple[int, int, int, int]
 """The slots of one micro-batch's passes on one device: F, f, b, B."""
+
+_IntArray = npt.NDArray[np.int64]
+
+_Device = list[list[int]]
+"""The slots of each pass of one device, by micro-batch."""
 
 
 def building_block_rule(
@@ -48,7 +59,6 @@ def building_block_rule(
     """Return the rule that repeats a building block, for a V whose backwards are split.
 
     Args:
-        name: short name of the rule.
         building_block: returns the slots of the first micro-batch, one entry per device, for so many devices.
         includes: weaker rules of its family.
     """
@@ -62,30 +72,36 @@ def building_block_rule(
         applies=why_no_split_v,
         streams=streams,
         includes=includes,
-        is_linear=False,
     )
 
 
-def building_block_streams(block: Sequence[Slots], micro_batches: int) -> tuple[tuple[Instruction, ...], ...]:
+def building_block_streams(block: Sequence[Slots], micro_batches: int) -> tuple[Columns, ...]:
     """Return the instructions of each device for a building block.
+
+    Of many micro-batches the steady part is written once and repeated.
 
     Args:
         block: slots of the first micro-batch, one entry per device; per device distinct modulo the period.
         micro_batches: how many are run, >= 1.
     """
-    grid = [_place_weights(_repeat(slots, micro_batches)) for slots in block]
-    limit = max(int(_held(device).max()) for device in grid)
-    _fill_holes(grid, micro_batches, limit)
-    _run_early(grid)
-    grid = [_without_weights(device) for device in grid]
-    _drain_early(grid, micro_batches)
-    grid = [_place_weights(device) for device in grid]
-    _run_early(grid)
-    grid = [_place_weights(_without_weights(device)) for device in grid]
+    written = min(micro_batches, WRITTEN_A_DEVICE * len(block) + 2)
+    streams = _write(tuple(block), written)
+    if written == micro_batches:
+        return tuple(streams)
     return tuple(
-        tuple(_instruction(work, device, len(block)) for work in _by_slot(slots))
-        for device, slots in enumerate(grid)
+        each.repeated(*_steady_period(each, device, written // 2), micro_batches - written)
+        for device, each in enumerate(streams)
     )
+
+
+def _steady_period(columns: Columns, stage: int, micro_batch: int) -> tuple[int, int]:
+    """Return the places of the forwards of a micro-batch and of the next one on the first chunk."""
+    is_forward = (columns.kind == columns.kinds.index(Forward)) & (columns.stage == stage)
+    first, after = (
+        int(np.flatnonzero(is_forward & (columns.micro_batch == each))[0])
+        for each in (micro_batch, micro_batch + 1)
+    )
+    return first, after
 
 
 class _Pass(enum.IntEnum):
@@ -99,130 +115,126 @@ class _Pass(enum.IntEnum):
     WEIGHT_UP = 5
 
 
-_FORWARD = frozenset((_Pass.FORWARD_DOWN, _Pass.FORWARD_UP))
-_BACKWARD = frozenset((_Pass.BACKWARD_DOWN, _Pass.BACKWARD_UP))
-_DOWN = frozenset((_Pass.FORWARD_DOWN, _Pass.BACKWARD_DOWN))
-_WEIGHT_OF = {_Pass.BACKWARD_DOWN: _Pass.WEIGHT_DOWN, _Pass.BACKWARD_UP: _Pass.WEIGHT_UP}
-_BACKWARD_OF = {weight: backward for backward, weight in _WEIGHT_OF.items()}
+_BACKWARDS, _WEIGHTS = int(_Pass.BACKWARD_DOWN), int(_Pass.WEIGHT_DOWN)
+"""The first pass that is a backward, and the first weight half, as many passes after its own backward."""
 
 
-class _Work(NamedTuple):
-    """A pass of a micro-batch."""
-
-    kind: _Pass
-    micro_batch: int
-
-
-_Device = dict[_Work, int]
-"""The slot of each piece of work on one device."""
-
-
-def _repeat(slots: Slots, micro_batches: int) -> _Device:
-    return {
-        _Work(kind, micro_batch): slot + PERIOD * micro_batch
-        for micro_batch in range(micro_batches)
-        for kind, slot in zip(_Pass, slots, strict=False)  # the weight halves have no slots yet
-    }
+# Rules are written anew for each layout that has as many devices.
+@lru_cache(maxsize=8)
+def _write(block: tuple[Slots, ...], micro_batches: int) -> tuple[Columns, ...]:
+    """Return the instructions of each device, every one of them placed by itself."""
+    numbers = np.arange(micro_batches)
+    repeated = np.array(block)[:, :, np.newaxis] + PERIOD * numbers
+    grid = list(map(_with_weights, repeated.tolist()))
+    _fill_holes(grid, max(int(_held(device).max()) for device in grid))
+    _run_early(grid)
+    grid = [device[:_WEIGHTS] for device in grid]
+    _drain_early(grid)
+    grid = list(map(_with_weights, grid))
+    _run_early(grid)
+    grid = [_with_weights(device[:_WEIGHTS]) for device in grid]
+    return tuple(_columns(np.array(slots), device, len(block)) for device, slots in enumerate(grid))
 
 
-def _by_slot(device: _Device) -> list[_Work]:
-    return sorted(device, key=device.__getitem__)
+def _columns(slots: _IntArray, device: int, num_devices: int) -> Columns:
+    first, second = device, 2 * num_devices - 1 - device
+    works = (
+        (Forward, first),
+        (Forward, second),
+        (BackwardInput, second),
+        (BackwardInput, first),
+        (BackwardWeight, second),
+        (BackwardWeight, first),
+    )
+    numbers = np.arange(slots.shape[1])
+    return Columns.by_key(
+        *((kind, stage, numbers, own) for (kind, stage), own in zip(works, slots, strict=True))
+    )
 
 
-def _without_weights(device: _Device) -> _Device:
-    return {work: slot for work, slot in device.items() if work.kind not in _BACKWARD_OF}
-
-
-def _place_weights(device: _Device) -> _Device:
+def _with_weights(device: _Device) -> _Device:
     """Put every weight half into the first free slot after its backward, those of the second chunk first."""
-    taken = {slot: work for work, slot in device.items()}
-    placed = dict(device)
-    waiting: dict[_Pass, list[_Work]] = {kind: [] for kind in _WEIGHT_OF}
-    for slot in range(max(taken) + 1 + 2 * len(device)):
-        work = taken.get(slot)
-        if work is None:
-            queue = next((queue for queue in waiting.values() if queue), None)
-            if queue:
-                placed[queue.pop(0)] = slot
-        elif work.kind in _WEIGHT_OF:
-            waiting[work.kind].append(_Work(_WEIGHT_OF[work.kind], work.micro_batch))
-    return placed
+    taken = {slot: (kind, number) for kind, slots in enumerate(device) for number, slot in enumerate(slots)}
+    placed = [[-1] * len(slots) for slots in device[_BACKWARDS:]]
+    waiting: list[deque[int]] = [deque() for _ in placed]
+    slot, last = 0, max(taken)
+    while slot <= last or any(waiting):
+        kind, number = taken.get(slot, (-1, -1))
+        if kind >= _BACKWARDS:
+            waiting[kind - _BACKWARDS].append(number)
+        elif kind < 0 and any(waiting):
+            chunk = 0 if waiting[0] else 1
+            placed[chunk][waiting[chunk].popleft()] = slot
+        slot += 1
+    return [*device, *placed]
 
 
-def _change(kind: _Pass) -> int:
-    """Half-activations that a pass adds."""
-    return 2 if kind in _FORWARD else -1
-
-
-def _held(device: _Device) -> npt.NDArray[np.int64]:
-    """Half-activations held after each slot."""
-    changes = np.zeros(max(device.values()) + 1, dtype=np.int64)
-    for work, slot in device.items():
-        changes[slot] = _change(work.kind)
+def _held(device: _Device) -> _IntArray:
+    """Half-activations held after each slot: a forward adds two, each half of a backward frees one."""
+    slots = np.array(device)
+    changes = np.zeros(slots.max() + 1, dtype=np.int64)
+    changes[slots[:_BACKWARDS]] = 2
+    changes[slots[_BACKWARDS:]] = -1
     return np.cumsum(changes)
 
 
-def _fill_holes(grid: list[_Device], micro_batches: int, limit: int) -> None:
+def _in_order(grid: Sequence[_Device]) -> list[list[int]]:
+    """Return slot, device, pass and micro-batch of all work, by slot, then by device."""
+    slots = np.array(grid)
+    order = np.argsort(slots * len(grid) + np.arange(len(grid))[:, np.newaxis, np.newaxis], axis=None)
+    return np.stack((slots.ravel()[order], *np.unravel_index(order, slots.shape)), axis=1).tolist()
+
+
+def _fill_holes(grid: list[_Device], limit: int) -> None:
     """Move work into earlier holes, in order of time, while the pipeline fills and while it drains.
 
     The steady part between is left as it is: from the first B of device 0 to its last F.
     """
-    steady_from = grid[0][_Work(_Pass.BACKWARD_UP, 0)]
-    steady_to = grid[0][_Work(_Pass.FORWARD_DOWN, micro_batches - 1)]
+    steady_from = grid[0][_Pass.BACKWARD_UP][0]
+    steady_to = grid[0][_Pass.FORWARD_DOWN][-1]
     held = [_held(device) for device in grid]
-    taken = [set(device.values()) for device in grid]
-    everything = sorted(
-        (slot, index, work) for index, device in enumerate(grid) for work, slot in device.items()
-    )
-    for slot, index, work in everything:
+    taken = [{slot for slots in device for slot in slots} for device in grid]
+    for slot, index, kind, number in _in_order(grid):
         if steady_from <= slot <= max(steady_from, steady_to):
             continue
-        change = _change(work.kind)
-        for hole in range(_earliest(grid, index, work), slot):
+        change = 2 if kind < _BACKWARDS else -1
+        for hole in range(_earliest(grid, index, kind, number), slot):
             if hole in taken[index] or (change > 0 and held[index][hole:slot].max() + change > limit):
                 continue
             held[index][hole:slot] += change
             taken[index].remove(slot)
             taken[index].add(hole)
-            grid[index][work] = hole
+            grid[index][kind][number] = hole
             break
 
 
-def _drain_early(grid: list[_Device], micro_batches: int) -> None:
+def _drain_early(grid: list[_Device]) -> None:
     """Move backwards into earlier holes while the pipeline drains.
 
     A hole that a backward takes is lost to a weight half, which then holds its activation for longer: moves
     that raise the peak are left out.
     """
-    slots = 1 + max(slot for device in grid for slot in device.values())
-    changes = [_changes(device, slots) for device in grid]
+    slots = np.array(grid)
+    # By device and slot: 1 for a forward, -1 for a backward, 0 for a hole.
+    changes = np.zeros((len(grid), slots.max() + 1), dtype=np.int64)
+    devices = np.arange(len(grid))[:, np.newaxis, np.newaxis]
+    changes[devices, slots[:, :_BACKWARDS]] = 1
+    changes[devices, slots[:, _BACKWARDS:]] = -1
     limit = max(_peak_until_weights(each) for each in changes)
-    begin = max(grid[0][_Work(_Pass.BACKWARD_UP, 0)], grid[0][_Work(_Pass.FORWARD_DOWN, micro_batches - 1)])
-    everything = sorted(
-        (slot, index, work)
-        for index, device in enumerate(grid)
-        for work, slot in device.items()
-        if slot > begin
-    )
-    for slot, index, work in everything:
-        change = changes[index]
-        kind = change[slot]
-        for hole in range(_earliest(grid, index, work), slot):
-            if change[hole]:
+    begin = max(grid[0][_Pass.BACKWARD_UP][0], grid[0][_Pass.FORWARD_DOWN][-1])
+    for slot, index, kind, number in _in_order(grid):
+        if slot <= begin:
+            continue
+        own = changes[index]
+        change = own[slot]
+        for hole in range(_earliest(grid, index, kind, number), slot):
+            if own[hole]:
                 continue
-            change[hole], change[slot] = kind, 0
-            if _peak_until_weights(change) <= limit:
-                grid[index][work] = hole
+            own[hole], own[slot] = change, 0
+            if _peak_until_weights(own) <= limit:
+                grid[index][kind][number] = hole
                 break
-            change[hole], change[slot] = 0, kind
-
-
-def _changes(device: _Device, slots: int) -> npt.NDArray[np.int64]:
-    """Return 1 for each slot with a forward, -1 for each with a backward, 0 for the holes."""
-    changes = np.zeros(slots, dtype=np.int64)
-    for work, slot in device.items():
-        changes[slot] = 1 if work.kind in _FORWARD else -1
-    return changes
+            own[hole], own[slot] = 0, change
 
 
 def _peak_until_weights(changes: npt.NDArray[np.int64]) -> int:
@@ -239,45 +251,21 @@ def _peak_until_weights(changes: npt.NDArray[np.int64]) -> int:
 
 def _run_early(grid: list[_Device]) -> None:
     """Start everything in the first slot that the devices' orders allow."""
-    everything = sorted(
-        (slot, index, work) for index, device in enumerate(grid) for work, slot in device.items()
-    )
     free = [0] * len(grid)
-    for _, index, work in everything:
-        slot = max(free[index], _earliest(grid, index, work))
-        grid[index][work] = slot
+    for _, index, kind, number in _in_order(grid):
+        slot = max(free[index], _earliest(grid, index, kind, number))
+        grid[index][kind][number] = slot
         free[index] = slot + 1
 
 
-def _earliest(grid: Sequence[_Device], index: int, work: _Work) -> int:
+def _earliest(grid: Sequence[_Device], index: int, kind: int, number: int) -> int:
     """The slot after everything that the work waits for; each kind takes its micro-batches in order."""
-    kind, micro_batch = work
-    neighbour = index - 1 if kind in _DOWN else index + 1
-    waits = []
-    if kind in _BACKWARD_OF:
-        waits.append(grid[index][_Work(_BACKWARD_OF[kind], micro_batch)])
-    else:
-        if 0 <= neighbour < len(grid):
-            waits.append(grid[neighbour][work])
-        if kind > 0:
-            waits.append(grid[index][_Work(_Pass(kind - 1), micro_batch)])
-    if micro_batch:
-        waits.append(grid[index][_Work(kind, micro_batch - 1)])
-    return max(waits, default=-1) + 1
-
-
-def _instruction(work: _Work, device: int, num_devices: int) -> Instruction:
-    first, second = device, 2 * num_devices - 1 - device
-    match work.kind:
-        case _Pass.FORWARD_DOWN:
-            return Forward(first, work.micro_batch)
-        case _Pass.FORWARD_UP:
-            return Forward(second, work.micro_batch)
-        case _Pass.BACKWARD_DOWN:
-            return BackwardInput(second, work.micro_batch)
-        case _Pass.BACKWARD_UP:
-            return BackwardInput(first, work.micro_batch)
-        case _Pass.WEIGHT_DOWN:
-            return BackwardWeight(second, work.micro_batch)
-        case _Pass.WEIGHT_UP:
-            return BackwardWeight(first, work.micro_batch)
+    own = grid[index]
+    last = own[kind][number - 1] if number else -1
+    if kind >= _WEIGHTS:
+        return 1 + max(last, own[kind - _WEIGHTS + _BACKWARDS][number])
+    # Passes down the devices and up again take turns.
+    neighbour = index - 1 if kind % 2 == 0 else index + 1
+    if 0 <= neighbour < len(grid):
+        last = max(last, grid[neighbour][kind][number])
+    return 1 + (max(last, own[kind - 1][number]) if kind else last)

@@ -67,6 +67,23 @@ class Columns:
             micro_batch=np.fromiter((each.micro_batch for each in instructions), dtype=np.int64, count=size),
         )
 
+    def repeated(self, first: int, after: int, times: int) -> Columns:
+        """Return the instructions with one period repeated, each time for the next micro-batch.
+
+        Args:
+            first: place of the period's first instruction.
+            after: place of the first one behind it, which is the same work of the next micro-batch.
+            times: how often it is inserted ahead of itself.
+        """
+        head, period, rest = slice(first), slice(first, after), slice(first, None)
+        kind, stage = (
+            np.concatenate([each[head], np.tile(each[period], times), each[rest]])
+            for each in (self.kind, self.stage)
+        )
+        numbers = (np.arange(times)[:, None] + self.micro_batch[period]).ravel()
+        micro_batch = np.concatenate([self.micro_batch[head], numbers, self.micro_batch[rest] + times])
+        return Columns(self.kinds, kind, stage, micro_batch)
+
     def __iter__(self) -> Iterator[Instruction]:
         for kind, stage, micro_batch in zip(
             self.kind.tolist(), self.stage.tolist(), self.micro_batch.tolist(), strict=True

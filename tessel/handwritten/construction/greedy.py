@@ -53,7 +53,6 @@ def read_flow(placement: Placement, *, is_split: bool = False) -> Flow:
     work, then the fewest blocks, then the first.
 
     Args:
-        placement: the blocks.
         is_split: of each choice, an option without a joint backward runs if there is one.
     """
     running = _running(placement, is_split=is_split)

@@ -113,7 +113,6 @@ class StreamRule:
         variants: returns other instructions that follow the rule as well, where it leaves numbers free.
         generalised: how it is simulated on placements to which the published rule does not apply, if it is.
         includes: weaker rules of the same family; their orders keep what this one promises, such as memory.
-        is_linear: whether its instructions are written in time linear in their number.
     """
 
     name: str
@@ -123,7 +122,6 @@ class StreamRule:
     extra_edges: Callable[[Pipeline], tuple[Edge, ...]] = lambda pipeline: ()
     generalised: Preference | None = None
     includes: tuple[StreamRule, ...] = ()
-    is_linear: bool = True
     needs_limit: bool = False
 
     def why_not(
@@ -310,7 +308,6 @@ def task_numbers(pipeline: Pipeline, streams: Streams) -> list[npt.NDArray[np.in
     """Return what `as_orders` does as numbers: micro-batch times blocks of the placement, plus block.
 
     Args:
-        pipeline: the stages.
         streams: the instructions of each device.
 
     Returns:

@@ -194,7 +194,6 @@ def _parent(placement: Placement, number: int, kinds: tuple[BlockKind, ...], fre
     """The block that another one hangs on: one it waits for directly, or the last on the way to it.
 
     Args:
-        placement: the blocks.
         number: the block whose parent is wanted.
         kinds: kinds of the parent, the surest first.
         free: blocks of stages that have no block of this kind yet.

@@ -15,12 +15,13 @@ in the interleaved zero-bubble schedule of torch.distributed.pipelining.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import numpy as np
 
+from tessel.handwritten.construction.columns import Columns, Part
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import Pipeline
-from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B, Turns
-from tessel.instruction import BackwardInput, BackwardWeight, Forward, Instruction
+from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B, turns
+from tessel.instruction import BackwardInput, BackwardWeight, Forward
 
 
 def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
@@ -31,24 +32,23 @@ def _applies(pipeline: Pipeline, micro_batches: int) -> str | None:
 
 def _streams(pipeline: Pipeline, micro_batches: int) -> Streams:
     num_devices = len(pipeline.stages) // pipeline.num_chunks
-    turns = Turns(num_devices, pipeline.num_chunks)
     return pipeline.on_devices(
-        [_stream(turns, device, micro_batches * pipeline.num_chunks) for device in range(num_devices)]
+        [_stream(device, num_devices, pipeline.num_chunks, micro_batches) for device in range(num_devices)]
     )
 
 
-def _stream(turns: Turns, device: int, total: int) -> Iterator[Instruction]:
-    warm_up = min(turns.num_devices - device - 1 + (turns.num_chunks - 1) * turns.num_devices, total)
-    for turn in range(warm_up):
-        yield Forward(*turns.forward(device, turn))
-    for turn in range(total):
-        if turn + warm_up < total:
-            yield Forward(*turns.forward(device, turn + warm_up))
-        yield BackwardInput(*turns.backward(device, turn))
-        if turn >= device:
-            yield BackwardWeight(*turns.backward(device, turn - device))
-    for turn in range(max(0, total - device), total):
-        yield BackwardWeight(*turns.backward(device, turn))
+def _stream(device: int, num_devices: int, num_chunks: int, micro_batches: int) -> Columns:
+    sizes = {"num_devices": num_devices, "num_chunks": num_chunks, "micro_batches": micro_batches}
+    warm_up = num_devices - device - 1 + (num_chunks - 1) * num_devices
+    parts: list[Part] = []
+    for kind, stage, numbers, turn in turns(Forward, device, **sizes):
+        ahead = turn - warm_up
+        parts.append((kind, stage, numbers, np.where(ahead < 0, ahead, 3 * ahead)))
+    for kind, stage, numbers, turn in turns(BackwardInput, device, **sizes):
+        parts.append((kind, stage, numbers, 3 * turn + 1))
+    for kind, stage, numbers, turn in turns(BackwardWeight, device, **sizes):
+        parts.append((kind, stage, numbers, 3 * (turn + device) + 2))
+    return Columns.by_key(*parts)
 
 
 INTERLEAVED_ZB = StreamRule(name="interleaved-zb", applies=_applies, streams=_streams)

@@ -28,10 +28,8 @@ def zero_bubble(stage: int, *, warm_up: int, weight_delay: int, micro_batches: i
     """Return the instructions of a stage that splits its backward.
 
     Args:
-        stage: the stage.
         warm_up: forwards before its first backward.
         weight_delay: input halves it is ahead of its weight halves.
-        micro_batches: how many are run.
     """
     numbers = np.arange(micro_batches)
     ahead = numbers - warm_up

@@ -240,11 +240,7 @@ class PlanOptions(ConfigOptions):
         return self.degrees if isinstance(self.degrees, int) else None
 
     def _check_stage_degrees(self) -> None:
-        """Refuse degrees of stages that do not go with the devices or the pipeline.
-
-        Raises:
-            UsageError: there are some.
-        """
+        """Refuse degrees of stages that do not go with the devices or the pipeline."""
         degrees, option = self.degrees, f"--tensor-parallel {self.tensor_parallel}"
         if degrees is None or isinstance(degrees, int):
             return

@@ -73,7 +73,6 @@ def choose_layout_in_parts(
         measure: measures the parts.
         request: as `whole` was planned for.
         work: units of work of the search; None for its default.
-        seed: of the search.
     """
     from dataclasses import replace
 
@@ -176,8 +175,6 @@ def settings_of_layout(layout: Layout, settings: TuningSettings, *, in_parts: bo
 
     Args:
         layout: of layers, or of their parts.
-        settings: all else.
-        in_parts: whether it is of parts.
     """
     from dataclasses import replace
 

@@ -64,11 +64,7 @@ def find_programs(subject: Subject, options: RunOptions, devices: Devices) -> Pr
 
 
 def _require_named(plan: TunedPlan) -> None:
-    """Refuse a plan of a module that was handed over, which other processes cannot load by its name.
-
-    Raises:
-        UsageError: it is of such.
-    """
+    """Refuse a plan of a module that was handed over, which other processes cannot load by its name."""
     from tuner.frontend import is_code, names_file
     from tuner.frontend.zoo import MODELS
 

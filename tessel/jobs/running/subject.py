@@ -75,8 +75,6 @@ def find_devices(subject: Subject, wanted: Device | None, num_ranks: int | None 
     """Return a device for each rank, of the kind that was asked for or else of the plan's target.
 
     Args:
-        subject: what is run.
-        wanted: the kind that was asked for.
         num_ranks: ranks on this machine; None for all.
 
     Raises:

@@ -61,7 +61,6 @@ class LivePage:
     Attributes:
         schedule: what the page shows before anything is asked.
         plan: the plan that it is of, for milliseconds and bytes; None of a schedule alone.
-        title: heading of the page.
     """
 
     schedule: Schedule

@@ -35,7 +35,6 @@ class PictureOptions:
     Attributes:
         compare: whether hand-written schedules stand on the same time axis.
         gains: whether the picture is a bar chart of the gains over 1F1B.
-        critical_path: whether critical paths are drawn.
         names: of the hand-written schedules; all that apply if None.
         style: a file with the looks of bars, numbers and critical paths.
         width: of a picture: `column`, `page`, `screen` or inches; as for a screen if None.
@@ -164,8 +163,6 @@ def compared_page(
 
     Args:
         comparison: schedules of the plan's placement, or of any.
-        plan: that they are of.
-        title: heading of the page.
         variants: schedules that were searched beforehand.
         is_changed: whether blocks or limits are others than the plan's, whose tables are then left out.
     """

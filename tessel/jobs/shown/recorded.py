@@ -52,7 +52,6 @@ def recorded_page(records: Iterable[Record], *, title: str) -> RecordedPage:
 
     Args:
         records: of one store, in any order; read once, O(workloads) of them are kept.
-        title: heading of the page.
     """
     known: dict[tuple[str, str, str], _Known] = {}
     environments: dict[Environment, int] = {}

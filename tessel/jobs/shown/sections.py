@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of text.
+    """A table: text left-aligned and folded where there is no room, figures right-aligned.
 
     Attributes:
         title: above it; nothing if empty.
-        columns: their headings.
         rows: a cell a column.
         text_columns: how many columns from the left hold text.
         folded: headings of others that do.
@@ -35,13 +34,28 @@ class Table:
     text_columns: int = 1
     folded: Collection[str] = ()
 
-    def shown(self) -> RichTable:
-        """Return it as a terminal shows it."""
-        from tessel.progress.text_table import text_table
+    def is_text(self, number: int) -> bool:
+        """Whether a column holds text."""
+        return number < self.text_columns or self.columns[number] in self.folded
 
-        return text_table(
-            self.title, self.columns, self.rows, text_columns=self.text_columns, folded=self.folded
-        )
+    def shown(self) -> RichTable:
+        """Return it as a terminal shows it, without lines."""
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        heading = Text(printable(self.title), style="table.title") if self.title else None
+        table = RichTable(title=heading, title_justify="left", box=None, pad_edge=False)
+        for number, column in enumerate(self.columns):
+            table.add_column(
+                column,
+                justify="left" if self.is_text(number) else "right",
+                overflow="fold",
+                no_wrap=not self.is_text(number),
+                min_width=min(len(column), 12),  # or wide figures would leave no room for names
+            )
+        for row in self.rows:
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        return table
 
 
 @dataclass(slots=True)
@@ -98,10 +112,7 @@ class Sections:
 
 def _table_html(table: Table) -> str:
     caption = f"<caption>{html.escape(table.title)}</caption>" if table.title else ""
-    sides = [
-        "left" if number < table.text_columns or column in table.folded else "right"
-        for number, column in enumerate(table.columns)
-    ]
+    sides = ["left" if table.is_text(number) else "right" for number in range(len(table.columns))]
 
     def row(tag: str, cells: Sequence[str]) -> str:
         return "".join(

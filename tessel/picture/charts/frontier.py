@@ -40,13 +40,9 @@ def frontier_figure(
     line_args: ArtistArgs | None = None,
     width: float | None = None,
 ) -> DescribedFigure:
-    """Return a figure with the frontier on axes of its own.
+    """Return a figure with what `draw_frontier` draws on axes of its own.
 
     Args:
-        points: see `draw_frontier`.
-        title: above the picture.
-        annotation_args: see `draw_frontier`.
-        line_args: see `draw_frontier`.
         width: of the figure, in inches; half a screen if None.
     """
     size = replace(Size.of(SCREEN_INCHES), width=SCREEN_INCHES / 2) if width is None else Size.of(width)

@@ -39,7 +39,6 @@ def draw_memory(
     Of curves, a limit that all devices share is one black line; others have their device's colour.
 
     Args:
-        schedule: what to draw.
         axes: where; beside rows it gives room to a colour bar.
         step_ms: milliseconds of a step; the time axis counts steps if None.
         unit: memory units of one tick unit, such as 2**20 for MiB.

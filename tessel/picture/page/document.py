@@ -54,8 +54,6 @@ class PagePart(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         operators: names in order.
-        backend: who runs it.
-        latency_us: of one run.
         source: where the latency comes from.
         occurrences: how often all blocks together run it in a micro-batch.
         runner_up: the next best backend and its latency in microseconds, where another could run it.
@@ -161,7 +159,6 @@ def page_document(
 
     Args:
         comparison: schedules of one placement; the searched one comes first.
-        title: heading of the page.
         step_ms: milliseconds of a step, or None to count steps.
         static_bytes: bytes each device holds throughout, where memory counts bytes.
         model: sub-graphs, their backends and layers, where they are known.

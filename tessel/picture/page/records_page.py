@@ -24,7 +24,6 @@ class RecordedWay(msgspec.Struct, frozen=True, kw_only=True):
         latency_us: median of the samples.
         first_us: first quartile.
         third_us: third quartile.
-        samples: how many there are.
         at: seconds since 1970-01-01 UTC; 0 where that is not known.
         environment: its number among the page's.
         record: its id in the store.
@@ -45,7 +44,6 @@ class RecordedWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one workload on one device.
 
     Attributes:
-        operators: its name.
         inputs: shapes and data types, as text.
         device: the device's model.
         measurements: how many there are, failures included.

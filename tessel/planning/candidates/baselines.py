@@ -47,9 +47,7 @@ class BaselineRule:
     """One row.
 
     Attributes:
-        name: of the row.
         rule: order in which its cuts are timed.
-        placement: of its stages.
         chunks: stages per device.
         splits: whether backwards run in halves; None for whichever is faster.
         is_one_device: whether the whole model is on each device.

@@ -70,12 +70,10 @@ class _Terms:
     """What the bounds of one family share.
 
     Attributes:
-        sums: of its table.
         shares: what a replica holds for each byte of weights.
         micro_batches: that each chain runs.
         widths: devices over which layers are split, by position.
         shared_us: of unequal degrees, microseconds times devices that a micro-batch takes at least; else 0.
-        copies: of the chain.
         speeds: by position.
         limits: bytes by position; None for no limit.
         hop_us: least microseconds from one device to the next.
@@ -153,7 +151,6 @@ class FamilyBounds:
     """Bounds of the families of one plan; those of the same degrees share tables.
 
     Attributes:
-        job: what is asked for.
         options: whether stages may recompute.
     """
 
@@ -166,8 +163,6 @@ class FamilyBounds:
 
         Args:
             family: degrees, micro-batch size and placement.
-            sums: of its table.
-            prices: of its runs of layers.
         """
         terms = self._terms_of(family, sums)
         reason = _why_nothing_fits(terms, prices, self.options)
@@ -180,7 +175,6 @@ class FamilyBounds:
 
         Args:
             family: degrees, micro-batch size and placement.
-            sums: of its table.
             any_order: whether the bound is to hold for every order of its devices; they then stand by speed,
                 the fastest first, so that groups are as fast as they can be.
         """
@@ -202,7 +196,6 @@ class FamilyBounds:
 
         Args:
             family: degrees, micro-batch size and placement.
-            sums: of its table.
             prices: of its runs of layers: of each stage, or one for all.
         """
         if family.placement != "vshape":

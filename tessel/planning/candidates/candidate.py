@@ -31,8 +31,6 @@ class Candidate:
     Attributes:
         family: degrees and placement.
         cut: where stages begin, and which recompute.
-        layout: all of it.
-        figures: of its stages.
         order: name of its best order; empty where none fits yet.
         estimate: of that order.
         lower_bound_us: no order of the layout is faster.
@@ -100,3 +98,11 @@ def cut_of(layout: Layout) -> Cut:
     """Return where a layout's stages begin, and which recompute."""
     bounds = (*(first for first, _ in layout.cuts), layout.cuts[-1][1] + 1)
     return Cut(bounds, layout.recompute or (False,) * len(layout.cuts))
+
+
+def num_tasks(candidate: Candidate) -> int:
+    """Return the blocks of all micro-batches of a layout, all options counted."""
+    figures = candidate.figures
+    forms = (figures.forward_us, figures.backward_us, figures.backward_input_us, figures.backward_weight_us)
+    per_micro_batch = len(figures.devices) * sum(each is not None for each in forms)
+    return per_micro_batch * candidate.layout.micro_batches // len(figures.chains)

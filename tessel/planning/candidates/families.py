@@ -430,7 +430,6 @@ def tries_every_order(cluster: Cluster, widths: Sequence[int]) -> bool:
     """Return whether families hold every order of a cluster's devices that differs from others.
 
     Args:
-        cluster: the devices.
         widths: devices of each position, which are alike where that can be.
     """
     if not cluster.is_uneven:

@@ -19,7 +19,6 @@ def layout_bound(figures: StageFigures, *, micro_batches: int) -> float:
     """Return a step time that no order of one layout can beat, by its devices' work; O(stages).
 
     Args:
-        figures: of its stages.
         micro_batches: of the layout's placement.
     """
     first_of_all = _shortest(figures)

@@ -14,7 +14,8 @@ from functools import lru_cache, partial
 from tessel.batches import Batch
 from tessel.errors import InfeasibleError
 from tessel.handwritten import OVERLAPPING
-from tessel.planning.candidates.candidate import Candidate, cut_of, has_headroom, promise, rank
+from tessel.handwritten.strongest import MAX_TASKS
+from tessel.planning.candidates.candidate import Candidate, cut_of, has_headroom, num_tasks, promise, rank
 from tessel.planning.candidates.families import Family, family_of
 from tessel.planning.candidates.layout_bound import layout_bound
 from tessel.planning.candidates.problem import Problem
@@ -53,6 +54,9 @@ MAX_BLOCKS_PROVEN = 16
 """Blocks of a micro-batch up to which every order is looked at before it is said that none fits: the search
 of one gives up after 200 000 sets of blocks (`tessel.search.model.instance`)."""
 
+OPERATIONS_A_TASK_SEARCHED = 20_000
+"""Charged at least for each task of an order that is searched: below, a search only sets up."""
+
 PROVING = MakespanParams()
 
 NOT_PROVING = MakespanParams(left_out=frozenset({Phase.DECISION_DIAGRAMS}))
@@ -72,7 +76,6 @@ class Pool:
     """The candidates of one search.
 
     Attributes:
-        problem: what is planned.
         budget: what may be spent.
         on_progress: told of each better step.
         lower_bound_us: no layout has a shorter step.
@@ -194,9 +197,14 @@ class Pool:
         Args:
             candidate: its layout has room for one micro-batch.
             budget: what may be spent on it, a part of the pool's.
-            seed: seed of what is random.
             proves: whether a part goes into the bound of its orders, which few layouts need.
+
+        Returns:
+            Of a large step the candidate itself, where the budget does not cover a search.
         """
+        tasks = num_tasks(candidate)
+        if candidate.order and tasks > MAX_TASKS and not budget.covers(OPERATIONS_A_TASK_SEARCHED * tasks):
+            return candidate  # to set up alone times the published rules once more
         step = step_of_figures(candidate.layout, candidate.figures)
         self.orders += 1
         if step.batch is not None:
@@ -300,7 +308,6 @@ class _Fastest:
     """The fastest step of those whose orders a search finds on its way; its last is the shortest pipeline.
 
     Attributes:
-        step: what is searched.
         found: the candidate with the best order so far.
     """
 

@@ -33,7 +33,6 @@ class Problem:
 
     Attributes:
         profile: layers and their costs; where micro-batches differ, times on average and the most bytes.
-        job: what is asked for.
         options: what may be chosen from; where micro-batches differ, without placements that pair or divide
             them.
         bounds: where the groups of layers begin between which stages are cut, and the number of layers.

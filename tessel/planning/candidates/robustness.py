@@ -31,7 +31,6 @@ def spread_of_step(
         spread: of durations: one law, or sigma by class of micro-batches and stage.
         percentile: that plans are chosen by, within 0..100.
         seed: of the draws; plans of one seed are compared.
-        samples: steps.
     """
     steps = sampled_steps(planned, spread, seed=seed, samples=samples)
     greedy = static = None
@@ -64,8 +63,6 @@ def sampled_steps(
     Args:
         planned: has a schedule.
         spread: see `spread_of_step`.
-        seed: of the draws.
-        samples: steps.
         is_greedy: whether devices run what can start, not what the order says; see `greedy_starts`.
     """
     rng = np.random.default_rng(seed)

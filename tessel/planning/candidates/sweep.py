@@ -92,7 +92,7 @@ def initial_cuts(pool: Pool, family: Family, rules: Sequence[str] | None = None)
 def cut_operations(problem: Problem, family: Family) -> int:
     """Return what a first cut of a family is charged."""
     cells = family.num_stages * (problem.sums(family).num_layers + 1) ** 2
-    return OPERATIONS_A_CELL * cells * (1 if family.placement == "vshape" else 3)
+    return OPERATIONS_A_CELL * cells * (1 if family.placement == "vshape" else 4)
 
 
 def _fewer_in_flight(family: Family, layout: Layout, problem: Problem) -> Iterator[tuple[float, ...]]:

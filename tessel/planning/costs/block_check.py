@@ -22,7 +22,6 @@ def check_blocks(
 
     Args:
         placement: as it was saved.
-        figures: of its stages.
         step_us: microseconds of a step.
         counts_halves: whether memory between the halves of a backward is compared; earlier versions counted
             it otherwise.

@@ -88,8 +88,6 @@ def _exchanged(
         expert_sums: the same of routed experts alone.
         ratio: bytes exchanged for each of them.
         layout: who holds which stage.
-        job: over which links.
-        run: the stages.
     """
     rings = [rings_of(layout, job.cluster, stage) for stage in range(len(layout.cuts))] * copies_of(layout)
     sizes = [(run.of_sums(each) * ratio).tolist() for each in (sums, expert_sums)]

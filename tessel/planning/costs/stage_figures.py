@@ -424,7 +424,14 @@ def hop_link(layout: Layout, cluster: Cluster, source: int, target: int) -> Link
     """Return the link between two positions of the pipeline: the slower one if any replica leaves a node."""
     if cluster.intra_node is None:
         return cluster.hop
-    ends = [layout.devices_at(position) for position in (source, target)]
+    return _hop_link_of_slots(cluster, layout.device_order, layout.slots_at(source), layout.slots_at(target))
+
+
+# Layouts of the same degrees ask for it at every stage.
+@lru_cache(maxsize=4096)
+def _hop_link_of_slots(cluster: Cluster, order: tuple[int, ...], source: range, target: range) -> Link:
+    assert cluster.intra_node is not None, "nodes have links of their own"
+    ends = [tuple(order[slot] if order else slot for slot in slots) for slots in (source, target)]
     most = max(map(len, ends))  # of unequal degrees, a device of the smaller has several opposite
     pairs = zip(*([each[slot * len(each) // most] for slot in range(most)] for each in ends), strict=True)
     return cluster.intra_node if all(is_one_node(pair, cluster) for pair in pairs) else cluster.hop

@@ -25,7 +25,6 @@ def stage_spreads(profiles: Sequence[Profile], layout: Layout, job: Job) -> Floa
     Args:
         profiles: of each class of micro-batches.
         layout: its cuts count layers.
-        job: what it is for.
     """
     alike = replace(job, mixture=None)
 

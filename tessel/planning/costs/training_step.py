@@ -49,7 +49,6 @@ class TrainingStep:
 
     Attributes:
         layout: where it comes from.
-        figures: of its stages.
         placement: blocks of one micro-batch (of an `xshape`, of one each way), spans and lags in steps,
             memory in bytes.
         micro_batches: of the placement; half of the layout's for an `xshape`.
@@ -145,7 +144,6 @@ def check_headroom(figures: StageFigures, device_names: Sequence[str] | None = N
     """Refuse stages that no order makes fit.
 
     Args:
-        figures: of the stages.
         device_names: what the devices of each position are called; by their position if None.
 
     Raises:
@@ -226,7 +224,6 @@ def _tower_blocks(
     """Return the blocks of each copy of a tower in bubbles, and what waits for what.
 
     Args:
-        tower: its figures.
         gradients: blocks that make the gradient of what it made.
         step_us: microseconds of a step.
     """
@@ -305,7 +302,6 @@ def end_of_step(figures: StageFigures, *schedules: Schedule, step_us: float) -> 
     """Return what a step takes when its blocks run as a schedule says, with what follows the last of them.
 
     Args:
-        figures: of its stages.
         schedules: of the placement of these stages: of any replica, or of each where they differ. Replicas
             wait for each other where they sum gradients.
         step_us: microseconds of a step of the schedules.
@@ -341,11 +337,9 @@ def estimate_ends(
     """Return what the step takes, given when each stage's last block ends.
 
     Args:
-        figures: of the layout.
         stage_ends_us: microseconds from the start of the step, by stage of the placement, and by copy of a
             tower in bubbles.
         activation_bytes: most bytes of activations held, by device.
-        micro_batches: of the placement.
         saved_us: microseconds that devices are busy less where blocks run together.
     """
     memory = tuple(static + held for static, held in zip(figures.static_bytes, activation_bytes, strict=True))

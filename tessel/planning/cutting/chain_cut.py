@@ -25,7 +25,7 @@ from tessel.planning.cutting.cut import Cut
 from tessel.planning.cutting.run_prices import IntArray, RunArrays, RunPrices
 from tessel.search.jit.compiled import compiled
 
-OPERATIONS_A_CELL = 8
+OPERATIONS_A_CELL = 2
 """Charged for each pair of layers of the dynamic programme, for each stage."""
 
 

@@ -27,7 +27,6 @@ class ChunkedDevices:
         in_flight: micro-batches that each stage holds at once.
         speeds: by device, float64.
         limits: bytes by device; None for no limit.
-        may_recompute: whether stages may recompute.
     """
 
     devices: tuple[int, ...]
@@ -43,11 +42,6 @@ def chunked_cut(prices: RunPrices, chunked: ChunkedDevices, num_stages: int) -> 
     Layers that move off a full device may cost more than recomputing there, and the other way round: of a cut
     that recomputes more and more, and one that recomputes less and less, the one is taken whose busiest
     device has less to do.
-
-    Args:
-        prices: of all runs of layers.
-        chunked: the devices.
-        num_stages: stages of the chain.
     """
     copies = len(chunked.devices) // num_stages
     limits = np.array(chunked.limits or (np.inf,) * len(chunked.speeds), dtype=np.float64)

@@ -32,8 +32,6 @@ def neighbours(cut: Cut, figures: StageFigures, *, may_recompute: bool, reach: i
 
     Args:
         cut: where from.
-        figures: its stages.
-        may_recompute: whether recomputation may be turned on.
         reach: layers that a bound moves at most.
     """
     work = figures.device_work_us()
@@ -60,7 +58,6 @@ def transfers(cut: Cut, prices: RunPrices) -> Iterator[Cut]:
 
     Args:
         cut: where from.
-        prices: of all runs of layers.
     """
     bounds = np.array(cut.bounds)
     time = prices.time[bounds[:-1], bounds[1:]]

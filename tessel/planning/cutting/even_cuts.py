@@ -18,10 +18,6 @@ def even_cuts(prices: RunPrices, num_stages: int) -> tuple[Cut, ...]:
     What comes before these is of the first stage, what comes after of the last: once beside as many layers
     as the others have, once in place of one (Megatron-LM's `account_for_embedding_in_pipeline_split` and
     `account_for_loss_in_pipeline_split`). Stages in the middle have what does not divide.
-
-    Args:
-        prices: of all runs of layers.
-        num_stages: how many stages.
     """
     num_layers = len(prices.time) - 1
     first, after = _repeated(prices)

@@ -72,7 +72,6 @@ def run_prices(
     """Return the prices of all runs of layers.
 
     Args:
-        sums: of one table.
         splits: whether backwards may run in halves.
         shares: what a replica holds for each byte of weights.
         buffers: stages' activations that a device has room for, if these lie on the hosts; else 0.

@@ -215,7 +215,6 @@ def _time_row(
     """Write the last end of each stage, the peak of each device, and the start of each task.
 
     Args:
-        order: the tasks.
         spans: by class and block.
         memory: by class and block.
         lags: by class and hop.

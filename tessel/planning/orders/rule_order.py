@@ -43,7 +43,6 @@ class OrderKey:
         rule: name of the rule; `1f1b<K` and `zb-h1<K` are those with at most K in flight.
         stage_devices: device of each stage of a chain.
         num_chains: 2 for an `xshape`, of which `stage_devices` is the way down.
-        micro_batches: of the placement.
         is_joint: whether stages have a joint backward.
         is_split: whether stages have the halves of one.
         pairing: which neighbours run together: one of `PAIRINGS`.

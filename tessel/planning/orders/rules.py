@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+
 from tessel.handwritten.chimera import CHIMERA
+from tessel.handwritten.construction.columns import Columns
 from tessel.handwritten.construction.rule import StreamRule, Streams
 from tessel.handwritten.construction.stages import read_pipeline
 from tessel.handwritten.dualpipe_v import DUALPIPE_V
@@ -70,15 +73,16 @@ def _limited_zb_h1(placement: Placement, micro_batches: int, in_flight: int) -> 
 def _forwards(placement: Placement, micro_batches: int, _: int) -> Streams:
     """All forwards in turn, for inference; chunks of a device in groups of as many as there are devices."""
     pipeline = read_pipeline(placement)
-    group = placement.devices
+    numbers = np.arange(micro_batches)
+    group, member = np.divmod(numbers, placement.devices)
     return pipeline.on_devices(
         [
-            [
-                Forward(stage, micro_batch)
-                for first in range(0, micro_batches, group)
-                for stage in own
-                for micro_batch in range(first, min(first + group, micro_batches))
-            ]
+            Columns.by_key(
+                *(
+                    (Forward, stage, numbers, (group * len(own) + place) * placement.devices + member)
+                    for place, stage in enumerate(own)
+                )
+            )
             for own in _own_in_order(pipeline.chain_devices() or ())
         ]
     )

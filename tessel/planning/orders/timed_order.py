@@ -46,7 +46,7 @@ OPERATIONS_A_LAYOUT = 400_000
 """Charged for pricing the stages of one layout and ending its step."""
 
 
-OPERATIONS_A_NEW_TASK = 4_000
+OPERATIONS_A_NEW_TASK = 400
 """Charged for each task of an order that is made for the first time."""
 
 
@@ -60,12 +60,7 @@ _PARTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class TimedOrder:
-    """A layout in the order of a rule.
-
-    Attributes:
-        rule: its name.
-        estimate: of the step.
-    """
+    """A layout in the order of a rule."""
 
     rule: str
     estimate: StepEstimate
@@ -208,7 +203,6 @@ def _time(
     """Write the last end of each stage, the peak of each device, and the end of each task.
 
     Args:
-        order: the tasks.
         work: spans and memory by block, shape (2, 4 · num_stages).
         lag: steps by hop.
         parts: millionths of its sum that a pair takes.

@@ -64,7 +64,6 @@ class Assignment:
         lower_bound: no assignment of this kind ends earlier.
         given: makespan of 1F1B, or of the best rule that fits, with consecutive equal runs as given; None
             where it fits nowhere.
-        found_by: what made the assignment.
     """
 
     replicas: tuple[tuple[int, ...], ...]
@@ -123,7 +122,6 @@ def assign_micro_batches(
         searches_blocks: whether the slowest replicas' blocks are searched beyond the orders of rules.
         memory: limit of a replica's devices in units, one a device or one for all; None for none.
         budget: what may be spent; `DEFAULT_WORK` units of work if left out.
-        seed: seed of what is random.
 
     Raises:
         InfeasibleError: a micro-batch does not fit a device by itself.
@@ -173,7 +171,6 @@ class _Sharing:
         placement: blocks of one micro-batch.
         batch: all micro-batches.
         limits: units by device; None for none.
-        seed: of what is random.
         of_replicas: orders of `RULES`.
         of_all: orders of all hand-written rules.
         searches_blocks: whether blocks are searched beyond them.

@@ -40,7 +40,6 @@ def assignment_bound(placement: Placement, batch: Batch, *, replicas: int, equal
     Args:
         placement: blocks of one micro-batch.
         batch: all micro-batches.
-        replicas: how many there are.
         equal: whether each has equally many.
     """
     if placement.choices:
@@ -74,7 +73,6 @@ class _Row:
         work: sum of their spans, rising.
         heads: shortest way to one of them, rising.
         tails: shortest way from one of them to the end, rising.
-        replicas: how many there are.
     """
 
     work: IntArray

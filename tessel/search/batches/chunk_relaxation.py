@@ -49,7 +49,6 @@ def relaxed_bound(
         factors: by stage.
         counts: least and most chunks.
         launch_us: of each chunk, on a stage of factor 1.
-        tokens_us: of all tokens.
         hop_us: between stages.
         longest_us: that a chunk may take, on a stage of factor 1.
         best_us: is given the times of each program's chunks, and returns the best time found so far.

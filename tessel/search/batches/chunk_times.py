@@ -67,7 +67,6 @@ def prefill_us(prefill: PrefillArrays, ends: IntArray, count: int) -> float:
     """Return when the last stage has done the last chunk.
 
     Args:
-        prefill: the prompt.
         ends: where the chunks end; the first `count` count.
         count: of chunks.
     """

@@ -144,7 +144,6 @@ class FoundChunks:
         time_us: predicted, until the last stage is through.
         lower_bound_us: no chunks within the limits take less.
         rules: the best of each rule; a rule is missing where it keeps no limit.
-        found_by: the method.
     """
 
     prefill: Prefill

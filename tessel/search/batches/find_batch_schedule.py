@@ -48,7 +48,6 @@ def find_batch_schedule(
         batch: what they take, micro-batch by micro-batch. The schedule is free to run them in any order.
         memory: limit in units, one a device or one for all; None for none.
         budget: what may be spent; `DEFAULT_WORK` units of work if left out.
-        seed: seed of what is random.
 
     Raises:
         InfeasibleError: no schedule keeps the limits; names a device and what it needs at least.

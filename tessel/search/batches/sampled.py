@@ -52,7 +52,6 @@ def spread_of_makespan(schedules: Sequence[Schedule], spread: Spread, *, seed: i
     Args:
         schedules: of each replica; no blocks run together.
         spread: of durations.
-        seed: of the draws.
     """
     found = _makespans(schedules, spread, seed, SAMPLES, is_greedy=False)
     ratio = None
@@ -81,8 +80,6 @@ def sampled_ends(
     Args:
         schedule: its orders.
         spread: of durations.
-        rng: of the draws.
-        samples: how many.
         is_greedy: whether devices run what can start, not what the order says; see `greedy_starts`.
     """
     placement, batch, number = schedule.placement, schedule.classes, schedule.micro_batches

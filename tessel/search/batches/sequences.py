@@ -45,7 +45,6 @@ class Sequenced:
     """A rule's orders, taken by the micro-batches in a sequence.
 
     Attributes:
-        rule: its name.
         sequence: which micro-batch takes each position.
         replay: the orders.
         makespan: steps.
@@ -133,7 +132,6 @@ def improved_sequences(
         batch: the micro-batches.
         limits: units by device; None for none.
         budget: what may be spent.
-        seed: of what is random.
     """
     limit = limits_array(placement, limits)
     best = found[0]

@@ -44,7 +44,6 @@ class MakespanPoint:
         makespan: least steps found for all micro-batches under it.
         lower_bound: no schedule under it is shorter.
         optimal: the makespan is proven optimal.
-        found_by: the method that found it.
         schedule: the schedule found; its own limit may be a higher one.
     """
 
@@ -79,7 +78,6 @@ def find_makespan_frontier(
         budget: what all points together may spend; `DEFAULT_WORK` units of work if left out. Where it is used
             up, points may be missing; `open_ranges` says where.
         time_limit_s: in place of a budget: seconds for all points together, > 0, without a limit on work.
-        seed: seed of the searches.
         params: how each search divides its part; the defaults of `MakespanParams` if left out.
         on_search: told how many limits have been searched.
 

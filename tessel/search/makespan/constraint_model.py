@@ -52,9 +52,7 @@ class ConstraintSearch:
 
     Attributes:
         best: the incumbent that is to be improved or proven optimal.
-        seed: CP-SAT's seed.
         work: units of work of the next round.
-        used: operations used.
         is_done: whether there is no next round.
     """
 

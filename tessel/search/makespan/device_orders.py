@@ -61,7 +61,6 @@ def orders_of(arrays: InstanceArrays, start: IntArray) -> Orders:
     """Return the orders of a valid schedule, and its times when all tasks start as early as they allow.
 
     Args:
-        arrays: of the instance.
         start: start by task, -1 where a task is not run.
     """
     tasks = np.flatnonzero(start >= 0)
@@ -79,7 +78,6 @@ def orders_of_devices(arrays: InstanceArrays, tasks_by_device: Sequence[IntArray
     """Return the orders with these tasks on each device, not yet timed, or None where they deadlock.
 
     Args:
-        arrays: of the instance.
         tasks_by_device: int64, the tasks of each device, first to last; of each micro-batch one option.
     """
     found = _sequence_and_starts(arrays, tasks_by_device)
@@ -95,7 +93,6 @@ def starts_of_devices(arrays: InstanceArrays, tasks_by_device: Sequence[IntArray
     The same as `earliest_starts` of `orders_of_devices`, in half the time: nothing is kept to change them.
 
     Args:
-        arrays: of the instance.
         tasks_by_device: as `orders_of_devices` takes them.
 
     Returns:
@@ -368,7 +365,6 @@ def _sequence_of(
     """Write a topological order of all tasks and return their number, or -1 where they deadlock.
 
     Args:
-        arrays: of the instance.
         ends: where each device's tasks begin in `order`, and where the last ones end.
         order: the tasks of one device after the other.
         sequence: as long as `order`; overwritten.

@@ -8,7 +8,9 @@ Every phase offers schedules to one incumbent, and what comes next depends on th
 the limit: so the answer only gets better with work, one with a higher limit is never worse, and an interrupt
 returns the best so far. Under a limit no phase can deadlock (`tessel.search.makespan.list_scheduling`). The
 budget is looked at between rounds of fixed size, each charged for its work, so equal work gives equal
-answers. What the model leaves out is what placements leave out: contention between transfers. Checked in
+answers. Tabu searches start from the best schedule, one after the other, each for as long as it gets better;
+where two begin at the same one, random choices among equal moves and critical paths lead them apart. What the
+model leaves out is what placements leave out: contention between transfers. Checked in
 tests/tessel/search/makespan/test_find_schedule.py against exhaustive search and the independent validation.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +27,7 @@ from tessel.schedule.schedule import Schedule
 from tessel.search.budget import SearchBudget
 from tessel.search.makespan.bounds.lower_bounds import makespan_lower_bound
 from tessel.search.makespan.constraint_model import ConstraintSearch
+from tessel.search.makespan.device_orders import Orders, orders_of
 from tessel.search.makespan.exact.device_subsets import DeviceSubsetSearch
 from tessel.search.makespan.exact.exact_search import ExactSearch
 from tessel.search.makespan.exact.prover import Prover
@@ -34,10 +38,11 @@ from tessel.search.makespan.initial_schedules import (
     offer_rules,
     offer_serial,
 )
-from tessel.search.makespan.local_search import LocalSearch
+from tessel.search.makespan.list_scheduling import NEVER
 from tessel.search.makespan.option_search import OptionSearch
 from tessel.search.makespan.params import MakespanParams, Phase
 from tessel.search.makespan.repeating_part import schedule_of
+from tessel.search.makespan.tabu_search import tabu_search
 from tessel.search.makespan.warmup_cooldown import RepetendSearch
 from tessel.search.makespan.window_search import WindowSearch
 from tessel.search.model.instance import Instance, IntArray, build_instance
@@ -69,9 +74,8 @@ def find_schedule(  # noqa: PLR0913  # what is searched, what may be spent, and 
 ) -> Schedule:
     """Return the best schedule found; it is valid, and no longer than the hand-written ones that fit.
 
-    All rules are built before any limit counts, as published, and up to 20 000 tasks in all their variants.
-    Two exceptions: `1f1b-limited` is left out where the time is over and another rule fits, and above 20 000
-    tasks `v-half` and `v-min` where the budget does not cover them.
+    All rules are built before any limit counts, as published, and up to 20 000 tasks in all their variants;
+    but `1f1b-limited` is left out where the time is over and another rule fits.
 
     Ends early when the makespan is proven optimal. An interrupt (Ctrl-C, or `budget.interrupt`) ends the
     search and returns the best schedule so far, once the rules are built: before that nobody is told of a
@@ -161,7 +165,7 @@ def _improve(best: Incumbent, windows: WindowSearch, *, seed: int) -> None:
     exact.run()
     prover.run()
     subsets.run()
-    local_search = LocalSearch(best, state=seed & 0x7FFFFFFF)
+    local_search = _LocalSearch(best, state=seed & 0x7FFFFFFF)
     options = OptionSearch(best)
     while not best.is_over and not {Phase.TABU_SEARCH, Phase.WINDOWS} <= best.params.left_out:
         options.search_round()
@@ -186,3 +190,60 @@ def _answer(best: Incumbent, budget: SearchBudget) -> Schedule:
     )
     budget.is_proven = schedule.optimal
     return schedule
+
+
+_ROUND_TASKS = 1_000_000
+"""Tasks timed between two looks at the budget: a few hundredths of a second."""
+
+_OPERATIONS_A_LOOK = 80
+"""Charged for each task that a round looks at."""
+
+
+@dataclass(slots=True)
+class _LocalSearch:
+    """The tabu search under way.
+
+    Attributes:
+        best: the incumbent, where it begins and what it improves.
+        state: state of the random generator.
+        orders: where it stands; None before it begins.
+        makespan: the best that it has found.
+        moves: moves so far.
+        last_gain: moves so far when it last got better.
+    """
+
+    best: Incumbent
+    state: int
+    orders: Orders | None = None
+    makespan: int = NEVER
+    moves: int = 0
+    last_gain: int = 0
+
+    def search_round(self) -> None:
+        """Go on with the search under way, or begin the next one, and offer what is better."""
+        best = self.best
+        if Phase.TABU_SEARCH in best.params.left_out:
+            return
+        if self.orders is None:
+            self.orders = orders_of(best.instance.arrays, best.best.start)
+            self.makespan, self.moves, self.last_gain = NEVER, 0, 0
+        num_tasks = len(self.orders.sequence)
+        patience = min(best.params.min_patience + 4 * len(best.best.start), best.params.max_patience)
+        num_moves = min(max(_ROUND_TASKS // num_tasks, 10), patience)
+        makespan, self.state, num_looks = tabu_search(
+            best.instance.arrays,
+            self.orders,
+            self.makespan,
+            self.moves,
+            num_moves,
+            best.lower_bound,
+            self.state,
+        )
+        best.budget.charge(num_looks * _OPERATIONS_A_LOOK)
+        self.moves += num_moves
+        if makespan < self.makespan:
+            self.makespan, self.last_gain = makespan, self.moves
+        if makespan < best.makespan:
+            best.offer(self.orders.best, "neighbourhood search")
+        if self.moves - self.last_gain >= patience:
+            self.orders = None

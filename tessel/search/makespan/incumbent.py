@@ -24,7 +24,6 @@ class FoundSchedule:
     Attributes:
         makespan: its last end, `NEVER` before there is one.
         start: its starts by task, -1 where a task is not run.
-        found_by: the method that found it.
         operations: charged by the whole search when it was found.
     """
 
@@ -39,12 +38,10 @@ class Incumbent:
     """The best schedule so far.
 
     Attributes:
-        instance: what is scheduled.
         lower_bound: no schedule is shorter; phases that prove more raise it.
         budget: what the search may spend.
         params: how it divides that.
         on_better: told makespan, bound and method of each better schedule.
-        best: the best schedule.
         proof: what is added to the method where another solver has proven the bound.
     """
 
@@ -71,7 +68,6 @@ class Incumbent:
 
         Args:
             start: starts by task, -1 where a task is not run; copied.
-            found_by: the method that found it.
         """
         makespan = makespan_of(self.instance.arrays, start)
         if makespan >= self.makespan:

@@ -32,9 +32,6 @@ from tessel.search.model.instance import Instance, InstanceArrays, IntArray
 OPERATIONS_A_TASK = 2_000
 """Charged for each task of a rule."""
 
-OPERATIONS_A_TASK_ARRANGED = 100_000
-"""Charged for each task of a rule whose instructions take more than linear time to write."""
-
 
 def offer_serial(best: Incumbent) -> None:
     """Offer a schedule that always exists: one micro-batch after the other, where that keeps the limits."""
@@ -55,9 +52,6 @@ def offer_rules(best: Incumbent) -> None:
     for rule in sorted(HANDWRITTEN, key=_turn) if is_large else HANDWRITTEN:
         if best.makespan <= best.lower_bound:
             return
-        operations = num_tasks * (OPERATIONS_A_TASK if _is_linear(rule) else OPERATIONS_A_TASK_ARRANGED)
-        if is_large and not _is_linear(rule) and not best.budget.covers(operations):
-            continue
         if isinstance(rule, LimitedRule) and is_dispensable():
             continue
         is_any = False
@@ -67,7 +61,7 @@ def offer_rules(best: Incumbent) -> None:
         ):
             best.offer(start, rule.name)
             is_any = has_rule = True
-        best.budget.charge(operations if is_any else num_tasks)
+        best.budget.charge(num_tasks * (OPERATIONS_A_TASK if is_any else 1))
 
 
 def offer_list_schedules(best: Incumbent) -> None:
@@ -100,10 +94,6 @@ def _turn(rule: Rule) -> int:
     if isinstance(rule, StreamRule):
         return 0 if rule.generalised is None else 1
     return 2
-
-
-def _is_linear(rule: Rule) -> bool:
-    return not isinstance(rule, StreamRule) or rule.is_linear
 
 
 def _option_presets(arrays: InstanceArrays) -> Iterator[IntArray]:

@@ -117,7 +117,6 @@ def lifetimes_of(instance: Instance, options: IntArray) -> Lifetimes:
     """Return the lifetimes of an instance's adding blocks and the period that work and memory allow.
 
     Args:
-        instance: with memory limits.
         options: option by choice and micro-batch; the first micro-batch's count.
     """
     arrays = instance.arrays

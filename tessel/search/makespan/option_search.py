@@ -121,7 +121,6 @@ def search_options(
     """Try changes one after the other and keep those that help, until none does or enough was visited.
 
     Args:
-        arrays: of the instance.
         sequence: tasks of the schedule by start.
         start: starts by task; changed.
         options: option by choice and micro-batch; changed.
@@ -251,7 +250,6 @@ def start_in_sequence(arrays: InstanceArrays, sequence: IntArray, options: IntAr
     """Start each task as early as the ones before it allow; return False where it breaks an edge or a limit.
 
     Args:
-        arrays: of the instance.
         sequence: all tasks that are run.
         options: option by choice and micro-batch, none open.
         start: by task, -1 at first; overwritten.

@@ -65,7 +65,6 @@ def schedule_of(
         start: start by task, -1 where a task is not run.
         lower_bound: no schedule of the instance is shorter.
         search_seconds: seconds it took to find.
-        found_by: the method that found it.
     """
     micro_batch, block = np.nonzero(start.reshape(instance.micro_batches, instance.num_blocks) >= 0)
     return Schedule.of_tasks(

@@ -62,8 +62,6 @@ def rule_schedules(
     """Yield the starts by task of every way to follow a rule that fits; none where it does not apply.
 
     Args:
-        rule: the rule.
-        instance: what is scheduled.
         variants: whether other ways than the published one are tried.
         known: a makespan; what is seen to be no shorter before it is complete may be left out.
         is_dispensable: asked every few thousandths of a second while limits in flight are simulated; where it
@@ -120,7 +118,6 @@ def simulate(
     """List what the rules of any placement simulate; the same starts where every block takes time.
 
     Args:
-        arrays: of the instance.
         flow: how its blocks enter and leave.
         in_flight: most micro-batches between an opening block and its closing ones.
         groups: of `Preference.groups`.

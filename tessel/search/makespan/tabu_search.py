@@ -75,7 +75,6 @@ def tabu_search(
     """Move for some rounds, keeping the best schedule in `orders.best`.
 
     Args:
-        arrays: of the instance.
         orders: where to go on; changed.
         best: makespan of the schedule in `orders.best`.
         turn: rounds made on these orders before.

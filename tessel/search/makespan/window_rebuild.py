@@ -88,8 +88,6 @@ def rebuild(
     """Write the schedule with this window built anew; return its makespan, or `INFEASIBLE`.
 
     Args:
-        arrays: of the instance.
-        current: the schedule.
         begin: place in its sequence of the first task of the window.
         end: place after the last one, > `begin`.
         priority: int64, shape (end - begin,), of the tasks as they stand; the lowest is the most urgent.
@@ -130,7 +128,6 @@ def start_behind(arrays: InstanceArrays, timed: Timed, begin: int, free: IntArra
     Args:
         arrays: of the instance.
         timed: its starts from there on are overwritten.
-        begin: place in the sequence.
         free: step from which each device is free by then; changed.
     """
     for place in range(begin, len(timed.sequence)):

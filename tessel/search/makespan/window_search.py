@@ -65,7 +65,6 @@ class WindowSearch:
         best: the incumbent, where it begins and what it improves.
         state: state of the random generator.
         current: the schedule that it stands at; None before the first round.
-        makespan: of that schedule.
         rounds_without_gain: rounds since the last one that found something shorter.
         passed: turns passed over since the last round.
     """
@@ -153,7 +152,6 @@ def search_windows(
     """Build windows anew, one after the other, and keep what is no longer than before.
 
     Args:
-        arrays: of the instance.
         current: the schedule; changed.
         makespan: of that schedule.
         stride: steps between micro-batches of a steady rhythm, >= 1.

@@ -84,9 +84,6 @@ class _Search:
     """What both searches read.
 
     Attributes:
-        placement: the blocks.
-        precedence: their edges.
-        micro_batches: how many are run.
         limits: units by device.
         after: blocks that wait for each block; `before` likewise.
         is_complete: whether every order was looked at that was to be.

@@ -43,7 +43,6 @@ class InstanceArrays(NamedTuple):
     Lists of lists are flat, row b from `…_start[b]` to `…_start[b + 1]`.
 
     Attributes:
-        num_devices: devices.
         num_blocks: blocks of one micro-batch.
         micro_batches: micro-batches.
         span: steps by block.
@@ -106,7 +105,6 @@ class Instance:
         micro_batches: how many are run, >= 1.
         memory: limit in units, one a device; None for none.
         precedence: edges between the blocks, choices and all.
-        arrays: all of that as arrays.
         first_tasks: (block, micro-batch) in an order that keeps the limits, where one micro-batch after the
             other does not; else None.
     """

@@ -79,7 +79,6 @@ def explain_infeasible(
 
     Args:
         placement: the blocks of one micro-batch.
-        micro_batches: how many are run.
         memory: limit by device.
         is_proven: whether every order was tried; otherwise the sentence does not claim that none exists,
             unless one device alone proves it.

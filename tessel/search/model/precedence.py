@@ -36,10 +36,8 @@ class Precedence(NamedTuple):
         order: blocks in a topological order; of those free to come next, the first in the placement.
         span: steps by block.
         before_start: rows of `before` and `before_delay` by block.
-        before: blocks that come before a block.
         before_delay: least steps from the start of the earlier block to the start of the later one.
         after_start: rows of `after` and `after_delay` by block.
-        after: blocks that come after a block.
         after_delay: as `before_delay`.
         choice: choice that a block belongs to, or -1.
         option: option of that choice, or -1.
@@ -139,7 +137,6 @@ def longest_paths(precedence: Precedence, is_backward: bool, least: IntArray) ->
     """Return the longest distance of each block along the edges, or against them.
 
     Args:
-        precedence: the edges.
         is_backward: whether the distances are those to the end rather than from the start.
         least: by block, the distance it has by itself, or `UNREACHABLE`; overwritten and returned.
     """

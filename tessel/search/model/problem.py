@@ -44,7 +44,6 @@ class Problem:
     Attributes:
         placement: what it was made from, choices and all.
         block_indices: position in `placement.blocks` of each block here; ascending.
-        num_devices: number of devices.
         spans: int64, shape (num_blocks,), steps.
         memory: int64, shape (num_blocks,), units added on each of the block's devices at its start.
         devices: the devices of each block, ascending.

@@ -69,10 +69,8 @@ def list_paired(
 
     Args:
         placement: without choices, each block on one device.
-        micro_batches: how many are run.
         memory: limit by device; None for none.
         factor: share of its sum that a pair takes.
-        policy: what is preferred.
     """
     listing = _Listing(placement, micro_batches, memory, factor, policy)
     return listing.run()

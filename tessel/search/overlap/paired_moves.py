@@ -83,11 +83,8 @@ def move_at_random(
 
     Args:
         found: orders that keep the limits, whose pairs can run together, each block on one device.
-        arrays: of the instance.
         kinds: see `kinds_of`.
         factor: share of its sum that a pair takes.
-        state: of the random numbers.
-        moves: how many are tried.
     """
     makespan, state = _move(found, arrays, np.asarray(kinds), round(factor * MILLION), state, moves)
     return int(makespan), int(state)
@@ -99,7 +96,6 @@ def _makespan(found: PairedOrders, arrays: InstanceArrays, parts: int, end: IntA
 
     Args:
         found: the orders.
-        arrays: of the instance.
         parts: millionths of its sum that a pair takes.
         end: by task, -1 where it is not run and -2 before it is; overwritten.
         place: by device; overwritten.

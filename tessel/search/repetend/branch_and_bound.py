@@ -53,7 +53,6 @@ class Rules(NamedTuple):
     """What is searched, as `CyclicProblem` has it; all int64.
 
     Attributes:
-        period: the period tried.
         life_room: by device, unit-steps that its lifetimes may take together.
     """
 
@@ -105,8 +104,6 @@ class OrderSearch:
     """The search of one period, which remembers where it stopped.
 
     Attributes:
-        cyclic: the rules.
-        period: the period tried.
         starts: int64, shape (num_nodes,), once the answer is `FEASIBLE`; the earliest start is 0.
         is_stuck: whether it gave up for want of memory or time.
         operations: to charge for what it has done so far.

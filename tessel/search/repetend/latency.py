@@ -31,7 +31,6 @@ def shorten_latency(
     Args:
         problem: the blocks and limits.
         starts: int64, shape (copies, num_blocks), a repetend.
-        period: its period.
         budget: charged for each try, and looked at before it.
         params: how much a try may take, and how many blocks are tried.
 

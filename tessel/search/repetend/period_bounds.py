@@ -37,8 +37,6 @@ def memory_bound(problem: Problem, device: int, paths: IntArray | None = None) -
     """Return the period that a device's limit alone imposes on one micro-batch, as a fraction.
 
     Args:
-        problem: the blocks and limits.
-        device: the device.
         paths: int64, shape (num_blocks, num_blocks), steps from start to start known to be needed, if they
             are not to be those of the problem.
     """

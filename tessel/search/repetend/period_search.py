@@ -39,7 +39,6 @@ class PeriodSearch:
     """The open range of one cyclic problem: `lowest` is not ruled out, `period` works.
 
     Attributes:
-        cyclic: the rules.
         budget: what the search may spend.
         params: how it divides that.
         lowest: every shorter period is impossible.
@@ -47,7 +46,6 @@ class PeriodSearch:
         on_better: told period, lowest and method whenever a better period is known to work.
         period: the least one known to work; None while there is none.
         starts: int64, shape (num_nodes,), for it.
-        found_by: the method that found it.
     """
 
     cyclic: CyclicProblem

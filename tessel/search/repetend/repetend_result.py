@@ -27,7 +27,6 @@ class RepetendResult:
         rate_optimal: period / copies equals it.
         least_rate: steps that a micro-batch takes at least with as many copies as were asked for, or fewer.
         search_seconds: wall-clock time.
-        found_by: the method that found it.
     """
 
     placement: Placement

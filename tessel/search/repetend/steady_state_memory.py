@@ -22,7 +22,6 @@ def keeps_memory(problem: Problem, starts: IntArray, period: int) -> bool:
     """Return whether every limited device stays within its limit, whatever starts together on it.
 
     Args:
-        problem: the blocks and limits.
         starts: int64, shape (copies, num_blocks).
         period: steps after which they repeat.
     """

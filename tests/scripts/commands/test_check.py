@@ -10,7 +10,7 @@ import pytest
 from layer_plans import profile, saved_plan
 
 from scripts.main import main
-from scripts.options import cluster_options
+from scripts.options import search_options
 from tessel.documents import load_schedule, save
 from tessel.planning.cluster import OPTIMIZERS
 from tessel.profiles import save_table
@@ -176,4 +176,4 @@ def test_roles_and_names_of_rows_reach_the_file(
 
 
 def test_optimizers_are_those_there_are() -> None:
-    assert tuple(OPTIMIZERS) == cluster_options.OPTIMIZERS
+    assert tuple(OPTIMIZERS) == search_options.OPTIMIZERS

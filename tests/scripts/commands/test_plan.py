@@ -10,7 +10,7 @@ import pytest
 
 from scripts.commands.plan import options as plan_options
 from scripts.main import main
-from scripts.options import cluster_options
+from scripts.options import search_options
 from tessel.planning.cluster import OPTIMIZERS
 from tessel.planning.options import NAMED_PLACEMENTS
 from tessel.planning.runtime import RUNTIMES
@@ -221,6 +221,6 @@ def test_batch_that_no_degrees_divide_is_refused(table: Path, capsys: pytest.Cap
 
 def test_names_on_the_command_line_are_the_planner_s() -> None:
     assert set(plan_options.FORMATS) == set(FORMATS)
-    assert set(cluster_options.OPTIMIZERS) == set(OPTIMIZERS)
+    assert set(search_options.OPTIMIZERS) == set(OPTIMIZERS)
     assert set(plan_options.RUNTIMES) == set(RUNTIMES)
     assert set(plan_options.PLACEMENTS) == {"auto", *NAMED_PLACEMENTS}

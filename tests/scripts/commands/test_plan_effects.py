@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from scripts.commands.plan.config_options import ConfigCommandOptions
-from scripts.commands.plan.options import PlanCommandOptions
+from scripts.commands.plan.options import ConfigCommandOptions, PlanCommandOptions
 from scripts.options.tuning_options import MeasuringOptions
 from tessel.profiles.table import COLUMNS, WRITTEN
 

@@ -63,7 +63,7 @@ def test_the_names_that_are_written_down_are_the_real_ones() -> None:
     from tuner.frontend import MODELS  # noqa: PLC0415 - imports TVM
     from tuner.targets.resolution import known_targets  # noqa: PLC0415 - imports TVM
 
-    assert {name: tuple(model.sizes) for name, model in MODELS.items()} == completion.MODELS
+    assert {name: model.SIZES for name, model in MODELS.items()} == completion.MODELS
     assert backend_names() == completion.BACKENDS
     for target in known_targets():
         assert completion.targets(target.partition("/")[0]), target

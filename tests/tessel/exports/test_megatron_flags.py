@@ -13,8 +13,7 @@ from layer_plans import saved_plan
 
 from tessel.errors import ScheduleError
 from tessel.exports.megatron import MegatronLayout, read_layout
-from tessel.exports.megatron_flags import moe_layer_freq, recompute_flags, split_flags
-from tessel.exports.megatron_plan import megatron_arguments
+from tessel.exports.megatron_plan import megatron_arguments, moe_layer_freq, recompute_flags, split_flags
 from tessel.exports.recipe import recipe_of_saved_plan
 
 FRAMEWORKS = Path(__file__).parents[3] / "out" / "frameworks" / "bin" / "python"

@@ -11,8 +11,7 @@ from layer_plans import profile, saved_plan
 from tessel.errors import ScheduleError
 from tessel.exports import megatron_plan
 from tessel.exports.megatron import read_layout
-from tessel.exports.megatron_flags import split_flags
-from tessel.exports.megatron_plan import layout_of_recipe, megatron_arguments, orders_of_megatron
+from tessel.exports.megatron_plan import layout_of_recipe, megatron_arguments, orders_of_megatron, split_flags
 from tessel.exports.recipe import Recipe, recipe_of_saved_plan
 from tessel.planning.layout import Layout
 

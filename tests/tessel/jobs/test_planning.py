@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import tessel
-from scripts.commands.check.options import CheckCommandOptions
+from scripts.commands.check.command import CheckCommandOptions
 from scripts.commands.plan.options import PlanCommandOptions
-from scripts.commands.run.options import RunCommandOptions
-from scripts.commands.tune.options import TuneCommandOptions
+from scripts.commands.run.command import RunCommandOptions
+from scripts.commands.tune.command import TuneCommandOptions
 from scripts.main import main
 from tessel.errors import DocumentError, UsageError
 from tessel.jobs.inputs.check_options import CheckOptions

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tessel.dag import Dag
 from tessel.handwritten import HANDWRITTEN
 from tessel.picture.text import text_grid
+from tessel.placement import Block, Edge, Placement
 from tessel.schedule import Schedule
 from tessel.shapes import make_shape, vshape
 
@@ -72,3 +73,17 @@ def test_chunks_of_a_device_have_marks_of_their_own() -> None:
     *rows, legend = lines(schedule)
     assert all({">", "}", "<", "{"} <= set(row) for row in rows)
     assert legend.startswith("> } forward   < { backward   . idle   a mark a chunk")
+
+
+def test_blocks_of_no_kind_have_a_mark_a_name() -> None:
+    placement = Placement(
+        devices=1,
+        blocks=tuple(
+            Block(name=name, devices=(0,), span=2) for name in ("tower_0", "tower_back_0", "exchange_0")
+        ),
+        edges=(Edge("tower_0", "tower_back_0"), Edge("tower_back_0", "exchange_0")),
+    )
+    starts = {(block, 0): 2 * block for block in range(3)}
+    row, legend = lines(Schedule.of(placement, starts, micro_batches=1, memory=None, found_by="hand"))
+    assert row == "device 0  0###0+++0==="
+    assert legend == "= exchange   # tower   + tower backward   . idle"

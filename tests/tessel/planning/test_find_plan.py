@@ -15,6 +15,8 @@ from msgspec import structs
 from tessel.errors import InfeasibleError, ScheduleError
 from tessel.handwritten.interleaved_1f1b import INTERLEAVED_1F1B
 from tessel.planning import plan_search
+from tessel.planning.candidates import pool
+from tessel.planning.candidates.candidate import Candidate
 from tessel.planning.candidates.pool import Pool
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.training_step import build_step, estimate_step
@@ -298,6 +300,42 @@ def test_rows_to_compare_with_leave_work_for_orders(monkeypatch: pytest.MonkeyPa
     profile = random_profile(np.random.default_rng(10), 12, is_split=True)
     found = plan(profile, small_cluster(4, memory_bytes=133 * MIB), samples=16, work=0.3)
     assert found.counts.orders > 0
+
+
+def test_orders_that_cost_too_much_keep_no_others_from_being_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[Candidate] = []
+    search = Pool.search
+
+    def note(pool: Pool, candidate: Candidate, budget: SearchBudget, **given: Any) -> Candidate:
+        searched.append(candidate)
+        return search(pool, candidate, budget, **given)
+
+    monkeypatch.setattr(Pool, "search", note)
+    profile = random_profile(np.random.default_rng(10), 12, is_split=True)
+    cluster = small_cluster(4, memory_bytes=133 * MIB)
+    plan(profile, cluster, samples=16, work=0.1, baselines=False)
+    costly = searched[0].family
+    searched.clear()
+
+    def num_tasks(candidate: Candidate) -> int:
+        return 10**9 if candidate.family == costly else 1
+
+    monkeypatch.setattr(plan_search, "num_tasks", num_tasks)
+    plan(profile, cluster, samples=16, work=0.1, baselines=False)
+    assert searched[0].family != costly
+
+
+def test_a_large_order_is_not_set_up_where_nothing_is_left_to_search_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool, "MAX_TASKS", 0)
+    profile = random_profile(np.random.default_rng(10), 12, is_split=True)
+    cluster = small_cluster(4, memory_bytes=133 * MIB)
+    asked = {"samples": 16, "baselines": False, "data_parallel": 1, "placements": ("vshape",)}
+    assert plan(profile, cluster, work=0.004, **asked).counts.orders == 0
+    assert plan(profile, cluster, work=0.1, **asked).counts.orders > 0
 
 
 def test_unequal_devices_get_unequal_stages() -> None:

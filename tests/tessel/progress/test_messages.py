@@ -6,6 +6,7 @@ import io
 import re
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from rich.console import Console
 
 from scripts.terminal.console import print_table
 from tessel.jobs.shown.formatting import format_numbers
+from tessel.jobs.shown.sections import Table
 from tessel.progress import bars, messages
 from tessel.progress.bars import describe_rest
-from tessel.progress.text_table import text_table
 from tests.harness.local_fleet import wait_until
 
 
@@ -92,10 +93,13 @@ def test_a_number_a_device_stays_readable() -> None:
     assert format_numbers(range(1, 65)) == "1 to 64"
 
 
-def on_a_terminal(*table: Any, **options: Any) -> list[str]:
+def on_a_terminal(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], **options: Any
+) -> list[str]:
     """Return the lines of a table on a terminal of a hundred columns."""
     found = io.StringIO()
-    Console(file=found, width=100).print(text_table(*table, **options))
+    table = Table(title=title, columns=columns, rows=rows, **options)
+    Console(file=found, width=100).print(table.shown())
     return found.getvalue().splitlines()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.fleet.held_tasks import HeldTasks
+from tuner.fleet.task_queue import HeldTasks
 
 LIMITS = {"a": 10.0, "b": 30.0}
 

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.tvm
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_model_without_a_size_is_its_default_size(name: str) -> None:
-    assert MODELS[name].default_size in MODELS[name].sizes
-    assert "tiny" in MODELS[name].sizes
+    assert MODELS[name].DEFAULT_SIZE in MODELS[name].SIZES
+    assert "tiny" in MODELS[name].SIZES
 
 
 def test_the_colon_before_a_size_may_be_left_out() -> None:

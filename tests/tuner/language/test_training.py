@@ -15,8 +15,7 @@ from cost_model.language.network import Network, NetworkShape, initial_weights
 from cost_model.language.text import Grammar
 from cost_model.language.training_examples import context_of, measured_examples, training_example_of
 from tuner.errors import TunerError
-from tuner.language.network import TrainedNetwork
-from tuner.language.training import fit, mean_loss
+from tuner.language.training import TrainedNetwork, fit, mean_loss
 
 pytestmark = pytest.mark.torch
 

@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 TARGETS = ("nvidia/nvidia-a100", "nvidia/nvidia-h200")
-SMALLEST = [f"{name}:{model.sizes[0]}" for name, model in MODELS.items()]
+SMALLEST = [f"{name}:{model.SIZES[0]}" for name, model in MODELS.items()]
 
 
 def product(dtype: str, result: str | None = None) -> Any:

@@ -15,7 +15,7 @@ from tvm import relax
 
 from tuner.graph import DataflowGraph, NodeSet, SubGraph
 from tuner.graph.relax_types import PARTITION_ATTRIBUTE
-from tuner.lowering.outline import LABEL_ATTRIBUTE, extract_module, order_partitions, outline_partitions
+from tuner.lowering.outline import _LABEL_ATTRIBUTE, extract_module, order_partitions, outline_partitions
 from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.partition.find_partition import find_partition
 
@@ -106,7 +106,7 @@ def test_an_extracted_module_calls_one_partition_and_keeps_constants() -> None:
     module = extract_module(graph, sub_graph, "blas")
     (name,) = functions(module)
     assert name == "blas_matmul_relu"
-    assert str(module[name].attrs[LABEL_ATTRIBUTE]) == "matmul_relu"
+    assert str(module[name].attrs[_LABEL_ATTRIBUTE]) == "matmul_relu"
     assert [parameter.name for parameter in module["main"].params] == ["x"]
     (found,) = run(module, [np.full((2, 3), 1.5, "float32")])
     np.testing.assert_allclose(found, 3.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tuner.measuring.memory_limit import memory_limit_bytes
+from tuner.measuring.worker_process import memory_limit_bytes
 
 MACHINE = psutil.virtual_memory().total
 

@@ -8,7 +8,7 @@ import pytest
 
 from tuner.errors import UnsupportedOperatorError
 from tuner.shards.layouts import Split, split_axis, take_shard
-from tuner.shards.rules.reshaping import reshaped_split
+from tuner.shards.rules.movement import reshaped_split
 
 pytestmark = pytest.mark.tvm
 

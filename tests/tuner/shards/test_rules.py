@@ -17,7 +17,7 @@ from tvm.relax import op
 
 from tuner.errors import UnsupportedOperatorError
 from tuner.shards.layouts import local_shape, split_axis
-from tuner.shards.rules.addition import ADDITION
+from tuner.shards.rules.elementwise import ADDITION
 from tuner.shards.rules.joining import _merged
 from tuner.shards.rules.operator_rules import RULES
 from tuner.shards.rules.rule import shape_of

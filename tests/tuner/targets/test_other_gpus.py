@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuner.errors import UnknownNameError
-from tuner.targets.other_gpus import other_gpu
+from tuner.targets.gpu_targets import other_gpu
 from tuner.targets.resolution import known_targets, resolve_target
 
 

@@ -34,7 +34,6 @@ class Chain:
     """A convolution and what its kernel does besides.
 
     Attributes:
-        call: the convolution.
         last: the variable of the last operator.
         bias: what is added to each channel.
         other: a tensor that is added.

@@ -5,24 +5,30 @@ stride 1 use Winograd's method, others of one group direct kernels, and those wi
 depthwise ones, each with its bias, a tensor that is added, and ReLU or a clip in one kernel. A direct
 convolution, a depthwise one of its result and a pixelwise one are one kernel, which works row by row. What
 goes into one kernel is decided in `tuner.backends.cpu.convolution_chains`, what becomes of the operators
-between them in `tuner.backends.cpu.nhwc_writer`. Within a partition bfloat16 is computed in float32 and
-rounded where it leaves (`tuner.backends.cpu.roundings`). Weights are packed once where they never change.
-Checked in tests/tuner/backends/cpu/test_nhwc.py.
+between them in `tuner.backends.cpu.nhwc_writer`. Weights are packed once where they never change.
+
+Within a partition bfloat16 is computed in float32 and rounded where it leaves: the importer has each operator
+of bfloat16 widen what it reads and round what it gives (`tuner.frontend.converters.bfloat16`), which between
+two operators of one partition is no more than a loss of time and digits, and hides from a convolution what
+follows it. Checked in tests/tuner/backends/cpu/test_nhwc.py and test_roundings.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import tvm
+from tvm import relax
+
 from tuner.backends.cpu.convolution_chains import bindings_of, has_kernel
 from tuner.backends.cpu.hoist_pooling import with_pooling_hoisted
 from tuner.backends.cpu.nhwc_writer import with_channels_last
-from tuner.backends.cpu.roundings import without_roundings
+from tuner.backends.cpu.rewriting import Write, rewritten, values_of
 from tuner.backends.kernel_version import CpuKernels
 from tuner.backends.tvm.native import fuse_as_tvm_does, replace_function
 from tuner.backends.tvm.schedule import schedule_kernels
 from tuner.graph.legalization import legalize_operators
-from tuner.graph.relax_types import IRModule, RelaxFunction
+from tuner.graph.relax_types import Expression, IRModule, RelaxFunction
 from tuner.rules.protocol import Rule
 from tuner.rules.segments import ContiguousSubgraphs, WithPackedWeights
 from tuner.targets.target import Target
@@ -54,3 +60,39 @@ class Nhwc(CpuKernels):
             kernels = fuse_as_tvm_does(legalize_operators()(turned))
             module = replace_function(module, name, schedule_kernels(kernels, target))
         return module
+
+
+def without_roundings(function: RelaxFunction) -> RelaxFunction:
+    """Return the function in which whoever widens a rounded float32 reads it as it was before.
+
+    Results that are rounded stay so; the function itself where nothing is widened again.
+    """
+    values = values_of(function)
+    writers = {
+        variable: _as(source)
+        for variable, value in values.items()
+        if _converts(value, "float32") and (source := _before_rounding(values, value.args[0])) is not None
+    }
+    return relax.analysis.remove_all_unused(rewritten(function, writers)) if writers else function
+
+
+def _as(source: Expression) -> Write:
+    return lambda _builder, renamed: renamed(source)
+
+
+def _before_rounding(values: dict[Expression, Expression], expression: Expression) -> Expression | None:
+    """Return the float32 that an expression is the rounding of, or None."""
+    while isinstance(values.get(expression), relax.Var):
+        expression = values[expression]
+    value = values.get(expression)
+    if value is None or not _converts(value, "bfloat16", "float16"):
+        return None
+    source = value.args[0]
+    return source if isinstance(source, relax.Var) and str(source.ty.dtype) == "float32" else None
+
+
+def _converts(value: Expression, *dtypes: str) -> bool:
+    """Say whether a value is a conversion to one of some types."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
+        return False
+    return value.op.name == "relax.astype" and str(value.ty.dtype) in dtypes

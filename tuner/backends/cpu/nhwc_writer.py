@@ -376,9 +376,7 @@ class _Writer:
         """Return the result of a kernel that ends with a chain, whose other tensor it adds.
 
         Args:
-            kernel: of the convolution.
             operands: before that tensor.
-            chain: whose result it is.
             shape: in which the kernel has the result; None for that which it has with channels last.
         """
         batch, filters, height, width = shape_of(chain.last)

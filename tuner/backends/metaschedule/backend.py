@@ -290,7 +290,6 @@ class TrialSettings:
     """How many schedules of a kernel are tried, and by whom.
 
     Attributes:
-        trials: how many.
         work_dir: for TVM's logs.
         builder: builds a batch of trials; if None, a process of its own does.
         runner: measures what was built; if None, a process of its own does.
@@ -316,8 +315,6 @@ def proposed_trials(proposer: str, task: str, knowledge: Knowledge, *, seed: int
     Args:
         proposer: one of `PROPOSERS` but `evolutionary`.
         task: names the kernel, as trials do.
-        knowledge: what the proposer starts from.
-        seed: of the random numbers.
     """
     return ProposedTrials(lambda candidates: new_proposer(proposer, task, candidates, knowledge, seed=seed))
 
@@ -337,7 +334,6 @@ def tune_kernel(
         task: a module whose `main` is the kernel.
         tuned_for: TVM's target.
         settings: how many schedules are tried, and by whom.
-        database: TVM's.
         cost_model: TVM's own name of one, or one that orders schedules from the first trial on; if None,
             TVM's own where trials are enough for it to learn from, else none.
         callbacks: told of every batch of trials.

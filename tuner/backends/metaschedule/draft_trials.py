@@ -80,7 +80,6 @@ def load_draft_trials(
     """Return the trials of every kernel that is tiled in levels, on this device with so many threads.
 
     Args:
-        store: the records.
         target: whose records count.
         environment: whose device and threads count; its versions do not.
 

@@ -7,7 +7,6 @@ tests/tuner/backends/metaschedule/test_proposers.py.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +24,6 @@ from cost_model.language.network import Network
 from cost_model.language.text import MAX_OWN
 from cost_model.language.training_examples import context_of
 from tuner.backends.metaschedule.candidates import Candidate, KernelCandidates
-
-logger = logging.getLogger(__name__)
 
 RANDOM, NEIGHBOUR, DRAFT, LANGUAGE = "random", "neighbour", "draft", "language"
 EVOLUTIONARY = "evolutionary"
@@ -98,9 +95,7 @@ def new_proposer(
     Args:
         name: one of `PROPOSERS` but `evolutionary`.
         task: names the kernel, as trials do.
-        candidates: its schedules.
         knowledge: what the proposer starts from.
-        seed: of the random numbers.
 
     Raises:
         ValueError: there is no such proposer, or the language model has no network.
@@ -246,8 +241,6 @@ class DraftProposer(_Informed):
         """Train on what is known, unless a model is given or shared.
 
         Args:
-            task: names the kernel.
-            candidates: its schedules.
             knowledge: what is known at first.
             seed: of random numbers and trees.
             exploration: how many standard deviations between forests are added to a prediction.

@@ -51,7 +51,6 @@ class TracedSketch:
     """A trace that tiles a block in levels, or spreads it over threads.
 
     Attributes:
-        block: name of the block.
         kinds: of each decision, in the order of instructions.
         sketch_level: see `DecisionSpace.sketch_levels`.
         decisions: those of the trace.

@@ -8,7 +8,6 @@ settings. Checked in tests/tuner/backends/metaschedule/test_trials.py.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -27,8 +26,6 @@ _LEAST_US = 1e-3
 """A latency is positive, and a clock may not see the shortest."""
 
 _MESSAGE_CHARACTERS = 500
-
-logger = logging.getLogger(__name__)
 
 
 @derived_object

@@ -36,9 +36,6 @@ def keep_untuned(task: IRModule, tuned_for: Any, database: Any, *, builder: Any,
     Args:
         task: a module whose `main` is the kernel.
         tuned_for: TVM's target, of a processor.
-        database: TVM's.
-        builder: TVM's.
-        runner: TVM's.
 
     Returns:
         The latency of the untuned schedule over that of the fastest trial: above 1, tuning paid. None where

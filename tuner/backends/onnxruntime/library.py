@@ -92,7 +92,6 @@ def call_of_graph(
         parameters: of `main`.
         weights: positions of those that never change, whose values lie outside of the graph.
         results: the type of what `main` returns.
-        num_threads: of a call.
         is_alone: whether nothing else runs in the program.
     """
     calls = importlib.import_module(_CALLS_MODULE)  # registers the packed functions

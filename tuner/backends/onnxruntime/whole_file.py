@@ -82,7 +82,6 @@ def file_as_call(model: Model, num_threads: int) -> Model | None:
 
     Args:
         model: for inference; its inputs are the file's that are no constants.
-        num_threads: of the call.
     """
     if model.source is None:
         return None
@@ -102,7 +101,6 @@ def export_as_call(model: Model, exported: bytes, num_threads: int) -> Model | N
     Args:
         model: for inference, of a module.
         exported: an ONNX model, whose inputs should be the module's tensors in order.
-        num_threads: of the call.
     """
     file = onnx.load_model_from_string(exported)
     given = [(declared_shape(value), str(_dtype_of(value))) for value in file.graph.input]

@@ -284,10 +284,6 @@ def _compute_in_tiles(
     """Split the loops of a product into those of its tile and those over tiles, and share out the latter.
 
     Args:
-        schedule: what is changed.
-        block: the product.
-        axes: of its results.
-        choice: its tile.
         results: the block that copies a tile's results out.
         panel: the block that packs an operand, if one does.
     """

@@ -60,7 +60,6 @@ class Tile:
         vector_tile: elements of the tile along it, a multiple of `lanes`.
         result_position: which of the result's axes it is.
         rows: the axis of the tile's rows, or None for a single row.
-        row_tile: rows of the tile.
         packed_read: the read to pack so that the vector's axis comes last, or None.
         packed_position: where that operand holds the axis.
         shared: axes that the packed operand holds too: a panel belongs to one point of them.
@@ -104,7 +103,6 @@ def choose_tile(axes: Sequence[ResultAxis], *, packs: bool, registers: int = WID
     """Return the tile with the widest vectors; of equals, one without packing, then the last axis.
 
     Args:
-        axes: the axes of the results.
         packs: whether the operands' elements are read often enough to pay for packing.
         registers: vectors of 16 that all registers hold (`tuner.targets.vector_registers`).
     """
@@ -132,7 +130,6 @@ def choose_padding(
     """Return the extents to pad the axes to, as `cost_model.register_tile` has it.
 
     Args:
-        axes: the axes of the results.
         operands: elements of each of the block's reads.
         packs: as in `choose_tile`.
         registers: as in `choose_tile`.

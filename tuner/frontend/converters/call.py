@@ -58,7 +58,6 @@ class Call:
     """A node of an exported program that calls an operator.
 
     Attributes:
-        node: the node.
         importer: what converts the program.
     """
 

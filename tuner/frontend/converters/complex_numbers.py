@@ -14,7 +14,7 @@ import torch
 from tvm import relax
 
 from tuner.frontend.converters.call import Call, Converter, Expr, constant, dtype_of, rank_of
-from tuner.frontend.converters.roots import root_of_sum
+from tuner.frontend.converters.reductions import root_of_sum
 
 
 def is_complex(node: torch.fx.Node) -> bool:

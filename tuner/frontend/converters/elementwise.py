@@ -1,7 +1,8 @@
 """Arithmetic of torch, element by element: its promotion of types, its divisions and its powers.
 
 TVM's converters divide whole numbers as whole numbers, leave out `alpha`, and take operands of two types at
-their first one's. Here both are brought to the type that torch computes in. Checked against torch in
+their first one's. Here both are brought to the type that torch computes in. The sign of -0 is told apart by
+its reciprocal, and that of NaN is not. Checked against torch in
 tests/tuner/frontend/converters/test_elementwise.py.
 """
 
@@ -14,7 +15,6 @@ import torch
 from tvm import relax
 
 from tuner.frontend.converters.call import Call, Converter, Expr, dtype_of, is_constant
-from tuner.frontend.converters.signs import has_sign
 
 _SMALL = 0.3
 """Magnitude below which exp(x) - 1 is computed without a difference of nearly equal numbers."""
@@ -48,7 +48,6 @@ def _binary(
     Args:
         operator: of Relax, on numbers.
         on_truth: what it is on truth values.
-        names: of the operands.
     """
 
     def convert(call: Call) -> Expr:
@@ -420,3 +419,14 @@ ELEMENTWISE: Mapping[str, Converter] = {
     **_named({"clamp_min": _clamp("min"), "clamp_max": _clamp("max")}, "default", "Tensor"),
 }
 """Converter by name of operator and overload."""
+
+
+def has_sign(call: Call, x: Expr) -> Expr:
+    """Emit where a number is negative, or is -0."""
+    zero = relax.const(0, dtype_of(x))
+    is_negative = call.emit(relax.op.less(x, zero))
+    if "float" not in dtype_of(x):
+        return is_negative
+    reciprocal = call.emit(relax.op.divide(relax.const(1, dtype_of(x)), x))
+    is_below = call.emit(relax.op.less(reciprocal, zero))
+    return call.emit(relax.op.logical_or(is_negative, is_below))

@@ -18,7 +18,6 @@ def first_place(call: Call, operator: Callable[..., Expr], x: Expr, axis: int, *
     """Emit the first place of the extremum of each row along an axis, or of its first NaN.
 
     Args:
-        call: emits.
         operator: Relax's `argmax` or `argmin`.
         x: of any type but truth values.
         axis: counted from the first.

@@ -12,7 +12,7 @@ import torch
 from tvm import relax
 
 from tuner.frontend.converters.call import Call, Converter, Expr, dtype_name, dtype_of
-from tuner.frontend.converters.signs import has_sign
+from tuner.frontend.converters.elementwise import has_sign
 
 
 def _comparison(operator: Callable[..., Expr]) -> Converter:

@@ -11,7 +11,7 @@ import numpy as np
 from tvm import relax
 
 from tuner.frontend.converters.call import Call, Converter, Expr, dtype_of, rank_of, shape_of
-from tuner.frontend.converters.roots import root_of_sum
+from tuner.frontend.converters.reductions import root_of_sum
 
 
 def _linear(call: Call) -> Expr:

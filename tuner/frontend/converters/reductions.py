@@ -1,8 +1,10 @@
 """Reductions and running sums: over the axes that torch means, in the type that it gives.
 
 Sums and products of whole numbers and truth values are of 64 bits; a variance divides by the number of
-elements less a correction; a tensor without axes is reduced as if it had one. Checked against torch in
-tests/tuner/frontend/converters/test_reductions.py.
+elements less a correction; a tensor without axes is reduced as if it had one. Norms, distances, deviations
+and magnitudes are roots, whose slope is infinite at 0: torch's autograd gives what a norm of zeros was made
+from a gradient of 0, so the root is taken of another number there. Checked against torch in
+tests/tuner/frontend/converters/test_reductions.py and tests/tuner/stages/gradients/test_borders.py.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from tuner.frontend.converters.call import (
     shape_of,
 )
 from tuner.frontend.converters.extrema import first_place
-from tuner.frontend.converters.roots import root_of_sum
 
 
 def _reduction(operator: Callable[..., Expr]) -> Converter:
@@ -188,3 +189,11 @@ REDUCTIONS: Mapping[str, Converter] = {
     **_named("std_mean", _deviation_and_mean, "default", "dim", "correction"),
 }
 """Converter by name of operator and overload."""
+
+
+def root_of_sum(call: Call, total: Expr, root: Callable[[Expr], Expr] = relax.op.sqrt) -> Expr:
+    """Emit the root of a tensor that is at least 0; where it is 0, no gradient passes."""
+    zero, one = (relax.const(number, dtype_of(total)) for number in (0, 1))
+    is_zero = call.emit(relax.op.equal(total, zero))
+    found = call.emit(root(call.emit(relax.op.where(is_zero, one, total))))
+    return call.emit(relax.op.where(is_zero, zero, found))

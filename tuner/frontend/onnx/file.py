@@ -1,8 +1,9 @@
 """Import an ONNX file into Relax through TVM's importer.
 
 A file is first tried in a child process with limits (see `sandbox`). Layers are read from the names of
-nodes, which exporters write as `/transformer/h.0/attn/MatMul`. Checked against onnx's reference and the
-outputs that onnx ships, in tests/tuner/frontend/onnx/test_file.py.
+nodes, which exporters write as `/transformer/h.0/attn/MatMul`. Uses of operators that TVM's importer takes,
+and gives other results for than ONNX, are refused by name. Checked against onnx's reference and the outputs
+that onnx ships, in tests/tuner/frontend/onnx/test_file.py and test_refusals.py.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
@@ -42,8 +43,7 @@ from tuner.frontend.onnx.graph import (
     untrained_constants,
 )
 from tuner.frontend.onnx.index_bounds import bounded
-from tuner.frontend.onnx.refusals import refused_use
-from tuner.frontend.onnx.rewrite import OnnxModel, opset_of
+from tuner.frontend.onnx.rewrite import OnnxModel, OnnxNode, opset_of, text_of
 from tuner.frontend.onnx.runtime import OnnxSource
 from tuner.frontend.sandbox import try_import
 from tuner.frontend.shapes import Scalar
@@ -278,7 +278,7 @@ def _import(importer: _Importer, graph: OnnxModel, name: str) -> IRModule:
         raise UnsupportedOperatorError(
             f"TVM's ONNX importer has no operator {_quoted(fused or missing)}, which {name} uses; {remedy}"
         )
-    refused = refused_use(graph)
+    refused = _refused_use(graph)
     if refused:
         raise UnsupportedOperatorError(
             f"{refused}, which is not imported from {name}; export the model for inference, or without it"
@@ -324,3 +324,61 @@ def _quoted(operators: Sequence[str]) -> str:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+def _refused_use(model: OnnxModel) -> str:
+    """Return which node is used as it cannot be imported, and why; empty where all can be."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    constants |= {
+        node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"
+    }
+
+    def value(node: OnnxNode, place: int) -> np.ndarray | None:
+        """Return an input that is a constant; an absent one, or another, is None."""
+        name = node.input[place] if place < len(node.input) else ""
+        return numpy_helper.to_array(constants[name]) if name in constants else None
+
+    for given in (*model.graph.input, *model.graph.initializer):
+        kind = given.data_type if hasattr(given, "data_type") else given.type.tensor_type.elem_type
+        if kind in _NARROW:
+            return f"{given.name!r} is of type {_name_of(kind)}"
+    results = {output.name for output in model.graph.output}
+    for node in model.graph.node:
+        said = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        reason = ""
+        if node.op_type == "BatchNormalization" and said.get("training_mode", 0):
+            reason = "normalises by the batch, as in training"
+        elif node.op_type == "Dropout" and _is_random(node, value(node, 1), value(node, 2)):
+            reason = "draws what it drops, as in training"
+        elif node.op_type == "NonMaxSuppression":
+            reason = "gives as many boxes as its values say"
+        elif node.op_type == "RoiAlign" and text_of(said.get("mode", "avg")) != "avg":
+            reason = "takes the largest of sampled values"
+        elif node.op_type in _SEQUENCES and results.intersection(node.output):
+            reason = "gives the model's user a sequence, where only tensors can be given"
+        elif node.op_type == "Cast" and said.get("to") in _NARROW:
+            reason = f"makes numbers of {_name_of(said['to'])}"
+        if reason:
+            return f"{node.op_type} {node.name or node.output[0]!r} {reason}"
+    return ""
+
+
+_SEQUENCES = frozenset({"SequenceConstruct", "SequenceErase", "SequenceInsert", "SplitToSequence"})
+"""Operators whose result is a sequence."""
+
+_NARROW = frozenset(
+    number for name, number in TensorProto.DataType.items() if name.startswith(("FLOAT8", "FLOAT4"))
+)
+"""Types of floating point of a byte or less, whose numbers TVM converts otherwise than ONNX."""
+
+
+def _name_of(kind: int) -> str:
+    return str(TensorProto.DataType.Name(kind)).lower()
+
+
+def _is_random(node: OnnxNode, ratio: np.ndarray | None, mode: np.ndarray | None) -> bool:
+    """Whether a dropout of version 12 or later drops anything."""
+    if len(node.input) < 3 or not node.input[2]:
+        return False
+    is_off = mode is not None and not mode.any()
+    return not is_off and not (ratio is not None and not ratio.any())

@@ -368,7 +368,6 @@ def _fold_constants(model: OnnxModel, shapes: Shapes, weights: frozenset[str]) -
     """Evaluate every node whose inputs, or whose input's shape, are known; return whether there was one.
 
     Args:
-        model: is changed.
         shapes: by name of tensor.
         weights: initialisers that train; a node that makes floating-point tensors of them stays.
     """

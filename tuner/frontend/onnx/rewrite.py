@@ -64,7 +64,6 @@ class NodeWriter:
     """Collects the nodes that take a node's place, under names after its own and with its notes.
 
     Attributes:
-        origin: the node.
         nodes: what was written, in order.
     """
 

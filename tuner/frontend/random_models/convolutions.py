@@ -14,8 +14,7 @@ import numpy as np
 from tvm.relax.frontend import nn
 
 from tuner.frontend.emission import Layer, emit_model
-from tuner.frontend.image_layers import NormedConvolution, average
-from tuner.frontend.layers import CrossEntropy, Linear
+from tuner.frontend.layers import CrossEntropy, Linear, NormedConvolution, average
 from tuner.frontend.model import InputSpec, Model
 
 _MAX_GFLOPS = 0.6

@@ -128,7 +128,6 @@ def require_shapes(
     """Require that shapes fit a program.
 
     Args:
-        program: exported.
         name: of the model, for messages.
         shapes: static shapes by name of input; every input with an open extent needs one.
 

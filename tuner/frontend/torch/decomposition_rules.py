@@ -97,7 +97,6 @@ def _times_logarithm(a: Any, b: Any, *, logarithm: Callable[..., torch.Tensor], 
     Args:
         a: the factor, a number or a tensor.
         b: what the logarithm is of; one of both is a tensor.
-        logarithm: of torch.
         pole: up to which it has no finite value.
     """
     device = a.device if isinstance(a, torch.Tensor) else b.device
@@ -162,7 +161,6 @@ def _is_inside(place: torch.Tensor, extent: int, *, is_reflected: bool, aligned:
 
     Args:
         place: of any shape.
-        extent: number of elements.
         is_reflected: whether what is beyond a border is reflected there.
         aligned: whether -1 and 1 are the middles of the first and the last element, or their borders.
     """

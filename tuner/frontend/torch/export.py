@@ -192,7 +192,6 @@ def _attention(
         value: likewise.
         score_mod: gives a score, of a score and its batch, head, query and key.
         block_mask: of which the last says whether a score counts, of the same four indices.
-        scale: of the scores.
         kernel_options: of kernels that are not used here.
     """
     groups = query.size(1) // key.size(1)

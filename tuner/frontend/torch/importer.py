@@ -89,8 +89,6 @@ def import_program(
     """Return the model of a program that `decompose` returned.
 
     Args:
-        program: what is imported.
-        name: of the model.
         called: names of nodes that stay calls of torch though they have a converter.
         blocks: whether gradients end where the code detaches, by `grad.no_grad`; values are the same.
         keeps_state: whether what the program writes is among its inputs and results; see `written_tensors`.

@@ -2,8 +2,9 @@
 
 Opening a file runs no code that stands in it: see `exported_program` and `sandbox`. A function of one's own
 is code, and naming it runs it. Modules are exported for inference and for the shapes of their example inputs.
-What torch says while it exports is kept back: what went wrong comes as an error. Checked in
-tests/tuner/frontend/torch/test_program.py.
+What torch says while it exports is kept back: what went wrong comes as an error, whose reason is sought in
+the module first, since what torch says of a scripted, quantised or empty module is about its own parts.
+Checked in tests/tuner/frontend/torch/test_program.py.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils import _pytree as pytree
 
 from tuner.errors import ModelFileError, UnknownNameError, UnsupportedOperatorError
@@ -34,7 +36,8 @@ from tuner.frontend.torch.export import argument_names, export_module, quiet_exp
 from tuner.frontend.torch.exported.exported_program import load_program
 from tuner.frontend.torch.importer import import_program
 from tuner.frontend.torch.reference import TorchReference
-from tuner.frontend.torch.untraceable import explain
+from tuner.frontend.torch.source import raised_at
+from tuner.frontend.torch.training import in_mode
 
 _CHANGED_CONSTANT = re.compile(r"Constant (\S+) is mutated in the forward method")
 """What torch says of a tensor in a module that is neither a weight nor a buffer, and is changed in place."""
@@ -51,7 +54,6 @@ def load_exported(path: Path, *, shapes: Mapping[str, tuple[int, ...]], guarded:
     """Return the model of a file that `torch.export.save` wrote. No code that stands in it is run.
 
     Args:
-        path: of the file.
         shapes: static shapes by name of input.
         guarded: whether it is first tried in a child process with limits.
 
@@ -258,7 +260,7 @@ def import_module(
             program = export_module(module.eval(), inputs)
     except Exception as error:  # foreign code: torch traces the module by running it
         raise UnsupportedOperatorError(
-            f"torch.export cannot trace {name}: {explain(module, inputs, error)}"
+            f"torch.export cannot trace {name}: {_explain(module, inputs, error)}"
         ) from error
     finally:
         module.train(was_training)
@@ -374,3 +376,53 @@ def _searched_first(folder: Path) -> Iterator[None]:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "UserError")
+"""Errors of torch about numbers that are known only when the module runs."""
+
+
+def _explain(module: torch.nn.Module, inputs: Sequence[Any], error: Exception) -> str:
+    """Return a reason and a remedy, such as "ValueError: … ; …", for an error of an export.
+
+    Args:
+        module: what could not be exported.
+        inputs: its example inputs.
+        error: what was raised.
+    """
+    for name, each in module.named_modules():
+        what = f"{name or 'the module itself'}, a {type(each).__name__},"
+        if isinstance(each, torch.jit.ScriptModule):
+            return f"{what} is a program of TorchScript; give the module that was scripted"
+        if ".quantized" in type(each).__module__:
+            return f"{what} holds packed, quantised weights; give the module as it was before"
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            return f"{name} has no shape yet, as in a lazy module; run the module once on its inputs first"
+        if tensor.is_meta:
+            return f"{name} is on the device meta, without values; load its weights first"
+    failure = _failure(module, inputs)
+    if failure is not None:
+        at_once = "as when the module runs on its example inputs"
+        return f"{_located(failure)}, {at_once}; give inputs that it works for"
+    if type(error).__name__ in _VALUES:
+        return f"{_located(error)}; see that its control flow does not depend on values of tensors"
+    return f"{_located(error)}; write that line otherwise, or give an ONNX file"
+
+
+def _failure(module: torch.nn.Module, inputs: Sequence[Any]) -> Exception | None:
+    """Return what a module raises when it runs on its example inputs; None where it runs."""
+    try:
+        with in_mode(module, training=False) as call, torch.enable_grad():
+            call(*inputs)
+    except Exception as error:  # foreign code: the user's own module
+        return error
+    return None
+
+
+def _located(error: Exception) -> str:
+    """Return an error's first line, after the line of source that raised it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    what = ": ".join([type(error).__name__, *lines[:1]])
+    place = raised_at(error)
+    return f"{place}: {what}" if place else what

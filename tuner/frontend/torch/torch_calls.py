@@ -92,11 +92,7 @@ def _wanted(node: torch.fx.Node) -> tuple[int, ...]:
 
 
 def _held(value: Any) -> torch.Tensor:
-    """Return a noted value, which must be a dense tensor of a fixed shape and of a type that TVM holds.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Return a noted value, which must be a dense tensor of a fixed shape and of a type that TVM holds."""
     if not isinstance(value, torch.Tensor):
         raise ValueError("it gives or takes something that is no tensor")
     if value.dtype not in _HELD or value.layout is not torch.strided:

@@ -111,7 +111,6 @@ def in_mode(
     """Give a call of the module in a mode; its mode, its buffers and torch's random state stay as they were.
 
     Args:
-        module: is called.
         training: None calls it in the mode that it is in; exported programs have but one.
         state: stands in for its parameters and buffers by name; after a call it holds what that wrote.
     """

@@ -28,7 +28,6 @@ class WrittenTensor:
         name: of the model's input that holds it.
         target: the buffer's name in the module; empty for an input.
         placeholder: the node that holds it before.
-        value: the node of its new value.
     """
 
     name: str
@@ -97,7 +96,6 @@ def require_unread(written: Sequence[WrittenTensor], needed: Iterable[torch.fx.N
     Args:
         written: what the program writes.
         needed: the nodes that its results depend on.
-        name: of the model.
 
     Raises:
         UnsupportedOperatorError: a result depends on one; names the first.

@@ -46,7 +46,7 @@ SIZES = tuple(_SIZES)
 DEFAULT_SIZE = "base"
 
 
-def load_bert(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
+def load(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
     """Return BERT over `input_ids` and `token_type_ids`, and over `labels` of their shape for training."""
     size = _SIZES[size_name]
     name = f"bert:{size_name}"

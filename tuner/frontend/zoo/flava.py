@@ -60,7 +60,7 @@ SIZES = tuple(_SIZES)
 DEFAULT_SIZE = "base"
 
 
-def load_flava(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
+def load(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
     """Return the model over `image` (batch, 3, height, width) and `input_ids`, and `labels` (batch,).
 
     Raises:

@@ -44,7 +44,7 @@ SIZES = tuple(_SIZES)
 DEFAULT_SIZE = "small"
 
 
-def load_gpt2(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
+def load(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
     """Return GPT-2 over `input_ids`, and over `labels` of the same shape for training."""
     size = _SIZES[size_name]
     name = f"gpt2:{size_name}"

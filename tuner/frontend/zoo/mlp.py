@@ -32,7 +32,7 @@ SIZES = tuple(_SIZES)
 DEFAULT_SIZE = "small"
 
 
-def load_mlp(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
+def load(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
     """Return the perceptron over `x`, shape (batch, width), and over `labels` (batch,) for training."""
     size = _SIZES[size_name]
     name = f"mlp:{size_name}"

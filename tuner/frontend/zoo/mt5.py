@@ -53,7 +53,7 @@ SIZES = tuple(_SIZES)
 DEFAULT_SIZE = "small"
 
 
-def load_mt5(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
+def load(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
     """Return the model over `input_ids` and `decoder_input_ids`, and `labels` of the latter's shape.
 
     Raises:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from tvm.relax.frontend import nn
 
 from tuner.frontend.emission import Layer, emit_model
-from tuner.frontend.image_layers import NormedConvolution, average, max_pool
-from tuner.frontend.layers import CrossEntropy, Linear
+from tuner.frontend.layers import CrossEntropy, Linear, NormedConvolution, average, max_pool
 from tuner.frontend.model import Model
 from tuner.frontend.shapes import image_inputs
 
@@ -37,9 +36,7 @@ SIZES = tuple(_SIZES)
 DEFAULT_SIZE = "50"
 
 
-def load_resnet(
-    size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool
-) -> Model:
+def load(size_name: str, *, shapes: Mapping[str, tuple[int, ...]], batch: int, training: bool) -> Model:
     """Return the network over `image` (batch, 3, height, width), and over `labels` (batch,) for training."""
     size = _SIZES[size_name]
     name = f"resnet:{size_name}"

@@ -25,8 +25,6 @@ def run_rank(folder: Path, num_ranks: int, rank: int, counts: Sequence[int]) -> 
 
     Args:
         folder: where the ranks meet, and where `samples.json` is written.
-        num_ranks: how many there are.
-        rank: this one.
         counts: elements of each tensor.
     """
     torch.set_num_threads(1)

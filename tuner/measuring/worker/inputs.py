@@ -133,7 +133,6 @@ def random_inputs(
 
     Args:
         specs: shapes and data types.
-        seed: of the random numbers.
         interval: least and largest float.
         own: intervals by position, where an array has one of its own.
     """

@@ -274,7 +274,6 @@ class Worker:
         """Load a built module, and return the function that samples it.
 
         Args:
-            built: the module.
             seed: of its inputs.
             long_us: latency from which an execution needs no warm-up before it.
         """

@@ -1,6 +1,8 @@
 """Operators that work on each element by itself, with broadcasting: every shard works on its own.
 
-A tensor that is whole on every shard gives its part beside one that is split.
+A tensor that is whole on every shard gives its part beside one that is split. Of terms of sums, two tensors
+that both still wait for a collective need one together: the gradients of query, key and value by one input
+are such terms.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuner.errors import UnsupportedOperatorError
-from tuner.shards.layouts import Split
+from tuner.shards.layouts import Partial, Split
 from tuner.shards.rules.rule import Operation, Rule, only_split
 from tuner.shards.writer import Sharded, Value
 
@@ -50,7 +52,7 @@ def broadcast_part(operation: Operation, tensor: Sharded, layout: Split, ndim: i
 def _clip(operation: Operation) -> Value:
     """Clip to bounds that are numbers, not tensors."""
     bounds = operation.call.args[1:]
-    layout = only_split(operation, 0)
+    layout = only_split(operation)
     tensor = operation.tensor(0)
     return operation.writer.emit(
         lambda rank: operation.again(rank, [tensor.parts[rank], *bounds]), layout, operation.shape
@@ -104,3 +106,28 @@ NAMES = (
 )
 
 ELEMENTWISE: Mapping[str, Rule] = {**dict.fromkeys(NAMES, elementwise), "clip": _clip}
+
+
+def adds_terms(operation: Operation) -> bool:
+    """Say whether all operands are terms of sums, of the result's shape, of which none is reduced already."""
+    return all(
+        isinstance(operand, Sharded)
+        and operand.layout == Partial("sum")
+        and operand.shape == operation.shape
+        and not operation.writer.is_reduced(operand)
+        for operand in operation.operands
+    )
+
+
+def _add_terms(operation: Operation) -> Value:
+    """Add, or subtract, each shard's terms."""
+    left, right = operation.tensor(0), operation.tensor(1)
+    return operation.writer.emit(
+        lambda rank: operation.again(rank, [left.parts[rank], right.parts[rank]]),
+        Partial("sum"),
+        operation.shape,
+    )
+
+
+ADDITION: Mapping[str, Rule] = {"add": _add_terms, "subtract": _add_terms}
+"""Rules for terms; tensors that are no terms go by the rule of element-wise operators."""

@@ -20,7 +20,7 @@ op = relax.op
 
 
 def _split(operation: Operation) -> Value:
-    tensor, split = operation.tensor(0), only_split(operation, 0)
+    tensor, split = operation.tensor(0), only_split(operation)
     axis = axis_of(operation, ndim=len(tensor.shape))
     shapes = [tuple(int(extent) for extent in field.shape) for field in operation.call.ty.fields]
     if axis != split.axis:

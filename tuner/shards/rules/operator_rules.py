@@ -12,19 +12,14 @@ from tvm import relax
 
 from tuner.errors import UnsupportedOperatorError
 from tuner.shards.layouts import Replicated
-from tuner.shards.rules.addition import ADDITION, adds_terms
-from tuner.shards.rules.attention import ATTENTION
-from tuner.shards.rules.cross_entropy import CROSS_ENTROPY
-from tuner.shards.rules.elementwise import ELEMENTWISE
+from tuner.shards.rules.cross_entropy import CROSS_ENTROPY, SOFTMAX
+from tuner.shards.rules.elementwise import ADDITION, ELEMENTWISE, adds_terms
 from tuner.shards.rules.joining import JOINING
 from tuner.shards.rules.lookup import LOOKUP
-from tuner.shards.rules.movement import MOVEMENT
-from tuner.shards.rules.normalization import NORMALIZATION
-from tuner.shards.rules.products import PRODUCTS
-from tuner.shards.rules.reductions import REDUCTIONS
-from tuner.shards.rules.reshaping import RESHAPING
+from tuner.shards.rules.movement import MOVEMENT, RESHAPING
+from tuner.shards.rules.products import ATTENTION, PRODUCTS
+from tuner.shards.rules.reductions import NORMALIZATION, REDUCTIONS
 from tuner.shards.rules.rule import Operation, Rule
-from tuner.shards.rules.softmax import SOFTMAX
 from tuner.shards.writer import Sharded, Value
 from tuner.stages.program import operator_name
 

@@ -1,4 +1,4 @@
-"""Sums, means and extremes: over an axis that is split, each shard has a term."""
+"""Sums, means and extremes: over an axis that is split, each shard has a term; norms of whole rows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _unsupported_if_split(operation: Operation) -> Value:
 
 def _collapse_sum_to(operation: Operation) -> Value:
     """Sum over leading axes, and over those that become 1."""
-    tensor, split = operation.tensor(0), only_split(operation, 0)
+    tensor, split = operation.tensor(0), only_split(operation)
     axis = split.axis - (len(tensor.shape) - len(operation.shape))
     layout: Layout = Partial("sum")
     if axis >= 0 and operation.shape[axis] == split.extent:
@@ -66,7 +66,7 @@ def _collapse_sum_to(operation: Operation) -> Value:
 
 def _layout(operation: Operation, reduction: Reduction) -> Layout:
     """Say how the result lies: a term where the split axis is reduced, else split where that axis went."""
-    split, axes = only_split(operation, 0), _axes(operation)
+    split, axes = only_split(operation), _axes(operation)
     if split.axis in axes:
         return Partial(reduction)
     if operation.call.attrs.keepdims:
@@ -90,3 +90,19 @@ REDUCTIONS: Mapping[str, Rule] = {
     "prod": _unsupported_if_split,
     "collapse_sum_to": _collapse_sum_to,
 }
+
+
+def _rows(operation: Operation) -> Value:
+    split = only_split(operation)
+    ndim = len(operation.tensor(0).shape)
+    if split.axis in [int(axis) % ndim for axis in operation.call.attrs.axes]:
+        raise UnsupportedOperatorError(f"it normalises over axis {split.axis}, which is split")
+    tensors = [operation.tensor(index) for index in range(len(operation.operands))]
+    return operation.writer.emit(
+        lambda rank: operation.again(rank, [tensor.parts[rank] for tensor in tensors]),
+        split,
+        operation.shape,
+    )
+
+
+NORMALIZATION: Mapping[str, Rule] = {"nn.layer_norm": _rows, "nn.rms_norm": _rows}

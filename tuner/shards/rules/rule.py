@@ -1,8 +1,8 @@
 """Interface of a rule: a call of the whole function, its operands over the shards, and a writer.
 
 A rule is asked only where some operand is split; none is partial when it arrives, except for those of
-`rules.addition`. It raises `UnsupportedOperatorError`, with the reason alone, where it cannot shard the call;
-the operator's name and place are added by its caller.
+`elementwise.ADDITION`. It raises `UnsupportedOperatorError`, with the reason alone, where it cannot shard the
+call; the operator's name and place are added by its caller.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ def shape_of(value: Expr) -> tuple[int, ...]:
     return tuple(int(extent) for extent in value.ty.shape)
 
 
-def only_split(operation: Operation, index: int) -> Split:
-    """Return the split of one operand, where no other operand is split.
+def only_split(operation: Operation) -> Split:
+    """Return the split of the first operand, where no other operand is split.
 
     Raises:
         UnsupportedOperatorError: another is, or this one is not.
     """
     for at, operand in enumerate(operation.operands):
-        if isinstance(operand, Sharded) and (operand.split is not None) != (at == index):
+        if isinstance(operand, Sharded) and (operand.split is not None) != (at == 0):
             raise UnsupportedOperatorError(f"its argument {at} is {described(operand)}")
-    split = operation.tensor(index).split
+    split = operation.tensor(0).split
     if split is None:
-        raise UnsupportedOperatorError(f"its argument {index} is whole on every shard")
+        raise UnsupportedOperatorError("its argument 0 is whole on every shard")
     return split
 
 

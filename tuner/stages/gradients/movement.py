@@ -228,8 +228,6 @@ def _spread(averages: Expr, shape: tuple[int, ...], axis: int, extent: int, dtyp
     Args:
         averages: one for each window.
         shape: of `averages`.
-        axis: that is spread.
-        extent: number of elements.
         dtype: of `averages`.
     """
     count = shape[axis]

@@ -26,7 +26,6 @@ def torch_call_gradient(
 
     Args:
         result: what the call is bound to.
-        call: the call.
         found: what it calls.
         gradient: that of the result, a tuple where it has several.
         builder: emits what the gradients read.

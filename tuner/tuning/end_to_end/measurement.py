@@ -31,7 +31,6 @@ def measure_partitioned(session: Session, function: PartitionedFunction, *, labe
     """Measure a partitioned function end to end, through the records; where nothing is measured, add up.
 
     Args:
-        session: what measures.
         function: what is built and run.
         label: what its record has for a backend.
 

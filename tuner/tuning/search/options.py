@@ -27,7 +27,6 @@ class SearchOptions:
         trials: MetaSchedule's, of each kernel; 0 tunes none.
         threads: of each measurement; every core available if None.
         jobs: programs built at once.
-        seed: of inputs and searches.
         price: where latencies come from.
         budget: most candidates that `active` measures.
         regret: optimality gap that `active` accepts.

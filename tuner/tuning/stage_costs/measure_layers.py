@@ -52,8 +52,6 @@ def measure_layers(
     """Return what every layer of a model costs, whole and divided, and its ends divided by words.
 
     Args:
-        model: what is measured.
-        session: what measures.
         shard_counts: numbers of devices over which the ends are to be divided, each at least 2.
         tensor_counts: numbers of devices over which every layer is to be divided, each at least 2; those over
             which nothing of the model can be are left out.

@@ -49,11 +49,7 @@ class Collectives(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCollectives:
-    """Collectives among ranks of this machine, measured once and kept in the records.
-
-    Attributes:
-        session: what keeps them.
-    """
+    """Collectives among ranks of this machine, measured once and kept in the records."""
 
     session: Session
 
@@ -170,7 +166,6 @@ class ShardMeasurer:
     """Partitions and prices segments, each distinct one once.
 
     Attributes:
-        session: what measures.
         launch_penalty_us: what one more partition costs.
         collectives: what says how long all-reduces take.
     """
@@ -190,7 +185,6 @@ class ShardMeasurer:
         """Return what a function over shards costs.
 
         Args:
-            function: the sharded function.
             name: what reports call it, such as `stage0.forward`.
 
         Raises:

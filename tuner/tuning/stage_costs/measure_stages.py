@@ -86,8 +86,6 @@ def measure_stages(
     `num_stages` devices, and the layers between are cut into `num_stages` stages, one per device (m shape).
 
     Args:
-        model: what is cut.
-        session: what measures.
         num_stages: how many stages, where cuts are to be found.
         cuts: names of modules after which a stage ends, else those that the model marks; where there are
             any they decide alone.

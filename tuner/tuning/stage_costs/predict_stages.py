@@ -45,7 +45,6 @@ def predict_stages(
     """Cut the model, and predict each stage's forward, joint backward and split backward.
 
     Args:
-        model: what is cut.
         cuts: positions of bindings at which stages begin, from `cut_between` or `cut_after`.
         kernel_model: of kernels measured on GPUs.
         device: what the stages would run on.

@@ -47,7 +47,6 @@ def find_coarser(
     Args:
         wholes: measures.
         search: what found the first answer.
-        first: its answer.
         label: what records of these wholes are called.
     """
     priced = first.priced

@@ -66,7 +66,6 @@ def find_groups(
     """Return the distinct parts of a partition with every backend's way to run each, in order of occurrence.
 
     Args:
-        graph: what is partitioned.
         partition: the first level's answer.
         candidates: what it was chosen from.
         prices: one per candidate.
@@ -99,7 +98,6 @@ def evolve_partition(
     """Return the fastest partition measured end to end, as genes of the groups.
 
     Args:
-        graph: what is partitioned.
         groups: the distinct parts and their choices.
         measure: builds an outlined module and returns its end-to-end latency, or why there is none.
         rng: draws populations.

@@ -26,8 +26,6 @@ def propose(session: Session, priced: PricedFunction, refinements: Sequence[Stra
     """Measure the searched partition and each single backend, and what further strategies make of them.
 
     Args:
-        session: what measures.
-        priced: the candidates and their prices.
         refinements: strategies that start from what was found, in order.
 
     Raises:

@@ -38,7 +38,6 @@ class Proposed:
     """What strategies found so far, and what they find more with.
 
     Attributes:
-        session: what measures.
         wholes: whole programs measured so far, so that none is measured twice.
         first: the search's answer, by the sum of its parts.
         proposals: what was found, in order; only `propose` adds to it.

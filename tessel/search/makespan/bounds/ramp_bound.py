@@ -37,8 +37,6 @@ class DeviceBlocks:
     """What one device runs in each micro-batch.
 
     Attributes:
-        arrays: of the instance.
-        here: its blocks.
         limit: units it may hold.
         least_work: steps that a micro-batch keeps it busy at least.
         distances_from: of `tessel.search.model.precedence.least_distances_from`, by source.
@@ -106,9 +104,7 @@ def _idle_steps(blocks: DeviceBlocks, length: dict[int, int], *, is_end: bool) -
     """Yield lengths of a ramp and the steps in it for which the device must idle.
 
     Args:
-        blocks: of the device.
         length: by block, steps of the ramp in which it cannot run.
-        is_end: whether it is the ramp at the end.
     """
     sign = -1 if is_end else 1
     pairs = _implied(blocks, is_end=is_end)

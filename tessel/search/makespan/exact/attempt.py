@@ -28,9 +28,7 @@ class Attempt:
     """The layers under one makespan.
 
     Attributes:
-        model: the instance.
         known: the makespan to stay below at first.
-        states: limit on the states of a layer.
         layer: the last complete layer.
         later: the one under way.
         place: states of `layer` that are expanded.

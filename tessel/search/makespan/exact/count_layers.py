@@ -84,8 +84,6 @@ def expand(
     """Add one task to each of some states, in every way, and keep what may end before a known makespan.
 
     Args:
-        model: the instance.
-        layer: the states.
         later: the next layer, which they are added to.
         begin: first state.
         end: state after the last.

@@ -49,7 +49,6 @@ class CountModel(NamedTuple):
 
     Attributes:
         blocks: by block here, its number in the instance.
-        micro_batches: how many are run.
         pending: entries of a queue.
         span: steps by block; `memory`, `tail` and `head` likewise.
         memory: units by block.
@@ -66,7 +65,6 @@ class CountModel(NamedTuple):
         serial_span: by group, least steps between two of its starts; 0 where its blocks share no device.
         out_start: rows of `out_…` by block.
         out_group: group an arc leads to.
-        out_queue: its queue.
         out_delay: least steps from the start of the block to the start of the group.
         out_own: 1 where the block itself is counted and not its group.
         out_sorted: 1 where starts may arrive out of order, and its queue is kept sorted.
@@ -127,7 +125,6 @@ def count_model(
     has no block that comes before its others, and where there are too many blocks.
 
     Args:
-        instance: what is scheduled.
         devices: the devices to keep, ascending, all of them if left out. Blocks without one of those, and
             without a choice that has, are left out; they still count in distances, heads and tails.
         max_pending: entries of a queue that are remembered.

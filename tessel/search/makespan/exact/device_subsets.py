@@ -102,7 +102,6 @@ class DeviceSubsetSearch:
         waiting: relaxations to try with the device that was chosen, the next one last.
         attempt: the one under way.
         tries_all: whether all devices are gone through at once, and the exact search waits for it.
-        used: operations used.
         is_done: whether nothing is left to do.
     """
 

@@ -60,10 +60,8 @@ class ExactSearch:
         best: the incumbent that is to be improved or proven optimal.
         waiting: sets of devices that are not begun, the next one last: each device alone, then all.
         model: all devices as counts, None before.
-        states: limit on the states of a layer.
         too_much: the least makespan known to need more states, None at first.
         attempt: the one under way.
-        used: operations used.
         is_done: whether nothing is left to do.
     """
 

@@ -63,7 +63,6 @@ class Prover:
         devices: those of the diagram under way.
         current: the diagram under way.
         known: the makespan when the diagrams began.
-        used: operations used.
     """
 
     instance: Instance | None

@@ -74,7 +74,6 @@ def list_schedule(
     apply from the beginning on. O(tasks x log blocks).
 
     Args:
-        arrays: of the instance.
         dispatch: which task is taken first.
         options: option by choice and micro-batch; -1 leaves it to the dispatch, and is overwritten.
         start: by task, overwritten; -1 where a task is not run.

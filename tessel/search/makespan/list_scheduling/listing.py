@@ -56,7 +56,6 @@ def by_preference(
     """Return the dispatch first come, first served, among blocks of equal group.
 
     Args:
-        arrays: of the instance.
         group: by block, the lowest first.
         rank: by block, for what is otherwise equal.
         in_flight: by block, how many micro-batches it may be ahead, >= 1; blocks left out have no limit.

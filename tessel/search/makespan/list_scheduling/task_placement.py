@@ -29,8 +29,6 @@ def ready_time(
     """Return the earliest start of a task that may come next, or -1 while it waits for one not started.
 
     Args:
-        arrays: of the instance.
-        block: block of the task.
         micro_batch: micro-batch of the task.
         start: start by task, -1 where it has not started.
         free: step from which each device is free.

@@ -42,7 +42,6 @@ class CrossingSearch:
     Attributes:
         cyclic: the rules.
         crossing: the same as two chains.
-        period: the period tried.
         starts: int64, shape (num_nodes,), once the answer is `FEASIBLE`.
         is_stuck: whether there are too many states to begin.
         operations: to charge for what it has done so far.

@@ -14,7 +14,7 @@ tests/tessel/search/repetend/chain_dp/test_nested_chain_dp.py against it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from tessel.search.model.problem import IntArray
 from tessel.search.repetend.branch_and_bound import Feasibility
 from tessel.search.repetend.chain_dp.chain_structure import NestedChain, Path
-from tessel.search.repetend.chain_dp.nested_chain_kernel import first_fitting, list_slots
+from tessel.search.repetend.chain_dp.nested_chain_kernel import StagePairArrays, first_fitting, list_slots
 from tessel.search.repetend.cyclic_problem import CyclicProblem
 
 MAX_ASSIGNMENTS = 500_000
@@ -54,7 +54,6 @@ class NestedChainSearch:
     Attributes:
         cyclic: the rules.
         nested: the same as stage pairs.
-        period: the period tried.
         starts: int64, shape (num_nodes,), once the answer is `FEASIBLE`.
         is_stuck: whether there are too many assignments to begin.
         operations: to charge for what it has done so far.
@@ -68,7 +67,7 @@ class NestedChainSearch:
     operations: int = 0
     answer: Feasibility = Feasibility.UNKNOWN
     method: ClassVar[str] = "dynamic programming over nested stages"
-    _arrays: _Arrays | None = None
+    _arrays: StagePairArrays | None = None
     _assignments: IntArray | None = None
     _next: int = 0
 
@@ -81,12 +80,14 @@ class NestedChainSearch:
         if self._arrays is None or self._assignments is None:
             return self.answer
         last = min(len(self._assignments), self._next + 1 + max_work // self._work_each)
-        found, steps = self._arrays.first_fitting(self._assignments, self._next, last)
+        found = first_fitting(self._arrays, self._assignments, self._next, last)
         num_tried = (found + 1 if found >= 0 else last) - self._next
         self.operations += num_tried * self._work_each * OPERATIONS_A_WORK_UNIT
         self._next = last
         if found >= 0:
-            self.starts = _starts(self.cyclic, self.nested, self.period, self._assignments[found], steps)
+            self.starts = _starts(
+                self.cyclic, self.nested, self.period, self._assignments[found], self._arrays.steps
+            )
             self.answer = Feasibility.FEASIBLE
         elif last == len(self._assignments):
             self.answer = Feasibility.INFEASIBLE
@@ -115,73 +116,40 @@ class NestedChainSearch:
             self.is_stuck = True
             return
         self._assignments = assignments
-        self._arrays = _Arrays.of(self.cyclic, self.nested, self.period)
+        self._arrays = _arrays_of(self.cyclic, self.nested, self.period)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Arrays:
-    """The stage pairs as `build_stage_pairs` takes them."""
-
-    period: int
-    spans: IntArray
-    fixed: IntArray
-    opening: IntArray
-    closing: IntArray
-    inner: IntArray
-    path_start: IntArray
-    path_between: IntArray
-    path_steps: IntArray
-    device_start: IntArray
-    devices: IntArray
-    on_device: IntArray
-    held_start: IntArray
-    held: IntArray
-    units: IntArray
-    limits: IntArray
-    steps: IntArray = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int64))
-
-    @classmethod
-    def of(cls, cyclic: CyclicProblem, nested: NestedChain, period: int) -> _Arrays:
-        problem, stage_pairs = cyclic.problem, nested.stage_pairs
-        paths = [
-            path
-            for stage_pair in stage_pairs
-            for path in (stage_pair.path_in, stage_pair.path_out or Path((), (0,)))
-        ]
-        devices = [problem.devices[stage_pair.opening] for stage_pair in stage_pairs]
-        held = [
-            [index for index, here in enumerate(devices) if device in here]
-            for device in range(problem.num_devices)
-        ]
-        return cls(
-            period=period,
-            spans=cyclic.spans,
-            fixed=_integers(nested.fixed),
-            opening=_integers(stage_pair.opening for stage_pair in stage_pairs),
-            closing=_integers(stage_pair.closing for stage_pair in stage_pairs),
-            inner=_integers(
-                -1 if stage_pair.inner is None else stage_pair.inner for stage_pair in stage_pairs
-            ),
-            path_start=_starts_of([len(path.steps) for path in paths]),
-            path_between=_integers(block for path in paths for block in (*path.between, -1)),
-            path_steps=_integers(steps for path in paths for steps in path.steps),
-            device_start=_starts_of([len(here) for here in devices]),
-            devices=_integers(device for here in devices for device in here),
-            on_device=problem.on_device.astype(np.int64),
-            held_start=_starts_of([len(here) for here in held]),
-            held=_integers(index for here in held for index in here),
-            units=_integers(int(problem.memory[stage_pair.opening]) for stage_pair in stage_pairs),
-            limits=problem.limits,
-            steps=np.zeros((len(stage_pairs), period, period), dtype=np.int64),
-        )
-
-    def first_fitting(self, assignments: IntArray, first: int, last: int) -> tuple[int, IntArray]:
-        found = first_fitting(
-            assignments, first, last, self.period, self.spans, self.fixed, self.opening, self.closing,
-            self.inner, self.path_start, self.path_between, self.path_steps, self.device_start, self.devices,
-            self.on_device, self.held_start, self.held, self.units, self.limits, self.steps,
-        )  # fmt: skip
-        return found, self.steps
+def _arrays_of(cyclic: CyclicProblem, nested: NestedChain, period: int) -> StagePairArrays:
+    problem, stage_pairs = cyclic.problem, nested.stage_pairs
+    paths = [
+        path
+        for stage_pair in stage_pairs
+        for path in (stage_pair.path_in, stage_pair.path_out or Path((), (0,)))
+    ]
+    devices = [problem.devices[stage_pair.opening] for stage_pair in stage_pairs]
+    held = [
+        [index for index, here in enumerate(devices) if device in here]
+        for device in range(problem.num_devices)
+    ]
+    return StagePairArrays(
+        period=period,
+        spans=cyclic.spans,
+        fixed=_integers(nested.fixed),
+        opening=_integers(stage_pair.opening for stage_pair in stage_pairs),
+        closing=_integers(stage_pair.closing for stage_pair in stage_pairs),
+        inner=_integers(-1 if stage_pair.inner is None else stage_pair.inner for stage_pair in stage_pairs),
+        path_start=_starts_of([len(path.steps) for path in paths]),
+        path_between=_integers(block for path in paths for block in (*path.between, -1)),
+        path_steps=_integers(steps for path in paths for steps in path.steps),
+        device_start=_starts_of([len(here) for here in devices]),
+        devices=_integers(device for here in devices for device in here),
+        on_device=problem.on_device.astype(np.int64),
+        held_start=_starts_of([len(here) for here in held]),
+        held=_integers(index for here in held for index in here),
+        units=_integers(int(problem.memory[stage_pair.opening]) for stage_pair in stage_pairs),
+        limits=problem.limits,
+        steps=np.zeros((len(stage_pairs), period, period), dtype=np.int64),
+    )
 
 
 def _integers(values: Iterable[int]) -> IntArray:

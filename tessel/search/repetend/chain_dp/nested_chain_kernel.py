@@ -12,13 +12,53 @@ tests/tessel/search/repetend/chain_dp/test_nested_chain_dp.py.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from tessel.search.jit.compiled import compiled
+from tessel.search.jit.compiled import compiled, compiled_leaf
 from tessel.search.model.problem import IntArray
 
 NEVER = 2**60
 """The steps of a state that is not possible."""
+
+
+class StagePairArrays(NamedTuple):
+    """The stage pairs, each after the one inside it, as compiled functions take them: int64 all.
+
+    Attributes:
+        spans: by block.
+        fixed: blocks whose slots are given.
+        opening, closing: blocks, by stage pair.
+        inner: the stage pair inside, or -1.
+        path_start: where each path begins in the next two, two paths a stage pair, in and out.
+        path_between: the fixed block at the end of a part of a path, or -1.
+        path_steps: of that part.
+        device_start, devices: of each stage pair.
+        on_device: whether a block is on a device, shape (num_blocks, num_devices).
+        held_start, held: stage pairs of each device.
+        units: that a stage pair holds of each of its devices.
+        limits: by device.
+        steps: of the states, shape (num_stage_pairs, period, period); overwritten.
+    """
+
+    period: int
+    spans: IntArray
+    fixed: IntArray
+    opening: IntArray
+    closing: IntArray
+    inner: IntArray
+    path_start: IntArray
+    path_between: IntArray
+    path_steps: IntArray
+    device_start: IntArray
+    devices: IntArray
+    on_device: IntArray
+    held_start: IntArray
+    held: IntArray
+    units: IntArray
+    limits: IntArray
+    steps: IntArray
 
 
 @compiled
@@ -82,169 +122,87 @@ def list_slots(
 
 
 @compiled
-def first_fitting(
-    assignments: IntArray,
-    first: int,
-    last: int,
-    period: int,
-    spans: IntArray,
-    fixed: IntArray,
-    opening: IntArray,
-    closing: IntArray,
-    inner: IntArray,
-    path_start: IntArray,
-    path_between: IntArray,
-    path_steps: IntArray,
-    device_start: IntArray,
-    devices: IntArray,
-    on_device: IntArray,
-    held_start: IntArray,
-    held: IntArray,
-    units: IntArray,
-    limits: IntArray,
-    steps: IntArray,
-) -> int:
+def first_fitting(pairs: StagePairArrays, assignments: IntArray, first: int, last: int) -> int:
     """Return the first assignment around whose fixed blocks all stage pairs fit, leaving their steps; else
     -1."""
-    slot = np.full(len(spans), -1, dtype=np.int64)
-    free = np.zeros((2, period), dtype=np.int64)
+    slot = np.full(len(pairs.spans), -1, dtype=np.int64)
+    free = np.zeros((2, pairs.period), dtype=np.int64)
+    scratch = np.empty((2, pairs.period, pairs.period), dtype=np.int64)
     for index in range(first, last):
-        for place in range(len(fixed)):
-            slot[fixed[place]] = assignments[index, place]
-        fits = True
-        for stage_pair in range(len(opening)):
-            enclose(
-                stage_pair, period, slot, opening, closing, inner, path_start, path_between, path_steps, steps
-            )
-            fits = keep_fitting(
-                stage_pair, period, slot, spans, fixed, opening, closing, device_start, devices, on_device,
-                held_start, held, units, limits, steps, free,
-            )  # fmt: skip
-            if not fits:
-                break
-        if fits:
+        for place in range(len(pairs.fixed)):
+            slot[pairs.fixed[place]] = assignments[index, place]
+        if _all_fit(pairs, slot, free, scratch):
             return index
     return -1
 
 
-@compiled
-def enclose(
-    stage_pair: int,
-    period: int,
-    slot: IntArray,
-    opening: IntArray,
-    closing: IntArray,
-    inner: IntArray,
-    path_start: IntArray,
-    path_between: IntArray,
-    path_steps: IntArray,
-    steps: IntArray,
-) -> None:
-    """Set the least steps of a stage pair's states from those inside it."""
-    into, outof, end = (
-        path_start[2 * stage_pair],
-        path_start[2 * stage_pair + 1],
-        path_start[2 * stage_pair + 2],
-    )
-    if inner[stage_pair] < 0:
+@compiled_leaf
+def _all_fit(pairs: StagePairArrays, slot: IntArray, free: IntArray, scratch: IntArray) -> bool:
+    for stage_pair in range(len(pairs.opening)):
+        enclose(pairs, stage_pair, slot, scratch)
+        if not keep_fitting(pairs, stage_pair, slot, free):
+            return False
+    return True
+
+
+@compiled_leaf
+def enclose(pairs: StagePairArrays, stage_pair: int, slot: IntArray, scratch: IntArray) -> None:
+    """Set the least steps of a stage pair's states from those inside it; `scratch` is overwritten."""
+    period, steps, inner = pairs.period, pairs.steps, pairs.inner[stage_pair]
+    into, outof = pairs.path_start[2 * stage_pair], pairs.path_start[2 * stage_pair + 1]
+    if inner < 0:
         for p in range(period):
-            reached = p
-            for place in range(into, outof):
-                reached += path_steps[place]
-                if path_between[place] >= 0:
-                    reached += (slot[path_between[place]] - reached) % period
+            reached = end_of_path(pairs, p, into, outof, slot)
             for q in range(period):
                 steps[stage_pair, p, q] = reached - p + (q - reached) % period
         return
-    inside = steps[inner[stage_pair]]
-    middle = np.empty((period, period), dtype=np.int64)
-    for q in range(period):
-        middle[:, q] = waits_before(inside[:, q], into, outof, period, slot, path_between, path_steps)
+    # By slot x at which the path in ends: the least steps from x on to the next p', and from there to q'.
+    nearest, middle = 0, 1
     for p in range(period):
-        steps[stage_pair, p] = waits_after(middle[p], outof, end, period, slot, path_between, path_steps)
-
-
-@compiled
-def waits_before(
-    inside: IntArray,
-    first: int,
-    last: int,
-    period: int,
-    slot: IntArray,
-    path_between: IntArray,
-    path_steps: IntArray,
-) -> IntArray:
-    """Return, by the slot p at which a path begins, the least steps along it and of what follows at p'."""
-    found = np.empty(period, dtype=np.int64)
-    nearest = sweep_back(inside, period)
+        for q in range(period):
+            scratch[nearest, p, q] = steps[inner, p, q]
+    for place in range(2 * period - 2, -1, -1):
+        here, after = place % period, (place + 1) % period
+        for q in range(period):
+            scratch[nearest, here, q] = min(scratch[nearest, here, q], scratch[nearest, after, q] + 1)
     for p in range(period):
-        reached = p
-        for place in range(first, last):
-            reached += path_steps[place]
-            if path_between[place] >= 0:
-                reached += (slot[path_between[place]] - reached) % period
-        found[p] = min(reached - p + nearest[reached % period], NEVER)
-    return found
-
-
-@compiled
-def waits_after(
-    middle: IntArray,
-    first: int,
-    last: int,
-    period: int,
-    slot: IntArray,
-    path_between: IntArray,
-    path_steps: IntArray,
-) -> IntArray:
-    """Return, by the slot q at which a path ends, the least steps of what came before it and along it."""
-    arrived = np.full(period, NEVER, dtype=np.int64)
+        reached = end_of_path(pairs, p, into, outof, slot)
+        for q in range(period):
+            found = reached - p + scratch[nearest, reached % period, q]
+            scratch[middle, p, q] = min(found, NEVER)
+            steps[stage_pair, p, q] = NEVER
     for q in range(period):
-        if middle[q] < NEVER:
-            reached = q
-            for place in range(first, last):
-                reached += path_steps[place]
-                if path_between[place] >= 0:
-                    reached += (slot[path_between[place]] - reached) % period
-            here = reached % period
-            arrived[here] = min(arrived[here], middle[q] + reached - q)
-    for q in range(1, 2 * period):
-        here, before = q % period, (q - 1) % period
-        arrived[here] = min(arrived[here], arrived[before] + 1)
-    return np.minimum(arrived, NEVER)
+        reached = end_of_path(pairs, q, outof, pairs.path_start[2 * stage_pair + 2], slot)
+        here = reached % period
+        for p in range(period):
+            if scratch[middle, p, q] < NEVER:
+                found = scratch[middle, p, q] + reached - q
+                steps[stage_pair, p, here] = min(steps[stage_pair, p, here], found)
+    for p in range(period):
+        for place in range(1, 2 * period):
+            here, before = place % period, (place - 1) % period
+            found = min(steps[stage_pair, p, here], steps[stage_pair, p, before] + 1)
+            steps[stage_pair, p, here] = min(found, NEVER)
 
 
-@compiled
-def sweep_back(inside: IntArray, period: int) -> IntArray:
-    """Return, by slot x, the least of `inside[p]` plus the steps from x on to the next p."""
-    nearest = inside.copy()
-    for q in range(2 * period - 2, -1, -1):
-        here, after = q % period, (q + 1) % period
-        nearest[here] = min(nearest[here], nearest[after] + 1)
-    return nearest
+@compiled_leaf
+def end_of_path(pairs: StagePairArrays, begin: int, first: int, last: int, slot: IntArray) -> int:
+    """Return the step at which a path ends that begins at a step, past the fixed blocks between."""
+    reached = begin
+    for place in range(first, last):
+        reached += pairs.path_steps[place]
+        between = pairs.path_between[place]
+        if between >= 0:
+            reached += (slot[between] - reached) % pairs.period
+    return reached
 
 
-@compiled
-def keep_fitting(
-    stage_pair: int,
-    period: int,
-    slot: IntArray,
-    spans: IntArray,
-    fixed: IntArray,
-    opening: IntArray,
-    closing: IntArray,
-    device_start: IntArray,
-    devices: IntArray,
-    on_device: IntArray,
-    held_start: IntArray,
-    held: IntArray,
-    units: IntArray,
-    limits: IntArray,
-    steps: IntArray,
-    free: IntArray,
-) -> bool:
+@compiled_leaf
+def keep_fitting(pairs: StagePairArrays, stage_pair: int, slot: IntArray, free: IntArray) -> bool:
     """Rule out the states in which blocks overlap or a limit is passed; return whether one is left."""
-    opens, closes = opening[stage_pair], closing[stage_pair]
+    period, spans = pairs.period, pairs.spans
+    opens, closes = pairs.opening[stage_pair], pairs.closing[stage_pair]
+    first, last = pairs.device_start[stage_pair], pairs.device_start[stage_pair + 1]
     free[:] = 1
     is_fixed = slot[opens] >= 0
     for p in range(period):
@@ -252,9 +210,9 @@ def keep_fitting(
             free[0, p] = p == slot[opens]
             free[1, p] = p == slot[closes]
             continue
-        for place in range(len(fixed)):
-            other = fixed[place]
-            if on_device[other, devices[device_start[stage_pair]]]:
+        for place in range(len(pairs.fixed)):
+            other = pairs.fixed[place]
+            if pairs.on_device[other, pairs.devices[first]]:
                 since, until = (p - slot[other]) % period, (slot[other] - p) % period
                 if since < spans[other] or until < spans[opens]:
                     free[0, p] = 0
@@ -263,7 +221,7 @@ def keep_fitting(
     is_any = False
     for p in range(period):
         for q in range(period):
-            if steps[stage_pair, p, q] >= NEVER:
+            if pairs.steps[stage_pair, p, q] >= NEVER:
                 continue
             fits = (
                 free[0, p] > 0
@@ -271,49 +229,36 @@ def keep_fitting(
                 and (is_fixed or ((q - p) % period >= spans[opens] and (p - q) % period >= spans[closes]))
             )
             if fits:
-                for place in range(device_start[stage_pair], device_start[stage_pair + 1]):
-                    if not keeps_limit(
-                        stage_pair, p, q, devices[place], period, slot, opening, closing, held_start, held,
-                        units, limits, steps,
-                    ):  # fmt: skip
+                for place in range(first, last):
+                    if not keeps_limit(pairs, stage_pair, p, q, pairs.devices[place], slot):
                         fits = False
                         break
             if fits:
                 is_any = True
             else:
-                steps[stage_pair, p, q] = NEVER
+                pairs.steps[stage_pair, p, q] = NEVER
     return is_any
 
 
-@compiled
-def keeps_limit(
-    stage_pair: int,
-    p: int,
-    q: int,
-    device: int,
-    period: int,
-    slot: IntArray,
-    opening: IntArray,
-    closing: IntArray,
-    held_start: IntArray,
-    held: IntArray,
-    units: IntArray,
-    limits: IntArray,
-    steps: IntArray,
-) -> bool:
+@compiled_leaf
+def keeps_limit(pairs: StagePairArrays, stage_pair: int, p: int, q: int, device: int, slot: IntArray) -> bool:
     """Return whether a device holds no more than its limit by the stage pairs up to this one."""
-    for at in held[held_start[device] : held_start[device + 1]]:
+    period = pairs.period
+    first, last = pairs.held_start[device], pairs.held_start[device + 1]
+    for here in range(first, last):
+        at = pairs.held[here]
         if at > stage_pair:
             break
-        now = p if at == stage_pair else slot[opening[at]]
+        now = p if at == stage_pair else slot[pairs.opening[at]]
         units_held = 0
-        for other in held[held_start[device] : held_start[device + 1]]:
+        for there in range(first, last):
+            other = pairs.held[there]
             if other > stage_pair:
                 break
-            begin = p if other == stage_pair else slot[opening[other]]
-            end = q if other == stage_pair else slot[closing[other]]
-            lived = steps[other, begin, end]
-            units_held += units[other] * ((now - begin) // period - (now - begin - lived) // period)
-        if units_held > limits[device]:
+            begin = p if other == stage_pair else slot[pairs.opening[other]]
+            end = q if other == stage_pair else slot[pairs.closing[other]]
+            lived = pairs.steps[other, begin, end]
+            units_held += pairs.units[other] * ((now - begin) // period - (now - begin - lived) // period)
+        if units_held > pairs.limits[device]:
             return False
     return True

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tessel.handwritten.construction import building_block
 from tessel.handwritten.construction.building_block import PERIOD, Slots, building_block_streams
 from tessel.handwritten.zero_bubble import v_half, v_min
 from tessel.instruction import BackwardInput, BackwardWeight, Forward, Instruction
@@ -45,7 +46,21 @@ def test_each_device_runs_its_two_chunks_once_and_holds_no_more_than_in_the_stea
         assert _peak(stream) <= limit
 
 
-def _peak(stream: tuple[Instruction, ...]) -> int:
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from(sorted(BLOCKS)), st.integers(1, 6), st.integers(0, 20), st.sampled_from((2, 3)))
+def test_a_repeated_steady_part_is_the_one_that_is_written(
+    name: str, devices: int, more: int, written: int
+) -> None:
+    micro_batches = written * devices + 2 + more
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(building_block, "WRITTEN_A_DEVICE", written)
+        repeated = building_block_streams(BLOCKS[name](devices), micro_batches)
+        patch.setattr(building_block, "WRITTEN_A_DEVICE", micro_batches)
+        every = building_block_streams(BLOCKS[name](devices), micro_batches)
+    assert list(map(tuple, repeated)) == list(map(tuple, every))
+
+
+def _peak(stream: Iterable[Instruction]) -> int:
     held = peak = 0
     for instruction in stream:
         held += 2 if isinstance(instruction, Forward) else -1

@@ -10,8 +10,7 @@ from tvm import relax
 
 from tests.harness.run_module import run_module
 from tests.samples.partition_samples import function_module, part_of, partition_module
-from tuner.backends.cpu.nhwc import Nhwc
-from tuner.backends.cpu.roundings import without_roundings
+from tuner.backends.cpu.nhwc import Nhwc, without_roundings
 from tuner.graph.relax_types import IRModule
 from tuner.lowering.lower import build_module, build_reference, lower_module
 from tuner.measuring.worker.inputs import input_specs, random_inputs

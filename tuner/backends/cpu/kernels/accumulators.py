@@ -116,7 +116,6 @@ class Sums:
     """The sums of one tile, which begin as zeros where the kernel that is being written creates them.
 
     Attributes:
-        rows: how many.
         vectors: of a row.
         lanes: of a vector.
         memory: the sums as a row of memory, row by row.

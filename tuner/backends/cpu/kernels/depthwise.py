@@ -135,7 +135,6 @@ def convolution_kernel(
     """Return the kernel of data, packed weights, bias where there is one, and the result.
 
     Args:
-        shape: the convolution.
         bias_shape: of a bias with one element per channel, or None.
         activation: what is done to the results.
     """
@@ -189,7 +188,6 @@ def emit_row(
     """Compute a row of results for some vectors of channels.
 
     Args:
-        shape: the convolution.
         operands: what is read and written, each of which may hold some rows only.
         activation: what is done to the results.
         row: which row of the image's results.

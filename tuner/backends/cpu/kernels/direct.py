@@ -223,7 +223,6 @@ def convolution_kernel(
     """Return the kernel of data, packed weights, bias, what else is added, and the result.
 
     Args:
-        shape: the convolution.
         bias_shape: of a bias with one element per filter, or None.
         activation: what is done to the results.
         has_other: whether a tensor of the result's shape is added.
@@ -339,7 +338,6 @@ class _Tiles:
     """How results are cut into tiles.
 
     Attributes:
-        shape: the convolution.
         rows: pixels of a tile.
         count: tiles of all images.
     """
@@ -363,7 +361,6 @@ def emit_row(shape: DirectShape, operands: Operands, activation: Bounds, *, star
     """Compute one row of results, tile by tile.
 
     Args:
-        shape: the convolution.
         operands: what is read and written, of which the result may hold some rows only.
         activation: what is done to the results.
         start: where the window of the row's first result begins in the data.
@@ -398,13 +395,11 @@ def _emit_tile(
     """Compute some neighbouring results of one panel of filters.
 
     Args:
-        shape: the convolution.
         operands: what is read and written.
         activation: what is done to the results.
         rows: how many pixels of the result.
         start: where the first one's window begins in the data.
         pixel: which it is in the memory of the result, and of what is added.
-        which: the panel.
     """
     lanes, panel, channels, filters = shape.lanes, shape.panel, shape.data[3], shape.filters
     steps = Steps(shape)

@@ -93,9 +93,7 @@ def emit_pixels(
 
     Args:
         shape: how data is made.
-        arguments: of what.
         pixel: the first.
-        count: how many.
         target: a row of memory.
         at: where the first pixel goes.
     """

@@ -145,7 +145,6 @@ def _add_pairs(sums: Sums, source: Any, weights: Any, data: tuple[Any, int, Any]
     """Add the products of a pair of every line with the weights from an element on.
 
     Args:
-        sums: of the tile.
         source: the data.
         weights: packed.
         data: where the tile's data begin, how far a line is from the next, and which pair of it is taken.

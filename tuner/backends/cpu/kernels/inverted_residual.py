@@ -32,7 +32,6 @@ class Stage:
     """One of the convolutions.
 
     Attributes:
-        shape: the convolution.
         bias_shape: of a bias with one element per filter, or None.
         activation: what is done to the results.
     """
@@ -69,7 +68,6 @@ def block_kernel(block: Block, num_strips: int) -> PrimFunc:
     """Return the kernel of data, packed weights and bias of each stage, what else is added, and the result.
 
     Args:
-        block: the convolutions.
         num_strips: into how many strips each image is cut.
     """
     shape, result_shape = _direct(block.wide), block.stages[-1].shape.result

@@ -166,7 +166,6 @@ def pack_kernel(shape: ProductShape, *, transposed: bool) -> PrimFunc:
     """Return the kernel that packs a matrix into `packed_shape`.
 
     Args:
-        shape: the product.
         transposed: whether the matrix has a row for each column of the product.
     """
     num_panels, depth, panel = shape.packed_shape
@@ -205,7 +204,6 @@ def product_kernel(
     """Return the kernel of data, packed weights, bias, what else is joined, and the result.
 
     Args:
-        shape: the product.
         shapes: of the data and of the result in memory: as many elements as rows x depth and rows x columns.
         activation: what is done to the results.
         then: how another tensor of the result's shape is joined after that.

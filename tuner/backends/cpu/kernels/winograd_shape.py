@@ -51,7 +51,6 @@ class WinogradShape:
 
     Attributes:
         batch: images.
-        channels: channels of the data.
         filters: channels of the result.
         height: rows of an image.
         width: columns of an image.

@@ -67,7 +67,6 @@ def transformed(matrix: Matrix, load: Load, lanes: int) -> Iterator[Vector]:
     """Yield matrix x values x matrix transposed, row by row, each computed when it is asked for.
 
     Args:
-        matrix: of a transform.
         load: returns the value of a row and column.
         lanes: of a value.
     """

@@ -70,7 +70,6 @@ def _flat(along: Sequence[Places], extents: Sequence[int], *, is_last_first: boo
 
     Args:
         along: each axis the places of every window.
-        extents: of the image.
         is_last_first: whether places are named in the order in which the first axis moves first.
     """
     rank = len(extents)

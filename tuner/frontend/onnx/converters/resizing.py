@@ -25,7 +25,6 @@ class Axis:
     """How one axis is resized.
 
     Attributes:
-        number: which axis.
         extent: elements before.
         resized: elements after.
         scale: as it is stated, or the one extent over the other.
@@ -71,7 +70,6 @@ def resize_by_matrices(x: Any, axes: Sequence[Axis], sampling: Sampling) -> Any:
     Args:
         x: of floating point.
         axes: those that are resized.
-        sampling: how.
     """
     dtype, rank = str(x.ty.dtype), len(x.ty.shape)
     inside = np.ones((1,) * rank, bool)
@@ -100,7 +98,6 @@ def resized_axes(
     """Return the axes that a node resizes, of a tensor of this shape.
 
     Args:
-        shape: of the tensor.
         scales: of the axes that are named, or of all; None where sizes are given.
         sizes: the same, as extents.
         crop: where regions of these axes begin, and then where they end; None for all of each.

@@ -11,7 +11,7 @@ that a compiler packed are loaded. So its reader is not used. Here
 - the program is rebuilt from its JSON field by field, after torch's own schema (`typed_schema`): every value
   must have the field's type, names must be identifiers and a call's target an operator of tensors from a
   closed set (`text_rules`), symbols must pass `symbolic_expression`, and trees hold tuples, lists and
-  dictionaries alone (`input_tree`);
+  dictionaries alone;
 - only what passed is handed to torch's deserialiser, which then finds nothing to evaluate but expressions.
 
 The model of the world: torch's operators do what their schemas say. How much memory and time a program takes
@@ -22,16 +22,17 @@ tests/tuner/frontend/torch/exported/test_exported_program.py.
 from __future__ import annotations
 
 import dataclasses
+import json
+from typing import Any
 
 import torch
 from torch._export.serde import schema
 from torch._export.serde.serialize import ExportedProgramDeserializer
 
-from tuner.frontend.torch.exported.input_tree import rebuilt_tree
 from tuner.frontend.torch.exported.model_archive import ModelArchive
 from tuner.frontend.torch.exported.stored_tensors import read_tensors, unpickled_tensors
 from tuner.frontend.torch.exported.symbolic_expression import check_expression, check_symbol
-from tuner.frontend.torch.exported.text_rules import decode_json, name_rule
+from tuner.frontend.torch.exported.text_rules import decode_json, name_rule, shown
 from tuner.frontend.torch.exported.typed_schema import typed
 
 _PROGRAM = "models/model.json"
@@ -103,8 +104,8 @@ def _decode_program(content: bytes) -> schema.ExportedProgram:
         if entry.signature is not None:
             entry.signature = dataclasses.replace(
                 entry.signature,
-                in_spec=rebuilt_tree(entry.signature.in_spec),
-                out_spec=rebuilt_tree(entry.signature.out_spec),
+                in_spec=_rebuilt_tree(entry.signature.in_spec),
+                out_spec=_rebuilt_tree(entry.signature.out_spec),
             )
     # Guards are Python, and the rest says only where the program came from.
     graph = dataclasses.replace(graph, module_call_graph=called, metadata={}, treespec_namedtuple_fields={})
@@ -119,3 +120,41 @@ def _is_symbol(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+_TREES = frozenset(("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"))
+_MAX_TREE_DEPTH = 50
+
+
+def _rebuilt_tree(text: str) -> str:
+    """Return the description of a tree of inputs or results, made of tuples, lists and dictionaries alone.
+
+    torch imports modules that other nodes name.
+
+    Raises:
+        ValueError: there are other nodes in it.
+    """
+    description = decode_json(text.encode())
+    if not isinstance(description, list) or len(description) != 2 or description[0] != 1:
+        raise ValueError("the tree of inputs or results is written in another way than torch writes it")
+    return json.dumps([1, _rebuilt_node(description[1], _MAX_TREE_DEPTH)])
+
+
+def _rebuilt_node(node: Any, depth: int) -> dict[str, Any]:
+    if not isinstance(node, dict) or not isinstance(node.get("children_spec"), list) or depth == 0:
+        raise ValueError(f"{shown(node)} is no tree of inputs or results")
+    kind, context = node.get("type"), node.get("context")
+    if kind is None:
+        if node["children_spec"]:
+            raise ValueError("a leaf of a tree of inputs or results has branches")
+        return {"type": None, "context": None, "children_spec": []}
+    if kind not in _TREES:
+        raise ValueError(
+            f"{shown(kind)} stands in a tree of inputs or results; give the model tuples, lists and "
+            "dictionaries"
+        )
+    children = [_rebuilt_node(child, depth - 1) for child in node["children_spec"]]
+    keys = decode_json(context.encode()) if isinstance(context, str) else None
+    if keys is not None and not (isinstance(keys, list) and all(type(key) in (str, int) for key in keys)):
+        raise ValueError(f"{shown(context)} are no keys of a dictionary")
+    return {"type": kind, "context": json.dumps(keys), "children_spec": children}

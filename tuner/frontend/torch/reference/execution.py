@@ -30,7 +30,6 @@ def outputs_of(
     New values of what it writes, where that is kept, come last.
 
     Args:
-        user: the module.
         inputs: by name, with labels last where a loss was put on top.
         trains: whether of several results the sum of the scalars is the loss, and all that is returned.
         calls: how often it is called, each time with what the time before wrote; the last one's is returned.

@@ -1,13 +1,16 @@
 """The user's module as the reference of its import; see `tuner.frontend.model.Reference`.
 
-Checked in tests/tuner/frontend/torch/test_reference.py.
+A comparison is known again by its code, its weights, its examples and the import. Checked in
+tests/tuner/frontend/torch/test_reference.py.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +22,13 @@ from tuner.frontend.torch.blocked_gradients import blocked_nodes
 from tuner.frontend.torch.dropout import BATCH_NORM, MaskedModule, covers, draws, give_masks
 from tuner.frontend.torch.importer import import_program, node_by_variable
 from tuner.frontend.torch.reference.execution import exact_gradients_of, gradients_of, outputs_of
-from tuner.frontend.torch.reference.fingerprint import fingerprint_of
 from tuner.frontend.torch.reference.inputs import draw_like, fitting_examples, has_nan, reach_examples
 from tuner.frontend.torch.reference.training_exports import export_as_it_trains, export_with_own_backwards
 from tuner.frontend.torch.reference.user_module import UserModule
 from tuner.frontend.torch.reference.wrong_operator import find_wrong_operator
 from tuner.frontend.torch.training import observe_training, own_functions
 from tuner.frontend.torch.written_tensors import describe_state, written_weights
+from tuner.graph.structure import Structure
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +73,7 @@ class TorchReference:
 
     def fingerprint(self, model: Model) -> str:
         """Name the module's code and weights, its exported graph, and what was imported."""
-        return fingerprint_of(self._user, model)
+        return _fingerprint_of(self._user, model)
 
     def with_ranges(self, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
         """Return inputs whose whole numbers reach to the examples', where the program does not bound them."""
@@ -328,3 +331,41 @@ def _train_notes(acts: Sequence[str]) -> tuple[str, ...]:
             "torch.optim.swa_utils.update_bn"
         )
     return tuple(notes)
+
+
+_CHUNK = 1 << 24
+"""Bytes of a tensor that are hashed at a time."""
+
+
+def _fingerprint_of(user: UserModule, model: Model) -> str:
+    """Name the module's code and weights, its exported graph, and what was imported."""
+    digest = hashlib.sha256(torch.__version__.encode())
+    digest.update(Structure(model.module).fingerprint.encode())
+    digest.update(str(user.program.graph_module.code).encode())
+    for path in _sources(user.module):
+        digest.update(path.read_bytes())
+    for name, example in sorted(user.examples_by_name.items()):
+        digest.update(f"{name} {example.dtype} {example.shape}".encode())
+        _hash_array(digest, example)
+    hashed: set[int] = set()
+    for name, array in [*sorted(model.parameters.items()), *sorted(user.tensors.items())]:
+        address = array.__array_interface__["data"][0]
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        if address not in hashed:  # The import shares the memory of most tensors.
+            hashed.add(address)
+            _hash_array(digest, array)
+    return digest.hexdigest()[:32]
+
+
+def _sources(module: torch.nn.Module) -> list[Path]:
+    """Return the files of the user's own that the module's forwards are written in."""
+    torchs = Path(str(torch.__file__)).parent
+    codes = (getattr(type(each).forward, "__code__", None) for each in module.modules())
+    found = {Path(code.co_filename) for code in codes if code is not None}
+    return sorted(path for path in found if torchs not in path.parents and path.is_file())
+
+
+def _hash_array(digest: Any, array: np.ndarray) -> None:
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for start in range(0, len(content), _CHUNK):
+        digest.update(content[start : start + _CHUNK].tobytes())
