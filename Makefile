@@ -89,9 +89,11 @@ gpu-report:
 
 # The next four minutes of whole jobs on a GPU, for whoever has one for a short time; call it again to go on.
 gpu-day:
-	if [ -n "$(ARCHIVES)" ]; then $(GPU_PYTHON) -m benchmarks.gpu_day.archives unpack $(ARCHIVES) $(OUT)/gpu-wheels; fi
-	wheels="$(if $(ARCHIVES),$(OUT)/gpu-wheels,$(WHEELS))"; if [ -n "$$wheels" ] && [ ! -d $(OUT)/gpu-site ]; then \
-		$(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(OUT)/gpu-site $$wheels/*.whl; fi
+	if [ -n "$(ARCHIVES)$(WHEELS)" ] && [ ! -d $(OUT)/gpu-site ]; then \
+		wheels="$(if $(ARCHIVES),$(OUT)/gpu-wheels,$(WHEELS))"; rm -rf $(OUT)/gpu-site.partial; \
+		$(if $(ARCHIVES),$(GPU_PYTHON) -m benchmarks.gpu_day.archives unpack $(ARCHIVES) $(OUT)/gpu-wheels &&) \
+		$(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --target $(OUT)/gpu-site.partial $$wheels/*.whl && \
+		mv $(OUT)/gpu-site.partial $(OUT)/gpu-site; fi
 	PYTHONPATH=$(OUT)/gpu-site:.:$$PYTHONPATH $(GPU_PYTHON) -m benchmarks.gpu_day --out $(OUT)/gpu-day $(GPU_DAY)
 
 clean:

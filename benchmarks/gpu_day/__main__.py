@@ -21,16 +21,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_report.runner import run_steps
+from benchmarks.gpu_report.runner import end_with_starter, num_jobs, run_steps
+from tuner.errors import TunerError
+from tuner.targets.resolution import resolve_target
 
 SIZES: dict[str, dict[str, Sequence[Sequence[str]]]] = {
     "full": {
+        "ranks": [["report", "ranks"]],
+        "block": [["report", "ceilings"], ["report", "network-block-1b-bfloat16"]],
         "tune": [["tune", "gpt2:medium", "--devices", "4", "--micro-batches", "16", "--hop-us", "8"]],
-        "ranks": [["report", "ceilings,training,hops,ranks"]],
-        "block": [["report", "network-block-1b-bfloat16"]],
-        "resnet50": [["report", "network-resnet50-float32,network-resnet50-bfloat16"]],
-        "metaschedule": [["partition", "mlp:large", "--trials", "64"]],
+        "resnet50": [["report", "network-resnet50-float32"], ["report", "network-resnet50-bfloat16"]],
         "calibration": [["report", "calibration"]],
+        "metaschedule": [["partition", "mlp:large", "--trials", "64"]],
+        "training": [["report", "training"], ["report", "hops"], ["report", "schedules"]],
         "kernels": [
             ["partition", "gpt2:small"],
             ["partition", "mobilenet:v2"],
@@ -38,17 +41,24 @@ SIZES: dict[str, dict[str, Sequence[Sequence[str]]]] = {
         ],
     },
     "small": {
+        "ranks": [["report", "ranks"]],
         "tune": [["tune", "mlp:tiny", "--devices", "2", "--micro-batches", "4", "--hop-us", "8"]],
-        "ranks": [["report", "ceilings,ranks"]],
-        "metaschedule": [["partition", "mlp:tiny", "--trials", "4"]],
         "calibration": [["report", "calibration"]],
+        "metaschedule": [["partition", "mlp:tiny", "--trials", "4"]],
         "kernels": [["partition", "mlp:tiny"]],
     },
 }
-"""Of each piece its commands: `tessel`'s, or steps of `benchmarks.gpu_report`."""
+"""Of each piece its commands: `tessel`'s, or a step of `benchmarks.gpu_report`.
+
+First what is sure to end within four minutes and says most: a whole `tune` and `run` of a small model, and
+the mix beside torch. GPT-2 medium may take two calls.
+"""
+
+_MOST_TRIES = 2
+"""Calls that begin a piece in its turn; one that is not done then waits for all others."""
 
 _REPORTS_SHARE = 0.9
-"""Of a piece's time, what steps of the report have."""
+"""Of a piece's time, what steps of the report have, so that it is written before the piece is ended."""
 
 _RESULTS = (
     "step_us",
@@ -79,33 +89,75 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"there is no piece {unknown[0]}; choose among {', '.join(pieces)}")
     if given.piece:
-        print(json.dumps([run_command(each, given) for each in pieces[given.piece]]))
+        end_with_starter()
+        deadline = time.monotonic() + given.minutes * 60 * _REPORTS_SHARE
+        commands = pieces[given.piece]
+        print(json.dumps([run_command(each, given, deadline - time.monotonic()) for each in commands]))
         return 0
+    try:
+        resolve_target(given.target)
+    except TunerError as error:
+        say(str(error))
+        return 1
     same = ["--out", str(given.out), "--sizes", given.sizes, "--target", given.target]
     deadline = time.monotonic() + given.minutes * 60
+    tries = Tries(given.out / "tries.json")
 
     def command(piece: str) -> list[str]:
-        minutes = (deadline - time.monotonic()) / 60
+        left_s = deadline - time.monotonic()
+        tries.note(piece)
+        say(f"{piece}: begun, at most {left_s:.0f} s; it says what it does in {_log(given.out, piece)}")
         here = [sys.executable, "-m", "benchmarks.gpu_day", *same]
-        return [*here, "--piece", piece, "--minutes", f"{minutes:.3f}"]
+        return [*here, "--piece", piece, "--minutes", f"{left_s / 60:.3f}"]
 
-    known: dict[str, dict[str, Any]] = {}
-    for name in wanted:  # one by one, so that the report is there whenever the time is over
-        known |= run_steps(
-            [name],
-            given.out,
-            command=command,
-            budget_s=deadline - time.monotonic(),
-            max_share=1.0,
-            say=lambda line: print(line, file=sys.stderr, flush=True),
-        )
-        (given.out / "report.md").write_text(report(known))
+    known = {path.stem: json.loads(path.read_text()) for path in (given.out / "steps").glob("*.json")}
+    for name in sorted(wanted, key=lambda name: tries.of(name) >= _MOST_TRIES):
+        # One by one, so that the report is there whenever the time is over.
+        left_s = deadline - time.monotonic()
+        known |= run_steps([name], given.out, command=command, budget_s=left_s, max_share=1.0, say=say)
+        (given.out / "report.md").write_text(report({name: known[name] for name in pieces if name in known}))
     print(given.out / "report.md")
-    return 0 if all("result" in each for each in known.values()) else 1
+    left = [name for name in wanted if "result" not in known[name]]
+    if left:
+        say(f"not done: {', '.join(left)}; the same command goes on")
+    return 1 if left else 0
 
 
-def run_command(command: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
+def say(line: str) -> None:
+    """Tell whoever waits."""
+    print(line, file=sys.stderr, flush=True)
+
+
+class Tries:
+    """How often each piece was begun, kept in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._numbers: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
+
+    def of(self, piece: str) -> int:
+        """Return how often a piece was begun."""
+        return self._numbers.get(piece, 0)
+
+    def note(self, piece: str) -> None:
+        """Note that a piece begins."""
+        self._numbers[piece] = self.of(piece) + 1
+        partial = self._path.with_suffix(".partial")
+        partial.write_text(json.dumps(self._numbers))
+        partial.replace(self._path)
+
+
+def _log(out: Path, piece: str) -> Path:
+    return out / "logs" / f"{piece}.log"
+
+
+def run_command(command: Sequence[str], given: argparse.Namespace, left_s: float) -> dict[str, Any]:
     """Return what a command's document says, or where the report of all steps so far is.
+
+    Args:
+        command: of a piece.
+        given: this module's options.
+        left_s: seconds for a step of the report.
 
     Raises:
         SystemExit: it failed; says what it said last.
@@ -113,17 +165,26 @@ def run_command(command: Sequence[str], given: argparse.Namespace) -> dict[str, 
     out, target = given.out, ["--target", given.target]
     if command[0] == "report":
         folder = out / "gpu-report"
-        # Its steps are sessions of their own, which it ends itself before this piece is ended.
-        minutes = ["--minutes", f"{given.minutes * _REPORTS_SHARE:.3f}"]
+        minutes = ["--minutes", f"{left_s / 60:.3f}"]
         where = [*target, "--sizes", given.sizes, "--out", str(folder), "--only", command[1]]
         argv = ["-m", "benchmarks.gpu_report", *where, *minutes]
     else:
         argv = ["-m", "scripts", *command, *target, "--backends", backends(command, given.target), "--json"]
-        argv += ["--records", f"sqlite:///{out / 'records.db'}"]
+        argv += ["--records", f"sqlite:///{out / 'records.db'}", "--jobs", str(num_jobs())]
         argv += ["--out", str(out / given.piece)] if command[0] == "tune" else []
-    done = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=False)
+    path = _log(out, given.piece)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as log:
+        done = subprocess.run(
+            [sys.executable, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            check=False,
+        )
     if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        lines = path.read_text().strip().splitlines() or [f"exit status {done.returncode}"]
         # Of a report's steps each says how it ended; elsewhere the last line says what failed.
         said = [line for line in lines if ": done" not in line][-1:] or lines[-1:]
         raise SystemExit(f"{' '.join(command)}: {said[0][:300]}")

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 64 << 20
-"""Of one archive."""
+MOST_BYTES = 32 << 20
+"""Of one archive: half of what may be carried at a time, since the sources are carried with each."""
 
 _INDEX = "index.json"
 _MARGIN = 64 << 10

@@ -21,7 +21,7 @@ from types import FrameType
 from benchmarks.gpu_report.device import device_named
 from benchmarks.gpu_report.markdown import report
 from benchmarks.gpu_report.networks import SIZES
-from benchmarks.gpu_report.runner import MAX_SHARE, run_steps, step_command
+from benchmarks.gpu_report.runner import MAX_SHARE, end_with_starter, run_steps, step_command
 from benchmarks.gpu_report.steps import Context, steps_for
 from benchmarks.simulator.provenance import commit
 from records import open_store
@@ -46,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"there is no step {unknown[0]}; choose among {', '.join(steps)}")
     device = device_named(given.target)
     if given.step:
+        end_with_starter()
         if given.target == "cpu":
             os.environ["TVM_NUM_THREADS"] = "1"  # as torch's there; read when TVM first runs something
         context = Context(device=device, sizes_name=given.sizes, folder=given.out)

@@ -14,14 +14,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from records.cores import num_usable_cores
+
 LEAST_S = 5.0
 """With less than this left, no step is begun."""
 
+
+_LIFELINE = "TESSEL_STEP_LIFELINE"
+"""The variable that names a step's end of a pipe to who started it."""
 
 MAX_SHARE = 1 / 3
 """Of the budget, what one step may take: one that hangs leaves time for the others."""
@@ -77,9 +83,17 @@ def run_steps(
 
 def _run(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
     # A session of its own: the tuner's commands and measuring processes end with the step.
+    lifeline, held = os.pipe()  # closed when this process ends, however it ends
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        pass_fds=(lifeline,),
+        env={**os.environ, _LIFELINE: str(lifeline)},
     ) as process:
+        os.close(lifeline)
         try:
             stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as expired:
@@ -91,6 +105,7 @@ def _run(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
         finally:  # also after Ctrl-C, which a session of its own does not hear of
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            os.close(held)
     lines = stdout.strip().splitlines()
     if process.returncode:
         said = stderr.strip().splitlines() or [f"exit status {process.returncode}"]
@@ -99,6 +114,24 @@ def _run(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
         return {"result": json.loads(lines[-1])}
     except (IndexError, ValueError):
         return {"failure": "printed no result"}
+
+
+def end_with_starter() -> None:
+    """Let this step, and all that it starts, end when who started it ends, in whatever way."""
+    if (lifeline := os.environ.pop(_LIFELINE, None)) is None:
+        return
+    ending = int(lifeline)
+
+    def wait() -> None:
+        os.read(ending, 1)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def num_jobs() -> int:
+    """Return how many programs a step builds at a time."""
+    return max(1, num_usable_cores() // 2)
 
 
 def step_command(step: str, *, target: str, sizes: str, folder: Path) -> list[str]:

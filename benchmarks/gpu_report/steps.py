@@ -17,25 +17,21 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.utils.dlpack
-import tvm
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.utils.flop_counter import FlopCounterMode
-from tvm import relax
 
 from benchmarks.gpu_report.calibration import calibrate
 from benchmarks.gpu_report.device import Device, Run
 from benchmarks.gpu_report.networks import NETWORKS, SIZES, TYPES, Sizes, training_block
+from benchmarks.gpu_report.runner import num_jobs
 from benchmarks.gpu_report.timing import Prepared, time_in_turn
 from cost_model.gpu.typed.kernels import Product
-from records.cores import num_usable_cores
+from tessel.compiling.whole_runs import program_of
 from tuner.errors import TunerError
-from tuner.frontend.torch.arrays import as_tensor
 from tuner.frontend.torch.program import import_module
-from tuner.lowering.lower import build_module, lower_module
-from tuner.lowering.weight_binding import bound_arguments
-from tuner.targets.resolution import tvm_device
+from tuner.tuning.compile_mix import ProgramFacts, compile_mix
 from tuner.tuning.partition_model import partition_model
-from tuner.tuning.session import Session, SessionSettings, start_session
+from tuner.tuning.session import SessionSettings, start_session
 
 MIB = 2**20
 PROFILE = "profile.csv"
@@ -209,6 +205,7 @@ def ranks(context: Context) -> dict[str, Any]:
     """Tune a small model for two stages, run them as two ranks on the one device, and check gradients."""
     out = context.folder / "two-ranks"
     target = ["--target", context.device.name, "--records", context.records, "--backends", "tvm"]
+    target += ["--jobs", str(num_jobs())]
     size = "mlp:tiny" if context.sizes_name == "small" else "gpt2:tiny"
     pipeline = ["--devices", "2", "--micro-batches", "4", "--work", "1", "--hop-us", "10"]
     _tessel("tune", size, *target, *pipeline, "--train", "--out", str(out))
@@ -256,18 +253,14 @@ def _add_tuned(
     """Partition a model, and add what was chosen, and the best single backend, to the programs that race."""
     settings = SessionSettings(
         backend_names=("tvm", "torch"),
-        jobs=max(1, num_usable_cores() // 2),
+        jobs=num_jobs(),
         num_threads=1 if context.device.name == "cpu" else None,  # as torch has there
     )
     with start_session(context.device.name, settings, records_url=context.records) as session:
         result = partition_model(model, session)
-    tensors = [tvm.runtime.from_dlpack(each.contiguous()) for each in inputs]
-    # Copied by torch, whose memory is aligned as TVM asks; NumPy's is not.
-    weights = [
-        as_tensor(model.parameters[name]).to(context.device.name, copy=True) for name in model.parameter_names
-    ]
-    arguments = [*tensors, *map(tvm.runtime.from_dlpack, weights)]
-    programs["tuner: mix"] = _built(result.function.module, session, arguments)
+        mix = (result.source, result.function.module, session.backends, session.target)
+        program = program_of(compile_mix(*mix, facts=ProgramFacts.of(result)), result.source)
+    programs["tuner: mix"] = lambda: _first_tensor(program(*inputs))
     parts: dict[str, int] = {}
     for part in result.partition:
         parts[part.backend] = parts.get(part.backend, 0) + part.occurrences
@@ -280,17 +273,10 @@ def _add_tuned(
     }
 
 
-def _built(module: Any, session: Session, arguments: list[Any]) -> Run:
-    lowered = lower_module(module, session.backends, session.target)
-    machine = relax.VirtualMachine(build_module(lowered, session.target), tvm_device(session.target))
-    main, bound = machine["main"], bound_arguments(machine, arguments)
-    return lambda: _first_tensor(main(*bound))
-
-
 def _first_tensor(result: Any) -> torch.Tensor:
-    while not hasattr(result, "__dlpack__"):
+    while not isinstance(result, torch.Tensor):
         result = result[0]
-    return torch.utils.dlpack.from_dlpack(result)
+    return result
 
 
 def _error(found: torch.Tensor, expected: torch.Tensor) -> float:

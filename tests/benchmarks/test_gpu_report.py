@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from cost_model.gpu.typed.model import gpu_kernel_us
 from cost_model.gpu.typed.sheets import find_sheet
 from records.files.exchange import read_records
 from tessel.profiles import load_profile
-from tests.harness.local_fleet import wait_until
+from tests.harness.local_fleet import ROOT, wait_until
 from tests.harness.processes import has_ended_by_id
 from tuner.errors import TunerError
 
@@ -199,6 +200,18 @@ def test_what_a_step_has_started_ends_with_it(tmp_path: Path) -> None:
     assert "ended after 10 s" in found["hangs"]["failure"]
     started = int((tmp_path / "pid").read_text())
     wait_until(lambda: has_ended_by_id(started))
+
+
+def test_a_step_ends_with_who_started_it_even_if_that_is_killed(tmp_path: Path) -> None:
+    """It would go on to use the device beside the next call's steps, in its session of its own."""
+    noted = f"import os, pathlib; pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))"
+    runner = "from benchmarks.gpu_report import runner; from pathlib import Path"
+    step = script(f"{runner}; runner.end_with_starter(); {noted}; import time; time.sleep(600)")
+    runs = f"runner.run_steps(['step'], Path({str(tmp_path)!r}), command=lambda name: {step!r}, budget_s=600)"
+    with subprocess.Popen(script(f"{runner}; {runs}"), cwd=ROOT) as starter:
+        wait_until(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
+        starter.kill()
+    wait_until(lambda: has_ended_by_id(int((tmp_path / "pid").read_text())))
 
 
 def test_clocks_temperatures_and_who_runs_what_stand_beside_timings() -> None:

@@ -171,25 +171,46 @@ def test_asynchronous_copies_are_there_when_they_are_waited_for(reports: Reports
             assert ".cu:16: out[threadIdx.x] = first + other[threadIdx.x];" in found
 
 
-@pytest.mark.parametrize(
-    "kind", ["float", *(pytest.param(each, marks=pytest.mark.slow) for each in ("half", "__nv_bfloat16"))]
+FAULTS = (
+    (
+        "out[threadIdx.x] = unwritten[threadIdx.x] + unwritten[threadIdx.x];",
+        "device memory that was never written",
+    ),
+    (
+        "__shared__ KIND row[64]; out[threadIdx.x] = row[threadIdx.x] + row[threadIdx.x];",
+        "shared memory that no thread of the block has written",
+    ),
+    (
+        "__shared__ KIND row[4]; if (threadIdx.x < 4) row[threadIdx.x] = in[0]; out[threadIdx.x] = row[0];",
+        "shared memory which thread 0 wrote",
+    ),
+    (
+        "if (threadIdx.x < 4) in[threadIdx.x] = in[60]; out[threadIdx.x] = in[0];",
+        "device memory which thread 0 wrote",
+    ),
+    (
+        "if (blockIdx.x) in[threadIdx.x] = in[threadIdx.x + 32]; else if (threadIdx.x < 32) out[0] = in[0];",
+        "of another block read",
+    ),
 )
-def test_what_was_never_written_is_reported(kind: str, reports: Reports) -> None:
+"""Of neighbours in one word, too, each of which writes its own number."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["half", *(pytest.param(each, marks=pytest.mark.slow) for each in ("float", "__nv_bfloat16", "int8_t"))],
+)
+def test_every_type_s_faults_are_reported(kind: str, reports: Reports) -> None:
     """Of types that are structures, too, which operators take by value."""
-    row = ROW if kind == "float" else ROW.astype(np.float16)
-    out, given = DeviceArray(np.zeros_like(row)), DeviceArray(row, is_written=False)
-    for body, says in (
-        ("  out[threadIdx.x] = in[threadIdx.x] + in[threadIdx.x];", "device memory that was never written"),
-        (
-            f"  __shared__ {kind} row[64];\n  out[threadIdx.x] = row[threadIdx.x] + row[threadIdx.x];",
-            "shared memory that no thread of the block has written",
-        ),
-    ):
-        text = source(body, parameters=f"{kind}* out, {kind}* in")
-        Kernel.compiled(text).launch(out, given, block=(64,))
+    row = np.zeros(64, {"float": np.float32, "int8_t": np.int8}.get(kind, np.float16))
+    parameters = ", ".join(f"{kind}* {name}" for name in ("out", "in", "unwritten"))
+    for body, says in FAULTS:
+        arrays = DeviceArray(row), DeviceArray(row), DeviceArray(row, is_written=False)
+        text = source(f"  {body}".replace("KIND", kind), parameters=parameters)
+        Kernel.compiled(text).launch(*arrays, grid=(2,), block=(32,))
         synchronise()
         assert says in (found := reports())
-        assert body.rpartition("  ")[2] in found  # the line's text
+        assert body.replace("KIND", kind) in found
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,18 @@ def convolved(image: Array, filters: Array, stride: int = 1) -> Array:
     return np.einsum("nchwij,ocij->nohw", windows(padded, 3, stride), filters)
 
 
+def max_pool_gradient(gradient: Array, image: Array) -> Array:
+    """Return the gradient of a pool of three by two, padded by one."""
+    padded = np.pad(image, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    found = np.zeros_like(padded)
+    for at in np.ndindex(*gradient.shape):
+        rows, columns = (slice(2 * place, 2 * place + 3) for place in at[2:])
+        window = padded[*at[:2], rows, columns]
+        row, column = np.unravel_index(window.argmax(), window.shape)
+        found[*at[:2], rows, columns][row, column] += gradient[at]
+    return found[:, :, 1:-1, 1:-1]
+
+
 def softmax(x: Array) -> Array:
     powers = np.exp(x - x.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
@@ -165,6 +177,12 @@ CASES: dict[str, Case] = {
     ),
     "max pool": Case(
         lambda x: nn.max_pool2d(x, pool_size=2, strides=2), lambda x: windows(x, 2, 2).max((4, 5)), (IMAGE,)
+    ),
+    "gradient of a max pool": Case(
+        lambda g, x: op.grad.max_pool2d_backward(g, x, pool_size=[3, 3], strides=[2, 2], padding=[1] * 4),
+        max_pool_gradient,
+        ((2, 6, 7, 7), IMAGE),
+        ("float32",),
     ),
     "average pool": Case(
         lambda x: nn.avg_pool2d(x, pool_size=2, strides=2), lambda x: windows(x, 2, 2).mean((4, 5)), (IMAGE,)

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.tvm
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
+NETWORKS = [f"{name}:tiny" for name in MODELS]
+
 _KEEP_SPEED = (
     "import sys; from tests.samples.known_speed import keep_made_up_speed as keep; keep(sys.argv[1], 'cuda')"
 )
@@ -99,19 +101,22 @@ def test_a_network_is_partitioned_and_its_records_say_where(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [f"{name}:tiny" for name in MODELS])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_of_the_zoo_is_partitioned(name: str, measured: Callable[..., Any]) -> None:
     assert measured("partition", name)["max_relative_error"] < 1e-4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("placement", [(), ("--placement", "mshape"), ("--placement", "auto")])
+@pytest.mark.parametrize(
+    ("name", "placement"),
+    [*((name, "vshape") for name in NETWORKS), ("gpt2:tiny", "mshape"), ("gpt2:tiny", "auto")],
+)
 def test_a_whole_training_step_is_tuned(
-    placement: tuple[str, ...], measured: Callable[..., Any], tmp_path: Path
+    name: str, placement: str, measured: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Forward and all gradients of GPT-2, two stages, over shards where M-shape divides them."""
+    """Forward and all gradients, two stages, over shards where M-shape divides them."""
     given = ("--devices", "2", "--micro-batches", "4", "--hop-us", "5", "--link", "10GB/s", "--work", "1")
-    plan = measured("tune", "gpt2:tiny", *given, *placement, "--out", str(tmp_path / "out"))
+    plan = measured("tune", name, *given, "--placement", placement, "--out", str(tmp_path / "out"))
     assert plan["max_relative_error"] < 1e-5
     assert plan["max_gradient_error"] < 1e-5
     saved = json.loads(Path(plan["plan"]).read_bytes())
@@ -159,8 +164,9 @@ def test_a_program_for_the_device_is_compiled_into_a_file(
 
 
 @pytest.mark.slow
-def test_stages_are_cut_and_measured(measured: Callable[..., Any]) -> None:
-    document = measured("stages", "mlp:tiny", "--devices", "2", "--train")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_stages_are_cut_and_measured(name: str, measured: Callable[..., Any]) -> None:
+    document = measured("stages", name, "--devices", "2", "--train")
     assert document["max_error"] < 1e-5
     assert all(stage["forward_us"] > 0 and stage["backward_us"] > 0 for stage in document["stages"])
 

@@ -5,6 +5,7 @@ Every lowering takes the pass from here. Checked in tests/tuner/graph/test_legal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +22,7 @@ def legalize_operators() -> Any:
 
 
 def _nll_loss(builder: Any, call: Any) -> Any:
-    """Read nothing by a label that is to be ignored; TVM reads at its number, such as -100."""
+    """Read nothing outside by a label, one that is to be ignored among them; TVM reads at its number."""
     ignored, reduction = int(call.attrs.ignore_index), str(call.attrs.reduction)
 
     def loss(predictions: Any, labels: Any, *weights: Any) -> Any:
@@ -30,7 +31,9 @@ def _nll_loss(builder: Any, call: Any) -> Any:
 
         def term(*row: Any) -> Any:
             label = labels(*row)
-            likelihood = predictions(*row[:axis], label, *row[axis:])
+            last = tirx.const(int(predictions.shape[axis]) - 1, labels.dtype)
+            inside = tirx.max(tirx.min(label, last), tirx.const(0, labels.dtype))
+            likelihood = predictions(*row[:axis], inside, *row[axis:])
             is_ignored = label == tirx.const(ignored, labels.dtype)
             return tirx.if_then_else(is_ignored, tirx.const(0, dtype), -likelihood * counted(*row))
 
@@ -65,6 +68,71 @@ def _nll_loss_backward(builder: Any, call: Any) -> Any:
     return builder.call_te(gradient, *call.args, primfunc_name_hint="nll_loss_backward")
 
 
+def _max_pool2d_backward(builder: Any, call: Any) -> Any:
+    """Give windows to the last elements, too, where none ends; TVM reads beyond the last window for them."""
+    attributes = call.attrs
+    layout = str(attributes.layout)
+    kernel, stride = ([int(each) for each in given] for given in (attributes.pool_size, attributes.strides))
+    top, left, *ends = (int(each) for each in attributes.padding)
+    if any(int(step) != 1 for step in attributes.dilation):
+        return call
+
+    def gradient(output: Any, data: Any) -> Any:
+        missing = [0] * len(output.shape)
+        for at, (name, begin) in enumerate((("H", top), ("W", left))):
+            axis = layout.index(name)
+            extent, count = int(data.shape[axis]) + begin, int(output.shape[axis])
+            missing[axis] = max(0, (extent - 1) // stride[at] + 1 - count)
+            ends[at] = max(ends[at], (count + missing[axis] - 1) * stride[at] + kernel[at] - extent)
+        return topi.nn.pool_grad(
+            topi.nn.pad(output, [0] * len(missing), missing) if any(missing) else output,
+            data,
+            kernel=kernel,
+            stride=stride,
+            padding=[top, left, *ends],
+            pool_type="max",
+            layout=layout,
+        )
+
+    return builder.call_te(gradient, *call.args, primfunc_name_hint="max_pool2d_backward")
+
+
+def _cosh(builder: Any, call: Any) -> Any:
+    """Return the mean of two exponentials: TVM has a name for it, and no code of a CPU."""
+
+    def cosh(x: Any) -> Any:
+        return te.compute(x.shape, lambda *place: sum(_halves(x(*place))), "cosh")
+
+    return builder.call_te(cosh, *call.args, primfunc_name_hint="cosh")
+
+
+def _sinh(builder: Any, call: Any) -> Any:
+    """Return half the difference of two exponentials, and where these are alike, its series."""
+
+    def at(x: Any) -> Any:
+        large, small = _halves(x)
+        square, series = x * x, tirx.const(1, x.ty.dtype)
+        for factor in _SINH_FACTORS:
+            series = tirx.const(1, x.ty.dtype) + square * series / tirx.const(factor, x.ty.dtype)
+        far = tirx.Select(x < tirx.const(0, x.ty.dtype), small - large, large - small)
+        return tirx.Select(tirx.abs(x) < tirx.const(1, x.ty.dtype), x * series, far)
+
+    def sinh(x: Any) -> Any:
+        return te.compute(x.shape, lambda *place: at(x(*place)), "sinh")
+
+    return builder.call_te(sinh, *call.args, primfunc_name_hint="sinh")
+
+
+_SINH_FACTORS = (210, 156, 110, 72, 42, 20, 6)
+"""Quotients of neighbouring coefficients of its series, the last first; what is left out is below 1e-17."""
+
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    """Return half of exp(|x|), before that overflows, and half of exp(-|x|)."""
+    large = tirx.exp(tirx.abs(x) - tirx.const(math.log(2), x.ty.dtype))
+    return large, tirx.const(0.25, x.ty.dtype) / large
+
+
 def _class_axis(predictions: Any) -> int:
     return 1 if predictions.ndim > 1 else 0
 
@@ -85,5 +153,11 @@ def _sum(values: Any) -> Any:
 
 
 _OWN: Mapping[str, _Legalization] = MappingProxyType(
-    {"relax.nn.nll_loss": _nll_loss, "relax.grad.nll_loss_backward": _nll_loss_backward}
+    {
+        "relax.nn.nll_loss": _nll_loss,
+        "relax.grad.nll_loss_backward": _nll_loss_backward,
+        "relax.grad.max_pool2d_backward": _max_pool2d_backward,
+        "relax.cosh": _cosh,
+        "relax.sinh": _sinh,
+    }
 )

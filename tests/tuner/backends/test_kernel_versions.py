@@ -35,11 +35,11 @@ HALF_LOWERED = {"packed_matmul": ("7", "71667226a5e9bac2")}
 """The version of backends with kernels of bfloat16, and the digest of these."""
 
 LOWERED = {
-    "tvm": ("12", "b0cb24dfc18faff2", "52c65d6605e9bdaa"),
-    "blas": ("12", "9a60fc0104e428a9", "9a60fc0104e428a9"),
+    "tvm": ("12", "82539d2f96b5b21a", "bb3295f78a2e6e6d"),
+    "blas": ("12", "3ab318fcb975c772", "3ab318fcb975c772"),
     "packed_matmul": ("7", "132a211ea664345a", "c5040c363fe9b627"),
     "attention": ("4", "59bed6b561d4510b", "c50052cb7e1d3fd9"),
-    "nhwc": ("11", "b55a6da7767a0e39", "d529ae9fcd4fa613"),
+    "nhwc": ("11", "ac7026b9752125d8", "3df02ff61d770644"),
 }
 """The version of each backend's kernels, and the digests of the kernels that it has for `PROGRAMS`, on a CPU
 with AVX-512 and on one with AVX2."""

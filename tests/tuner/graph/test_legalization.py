@@ -21,10 +21,12 @@ from tuner.targets.resolution import resolve_target
 
 pytestmark = [pytest.mark.tvm, pytest.mark.torch]
 
+BUILDS = pytest.mark.parametrize("build", [build_module, build_unscheduled], ids=["scheduled", "plain loops"])
+
 ROOM = Path(__file__).parents[3] / "tuner"
 
 
-@pytest.mark.parametrize("build", [build_module, build_unscheduled], ids=["scheduled", "plain loops"])
+@BUILDS
 @pytest.mark.parametrize(
     ("reduction", "weighted"),
     [
@@ -98,3 +100,29 @@ def test_a_single_row_and_rows_that_are_all_ignored() -> None:
 def test_every_lowering_takes_this_legalisation() -> None:
     users = {path for path in ROOM.rglob("*.py") if "LegalizeOps(" in path.read_text()}
     assert users == {ROOM / "graph" / "legalization.py"}
+
+
+@BUILDS
+@pytest.mark.parametrize("name", ["cosh", "sinh"])
+def test_hyperbolic_functions_are_numpys_near_zero_and_before_they_overflow(build: Any, name: str) -> None:
+    given = np.array([0.0, 1e-30, -1e-6, 1e-3, -0.7, 5.0, -20.0, 89.2, 1e4, -1e4, np.nan], np.float32)
+    module = function_module([given.shape], getattr(relax.op, name))
+    target = resolve_target("cpu", num_threads=1)
+    (found,) = run_module(build(module, target), [given], target)
+    with np.errstate(over="ignore"):
+        expected = getattr(np, name)(given.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+@BUILDS
+def test_a_label_outside_reads_nothing_outside(build: Any) -> None:
+    values = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    labels = np.array([1, 10**12, -(10**12)])
+    module = function_module(
+        [values.shape, labels.shape],
+        lambda values, labels: relax.op.nn.nll_loss(values, labels, reduction="none", ignore_index=-100),
+        ["float32", "int64"],
+    )
+    target = resolve_target("cpu", num_threads=1)
+    (found,) = run_module(build(module, target), [values, labels], target)
+    np.testing.assert_array_equal(found, -values[[0, 1, 2], [1, 4, 0]])

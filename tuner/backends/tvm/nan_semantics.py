@@ -108,7 +108,14 @@ def _is_identity(value: Any, kind: Any) -> bool:
 
 
 def _passing_nan(extremum: Any) -> Any:
-    is_bound = _is_float(extremum) and not _is_number(extremum.a) and not _is_number(extremum.b)
+    """Return what passes NaN on, with operands that are computed bound to names.
+
+    What is but read is read again, which costs nothing: TVM's elimination of common subexpressions breaks
+    kernels with such names (attention of as many keys as fill a vector).
+    """
+    operands = (extremum.a, extremum.b)
+    is_bound = _is_float(extremum) and not any(map(_is_number, operands))
+    is_bound = is_bound and not all(isinstance(each, tvm.ir.TensorLoad) for each in operands)
     if not is_bound or str(extremum.ty.dtype) == "bfloat16":  # TVM widens a value, and not its variable
         return _passing_nan_unbound(extremum)
     one, other = tirx.Var("first", extremum.ty.dtype), tirx.Var("second", extremum.ty.dtype)

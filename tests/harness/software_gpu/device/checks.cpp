@@ -1,46 +1,36 @@
 // Every access of a kernel to memory, checked: GCC puts a call before each (-fsanitize=thread), answered here.
 //
-// Device memory has to be allocated and written, accesses aligned. Two accesses of different threads to shared
-// memory, one of them a write, need a barrier between them, or within a warp an exchange; to device memory in one
-// launch they need one block and a barrier. Each word remembers its last write and its last readers, so of bytes
-// within a word some races go unseen; none is seen where there is none. GCC checks no access that is the argument
-// or the result of a call, as those of `half` and its like are: in kernels with so many of them that they are not
-// inlined, some races go unseen, and what was never written is not reported. Accesses through `volatile` to shared
-// memory are taken by the lanes of a warp together, as the reductions that are written that way assume.
+// Device memory has to be allocated and written, shared memory written by the block, accesses aligned. Two accesses
+// of different threads, one of them a write, need a barrier between them, or within a warp an exchange; no barrier
+// orders two blocks of a launch. Each word remembers its last write and its last readers, and each byte of it once
+// a narrower access comes, so that some races go unseen; none is seen where there is none. Accesses through
+// `volatile` to shared memory are taken by the lanes of a warp together, as the reductions that are written that way
+// assume. GCC checks no structure that is the argument or the result of a call: those of small types copy
+// themselves by members (`build.py`), so that their accesses are seen, too.
 #include "device.h"
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <set>
 
 namespace {
-struct SharedWord {
+struct Cell {
   const void *write_pc, *read_pc;
-  uint64_t written_block;
+  uint64_t split_block, write_block, read_block;
   unsigned write_barrier, write_step, read_barrier, read_step, other_read_step;
   unsigned short writer, reader;
-  unsigned char write_bytes, written_bytes, read_bytes, readers;  // readers: 0 one, 1 of a warp, 2 of several
+  unsigned char readers;  // 0 one, 1 of a warp, 2 of several, 3 of several blocks
   bool is_write_atomic;
 };
-struct DeviceWord {
-  uint64_t block;
-  const void* pc;
-  unsigned launch, barrier;
-  unsigned short thread;
-  unsigned char bytes;
-  bool is_atomic;
-};
+constexpr size_t kStaticBytes = 64 << 20;  // of all kernels of a source
+using Cells = Cell* [4];  // of words, or of their first bytes; then of their other bytes
 
 alignas(1024) unsigned char dynamic_buffer[kSharedBytes];
-SharedWord dynamic_words[kSharedBytes / 4];
-std::map<const KernelEntry*, std::vector<SharedWord>> static_words;
-SharedWord* static_words_now;
-DeviceWord* device_words;
+Cells dynamic_cells, static_cells, device_cells;
 const KernelEntry* kernel;
-unsigned launch_number;
+uint64_t first_block;  // of the launch
 std::set<std::pair<const void*, int>> told;  // one report a place
 
 struct Access {
@@ -63,92 +53,102 @@ void tell_race(const Access& access, const char* where, unsigned other, const ch
        " with nothing between the two (a data race)\n  that was at " + source_line(pc) + ",");
 }
 
-unsigned char mask_of(unsigned offset, unsigned bytes) { return ((1u << bytes) - 1) << offset & 15; }
-
-void check_shared_word(SharedWord& word, const Access& access, unsigned char bytes) {
+// Compare an access with what a cell remembers since a block began, and remember it.
+void check_cell(Cell& cell, const Access& access, const char* where, uint64_t since) {
   const unsigned thread = current_thread(), barrier = current_barrier(), step = current_warp_step();
+  const uint64_t block = current_block();
   const auto is_concurrent = [&](unsigned other, unsigned other_step) {
-    return other / 32 != thread / 32 || (other_step == step && !access.is_volatile);
+    return other != thread && (other / 32 != thread / 32 || (other_step == step && !access.is_volatile));
   };
-  const bool is_earlier = word.write_barrier == barrier && word.write_bytes & bytes && word.writer != thread;
-  if (is_earlier && is_concurrent(word.writer, word.write_step) && !(access.is_atomic && word.is_write_atomic))
-    if (is_new(access, 1)) tell_race(access, "shared memory", word.writer, " wrote", word.write_pc);
+  if (cell.write_block >= since && !(access.is_atomic && cell.is_write_atomic)) {
+    const bool is_other_block = cell.write_block != block;
+    if (is_other_block || (cell.write_barrier == barrier && is_concurrent(cell.writer, cell.write_step)))
+      if (is_new(access, is_other_block ? 5 : 1))
+        tell_race(access, where, cell.writer, is_other_block ? " of another block wrote" : " wrote", cell.write_pc);
+  }
+  const bool is_read = cell.read_block >= since, is_read_now = cell.read_block == block && cell.read_barrier == barrier;
   if (access.is_write) {
-    if (word.read_barrier == barrier && word.read_bytes & bytes) {
-      const bool is_other = word.reader != thread && is_concurrent(word.reader, word.read_step);
-      const bool is_one_of = word.readers == 1 && is_concurrent(word.reader, word.other_read_step);
-      if ((is_other || word.readers == 2 || is_one_of) && is_new(access, 4))
-        tell_race(access, "shared memory", word.reader, " (or another) read", word.read_pc);
-    }
-    if (word.written_block != current_block()) word.written_block = current_block(), word.written_bytes = 0;
-    word.written_bytes |= bytes;
-    word.write_bytes = bytes;
-    word.writer = thread;
-    word.write_barrier = barrier;
-    word.write_step = step;
-    word.write_pc = access.pc;
-    word.is_write_atomic = access.is_atomic;
+    const bool is_other_block = is_read && (cell.read_block != block || cell.readers == 3);
+    const bool is_one_of = cell.readers == 1 && cell.reader / 32 == thread / 32 && cell.other_read_step == step && !access.is_volatile;
+    if (is_other_block || (is_read_now && (cell.readers == 2 || is_one_of || is_concurrent(cell.reader, cell.read_step))))
+      if (is_new(access, is_other_block ? 6 : 4))
+        tell_race(access, where, cell.reader, is_other_block ? " of another block read" : " (or another) read", cell.read_pc);
+    cell.write_block = block;
+    cell.writer = thread;
+    cell.write_barrier = barrier;
+    cell.write_step = step;
+    cell.write_pc = access.pc;
+    cell.is_write_atomic = access.is_atomic;
     return;
   }
-  if (word.written_block != current_block() || (word.written_bytes & bytes) != bytes)
-    if (!kernel->hides_accesses && is_new(access, 2)) tell(access, "shared memory that no thread of the block has written");
   if (access.is_atomic) return;
-  if (word.read_barrier != barrier || !(word.read_bytes & bytes)) {
-    word.readers = 0;
-    word.read_bytes = 0;
-  } else if (word.reader != thread) {
-    word.readers = word.readers == 2 || word.reader / 32 != thread / 32 ? 2 : 1;
-    word.other_read_step = word.read_step;
+  if (is_read && (cell.read_block != block || cell.readers == 3)) {
+    cell.readers = 3;
+  } else if (!is_read_now) {
+    cell.readers = 0;
+  } else if (cell.reader != thread) {
+    cell.readers = cell.readers == 2 || cell.reader / 32 != thread / 32 ? 2 : 1;
+    cell.other_read_step = cell.read_step;
   }
-  word.read_bytes |= bytes;
-  word.reader = thread;
-  word.read_barrier = barrier;
-  word.read_step = step;
-  word.read_pc = access.pc;
+  cell.read_block = block;
+  cell.reader = thread;
+  cell.read_barrier = barrier;
+  cell.read_step = step;
+  cell.read_pc = access.pc;
 }
 
-void check_shared(const Access& access, uintptr_t offset, SharedWord* words) {
+template <class F>
+void each_cell(Cells& cells, size_t offset, unsigned bytes, uint64_t since, F visit) {
+  for (unsigned done = 0; done < bytes;) {
+    const size_t word = (offset + done) / 4, at = (offset + done) % 4;
+    Cell& first = cells[0][word];
+    const bool is_split = first.split_block >= since;
+    if (!at && bytes - done >= 4 && !is_split) {
+      visit(first);
+      done += 4;
+      continue;
+    }
+    if (!is_split) {
+      first.split_block = current_block();
+      for (int other = 1; other < 4; other++) cells[other][word] = first;
+    }
+    visit(cells[at][word]);
+    done++;
+  }
+}
+
+void check_shared(const Access& access, size_t offset, Cells& cells) {
   if (access.is_volatile) converge_warp();
-  for (unsigned done = 0; done < access.bytes;) {
-    const unsigned at = (offset + done) % 4, length = std::min(4 - at, access.bytes - done);
-    check_shared_word(words[(offset + done) / 4], access, mask_of(at, length));
-    done += length;
-  }
+  const uint64_t block = current_block();
+  each_cell(cells, offset, access.bytes, block, [&](Cell& cell) {
+    if (!access.is_write && cell.write_block != block && is_new(access, 2))
+      tell(access, "shared memory that no thread of the block has written");
+    check_cell(cell, access, "shared memory", block);
+  });
 }
 
-void check_device_word(DeviceWord& word, const Access& access, unsigned char bytes) {
-  const unsigned thread = current_thread();
-  const bool is_same_launch = word.launch == launch_number && word.bytes & bytes;
-  const bool is_other = word.block != current_block() || (word.thread != thread && word.barrier == current_barrier());
-  if (is_same_launch && is_other && !(access.is_atomic && word.is_atomic)) {
-    const bool is_same_block = word.block == current_block();
-    if (is_new(access, is_same_block ? 1 : 5))
-      tell_race(access, "device memory", word.thread, is_same_block ? " wrote" : " of another block wrote", word.pc);
-  }
-  if (access.is_write)
-    word = {current_block(), access.pc, launch_number, current_barrier(), (unsigned short)thread, bytes,
-            access.is_atomic};
-}
-
-void check_device(const Access& access) {
+void check_device(Access access) {
+  access.is_volatile = false;
   const unsigned char* states = byte_states((void*)access.address);
   for (unsigned i = 0; i < access.bytes; i++) {
     if (states[i] == kFree) {
       tell(access, "device memory that is not allocated");
       abandon_kernel(cudaErrorIllegalAddress);
     }
-    if (!access.is_write && states[i] == kAllocated && !kernel->hides_accesses && is_new(access, 3)) {
+    if (!access.is_write && states[i] == kAllocated && is_new(access, 3)) {
       tell(access, "device memory that was never written");
       break;
     }
   }
-  const uintptr_t offset = access.address - uintptr_t(arena);
-  for (unsigned done = 0; done < access.bytes;) {
-    const unsigned at = (offset + done) % 4, length = std::min(4 - at, access.bytes - done);
-    check_device_word(device_words[(offset + done) / 4], access, mask_of(at, length));
-    done += length;
-  }
+  each_cell(device_cells, access.address - uintptr_t(arena), access.bytes, first_block,
+            [&](Cell& cell) { check_cell(cell, access, "device memory", first_block); });
   if (access.is_write) memset((void*)states, kWritten, access.bytes);
+}
+
+void reserve_cells(Cells& cells, size_t bytes) {
+  for (Cell*& each : cells)
+    each = (Cell*)mmap(nullptr, (bytes / 4 + 1) * sizeof(Cell), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
 void check(const Access& access, bool is_aligned = true) {
@@ -164,11 +164,11 @@ void check(const Access& access, bool is_aligned = true) {
       tell(access, "shared memory beyond what the launch asks for");
       abandon_kernel(cudaErrorIllegalAddress);
     }
-    return check_shared(access, dynamic_offset, dynamic_words);
+    return check_shared(access, dynamic_offset, dynamic_cells);
   }
   const uintptr_t shared_offset = access.address - uintptr_t(kernel->shared_begin);
   if (shared_offset < uintptr_t(kernel->shared_end - kernel->shared_begin))
-    return check_shared(access, shared_offset, static_words_now);
+    return check_shared(access, shared_offset, static_cells);
   if (access.address - uintptr_t(kernel->image_begin) < uintptr_t(kernel->image_end - kernel->image_begin)) return;
   if (in_pinned((void*)access.address)) return;
   tell(access, "the host's memory");
@@ -181,13 +181,11 @@ extern "C" unsigned char* gpu_dynamic_shared() { return dynamic_buffer; }
 
 void begin_checks(const Launch& launch) {
   kernel = launch.kernel;
-  launch_number++;
-  auto& words = static_words[kernel];
-  words.resize((kernel->shared_end - kernel->shared_begin + 3) / 4);
-  static_words_now = words.data();
-  if (!device_words)
-    device_words = (DeviceWord*)mmap(nullptr, kArenaBytes / 4 * sizeof(DeviceWord), PROT_READ | PROT_WRITE,
-                                     MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  first_block = current_block() + 1;
+  if (device_cells[0]) return;
+  reserve_cells(device_cells, kArenaBytes);
+  reserve_cells(dynamic_cells, kSharedBytes);
+  reserve_cells(static_cells, kStaticBytes);
 }
 
 void report(const char* format, ...) {

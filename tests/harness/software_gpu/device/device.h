@@ -15,8 +15,7 @@ struct KernelEntry {
   unsigned num_parameters;
   unsigned max_threads;   // launch bounds; 0 where the source has none
   unsigned static_shared_bytes;
-  unsigned has_barriers;    // threads wait for one another
-  unsigned hides_accesses;  // some of them: see checks.cpp
+  unsigned has_barriers;  // threads wait for one another
   const unsigned char *image_begin, *image_end, *shared_begin, *shared_end;
 };
 

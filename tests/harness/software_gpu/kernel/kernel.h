@@ -54,7 +54,7 @@ struct gpu_kernel_entry {  // `KernelEntry` of the device
   void (*call)(void**);
   const char* name;
   const unsigned* parameter_bytes;
-  unsigned num_parameters, max_threads, static_shared_bytes, has_barriers, hides_accesses;
+  unsigned num_parameters, max_threads, static_shared_bytes, has_barriers;
   const unsigned char *image_begin, *image_end, *shared_begin, *shared_end;
 };
 }

@@ -63,7 +63,14 @@ def _close(found: np.ndarray, expected: np.ndarray, tolerance: float = 2e-6) -> 
 
 @pytest.mark.parametrize(
     ("queries", "keys", "mask"),
-    [(12, 32, None), (7, 45, (1, 1, 1, 1)), (1, 16, (1, 0, 0, 1)), (3, 130, (0, 0)), (5, 17, None)],
+    [
+        (12, 32, None),
+        (7, 45, (1, 1, 1, 1)),
+        (1, 16, (1, 0, 0, 1)),
+        (3, 130, (0, 0)),
+        (5, 17, None),
+        (16, 16, (1, 0, 1, 1)),
+    ],
 )
 def test_it_equals_numpys_attention(queries: int, keys: int, mask: Sequence[int] | None) -> None:
     full = (BATCH, HEADS, queries, keys)

@@ -57,13 +57,12 @@ def _or_unbounded(bound: Any, is_least: bool) -> Any:
 
 def _cumulative_sum(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
     x, given = inputs
-    axis = constant(given)
+    axis, dtype, reverses = constant(given), _dtype(x), bool(said.get("reverse", 0))
     if axis is None:
         return None
-    flipped = (
-        (lambda value: relax.op.flip(value, int(axis))) if said.get("reverse", 0) else lambda value: value
-    )
-    return flipped(relax.op.cumsum(flipped(x), int(axis), _dtype(x), bool(said.get("exclusive", 0))))
+    x = relax.op.flip(x, int(axis)) if reverses else x
+    total = relax.op.cumsum(x, int(axis), dtype, bool(said.get("exclusive", 0)))
+    return relax.op.flip(total, int(axis)) if reverses else total
 
 
 def _gather(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> Any | None:
@@ -97,9 +96,9 @@ def _pad(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> 
     if mode != "constant":
         padded = _repeated(x, added, mode)
     elif _dtype(x) == "bool":
-        padded = relax.op.astype(_surrounded(relax.op.astype(x, "int8"), added, number), "bool")
+        padded = relax.op.astype(_surrounded(relax.op.astype(x, "int8"), added, float(number)), "bool")
     else:
-        padded = _surrounded(x, added, number)
+        padded = _surrounded(x, added, float(number))
     return _without_edges(
         padded, [extent + sum(pair) for extent, pair in zip(_extents(x), added, strict=True)], pairs
     )
@@ -107,7 +106,7 @@ def _pad(inputs: Sequence[Any], said: Mapping[str, Any], constant: Constant) -> 
 
 def _surrounded(x: Any, pairs: Sequence[tuple[int, int]], number: float) -> Any:
     flat = list(itertools.chain(*pairs))
-    return relax.op.nn.pad(x, flat, "constant", float(number)) if any(flat) else x
+    return relax.op.nn.pad(x, flat, "constant", number) if any(flat) else x
 
 
 def _without_edges(x: Any, extents: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Any:

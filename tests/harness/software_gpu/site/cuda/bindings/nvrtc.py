@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import os
 import re
+import resource
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,12 +36,13 @@ _STATIC = re.compile(
 )
 _WAITING = re.compile(r"__sync|__shfl|__activemask|__any|__all_|__ballot|wmma|gpu_mma|gpu_ldmatrix|volatile")
 
-_SMALL = re.compile(r"\bhalf|bfloat16|fp8|\b__half")
-_MOST_INLINED = 20_000
-"""Characters of kernels of small types whose functions are inlined, so that every access is seen
-(`device/checks.cpp`): of a hundred thousand, which unrolled products have, g++ takes a minute."""
-
-_INLINED = "#undef __global__\n#define __global__ __attribute__((flatten))\n"
+_HALF4 = re.compile(r"struct __align__\(8\) (half4_bfloat164) \{(?=\n)")
+_COPIED_AT_ONCE = (
+    r"\g<0> __device__ \1(const \1& other) { *this = other; } "
+    r"__device__ \1& operator=(const \1& other) "
+    r"{ *(uint64_t*)this = *(const uint64_t*)&other; return *this; }"
+)
+"""TVM's vector of four small numbers, whose copy is one access."""
 
 _ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\s*(?:volatile|__volatile__)?\s*\(")
 _ELEMENTS = {
@@ -147,18 +149,26 @@ def _compiled(source: str) -> Path:
     partial = library.with_suffix(f".{os.getpid()}")
     given, code, linked = (partial.with_suffix(f".{os.getpid()}.{end}") for end in ("cpp", "o", "so"))
     given.write_text(translated(source, named))
+    begin_s = _children_s()
     try:
-        command = (FOLDER / "compile").read_text().split("\n")
+        command, libraries = ((FOLDER / name).read_text().split("\n") for name in ("compile", "libraries"))
         subprocess.run([*command, "-c", given, "-o", code], check=True, capture_output=True)
-        # Linked apart: with -fsanitize it would bring GCC's own library.
-        link = ["g++", "-shared", code, FOLDER / "lib" / "libcudart.so.13", "-o", linked]
-        subprocess.run(link, check=True, capture_output=True)
+        # With -fsanitize g++ would link its own library, and be ready in six times as long.
+        subprocess.run(["ld", "-shared", code, *libraries, "-o", linked], check=True, capture_output=True)
         named.write_text(source)
         linked.replace(library)
+        with (FOLDER / "compilations").open("a") as file:
+            file.write(f"{_children_s() - begin_s:.3f}\n")
     finally:
         given.unlink()
         code.unlink(missing_ok=True)
     return library
+
+
+def _children_s() -> float:
+    """Return the processor time of this process's children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def translated(source: str, named: Path) -> str:
@@ -171,11 +181,9 @@ def translated(source: str, named: Path) -> str:
     found = list(_KERNEL.finditer(source))
     ends = [each.start() for each in found[1:]] + [len(source)]
     bodies = [source[each.start() : end] for each, end in zip(found, ends, strict=True)]
-    has_small = any(map(_SMALL.search, bodies))
-    hides = has_small and sum(map(len, bodies)) > _MOST_INLINED
-    entries = [_entry(each, body, hides=hides) for each, body in zip(found, bodies, strict=True)]
-    headers += _INLINED if has_small and not hides else ""
-    text = _DYNAMIC.sub(r"\1* \2 = (\1*)gpu_dynamic_shared();", source)
+    entries = [_entry(each, body) for each, body in zip(found, bodies, strict=True)]
+    text = _HALF4.sub(_COPIED_AT_ONCE, source)
+    text = _DYNAMIC.sub(r"\1* \2 = (\1*)gpu_dynamic_shared();", text)
     text = _STATIC.sub(_shared_bytes, text)
     return f'{headers}#line 1 "{named}"\n{text}\n#line 1 "entries"\n' + "\n".join(entries)
 
@@ -249,8 +257,8 @@ def _shared_bytes(found: re.Match[str]) -> str:
     )
 
 
-def _entry(found: re.Match[str], body: str, *, hides: bool) -> str:
-    """Return what the device needs to launch a kernel, some of whose accesses are hidden or not."""
+def _entry(found: re.Match[str], body: str) -> str:
+    """Return what the device needs to launch a kernel."""
     name = found["name"]
     types = [
         re.sub(r"\w+\s*$", "", re.sub(r"__restrict__|__grid_constant__", "", each).strip()).strip()
@@ -268,6 +276,6 @@ def _entry(found: re.Match[str], body: str, *, hides: bool) -> str:
         f'static_assert({shared} <= {_STATIC_SHARED_BYTES}, "{name} declares too much shared memory");\n'
         f"GPU_EXPORTED const gpu_kernel_entry {name}__entry = "
         f'{{{name}__call, "{name}", {name}__sizes + 1, {len(types)}, {found["bounds"] or 0}, '
-        f"{shared}, {waits}, {int(hides)}, "
+        f"{shared}, {waits}, "
         "&__ehdr_start, &_end, &__start_gpu_shared, &__stop_gpu_shared};\n"
     )
