@@ -61,6 +61,8 @@ def other_files_named(
 
 def kind_of_file(path: str | os.PathLike[str]) -> FileKind | None:
     """Return what a file is; None where that is not known, or it cannot be read."""
+    if not os.path.isfile(path):  # a pipe would be waited for
+        return None
     try:
         with open(path, "rb") as file:
             content = file.read(min(os.fstat(file.fileno()).st_size, _MAX_BYTES))
