@@ -178,7 +178,14 @@ def _load_torch(source: ModelSource, example_inputs: ExampleInputs, options: Par
         )
     if example_inputs is None:
         raise TypeError(f"{name} is a torch module, which is traced on inputs; give example_inputs")
-    inputs = program.with_defaults(source, program.by_position(source, example_inputs, name))
+    inputs = program.by_position(source, example_inputs, name)
+    completed = program.with_defaults(source, inputs)
+    try:
+        return program.import_module(source, completed, name, shapes=options.shape)
+    except UnsupportedOperatorError:
+        if len(completed) == len(inputs):
+            raise
+    # Some take defaults by name alone: transformers gives its own `use_cache` beside one by position.
     return program.import_module(source, inputs, name, shapes=options.shape)
 
 

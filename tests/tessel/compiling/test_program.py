@@ -158,6 +158,22 @@ class TestCalls:
         assert repr(program).startswith("<tessel program Nested(image: float32[2, 3, 8, 8], labels: int64[2]")
 
 
+class Decorated(torch.nn.Module):
+    """Takes a default by name alone, which its signature does not say."""
+
+    def forward(self, x: Any, use_cache: bool | None = None) -> Any:
+        return torch.tanh(x)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **{"use_cache": None, **kwargs})
+
+
+def test_a_default_that_is_taken_by_name_alone_is_left_out(tmp_path: Any) -> None:
+    x = torch.randn(2, 4)
+    program = compile_within(Decorated(), (x,), seconds=0, threads=1, backends=["tvm"])
+    torch.testing.assert_close(program(x), torch.tanh(x), rtol=1e-4, atol=1e-5)
+
+
 def _arrays(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in tensors.items()}
 
