@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-_MAX_BYTES = 256 << 20
-"""Bytes that are read at most: no document is larger."""
+_MAX_BYTES = 16 << 20
+"""Bytes that are read at most: of a larger document it is not told what it is."""
 
 
 class FileKind(Enum):
@@ -61,9 +61,11 @@ def other_files_named(
 
 def kind_of_file(path: str | os.PathLike[str]) -> FileKind | None:
     """Return what a file is; None where that is not known, or it cannot be read."""
+    if not os.path.isfile(path):  # a pipe would be waited for
+        return None
     try:
         with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES)
+            content = file.read(min(os.fstat(file.fileno()).st_size, _MAX_BYTES))
     except OSError:
         return None
     by_content = (kind for begin, kind in _KIND_BY_BEGIN.items() if content.startswith(begin))

@@ -18,7 +18,7 @@ from tessel.jobs.inputs.arguments import check_folder
 from tessel.progress import messages
 
 if TYPE_CHECKING:
-    from scripts.documents.searches import Chunked
+    from scripts.documents.chunks import Chunked
     from tessel.batches.chunk_law import FittedLaw
     from tessel.search.batches.chunks import FoundChunks, RuleChunks
 
@@ -110,7 +110,7 @@ def _print(found: FoundChunks, fitted: FittedLaw) -> None:
 
 
 def _document(found: FoundChunks, fitted: FittedLaw) -> Chunked:
-    from scripts.documents.searches import Chunked, PrintedRuleChunks
+    from scripts.documents.chunks import Chunked, PrintedRuleChunks
 
     return Chunked(
         prompt=found.prefill.prompt,

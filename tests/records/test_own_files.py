@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,8 @@ def test_only_errors_about_another_kind_are_said_anew(tmp_path: Path) -> None:
     ):
         with pytest.raises(KeyError, match="as it was"), other_files_named(path, "a plan", error_type, taken):
             raise KeyError("as it was")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert kind_of_file(tmp_path / "pipe") is None

@@ -127,12 +127,14 @@ class Predictions(NamedTuple):
 
     Attributes:
         latency_us, low_us, high_us: microseconds, and the interval's ends.
+        is_known: whether device and cell were measured.
         out_of_range: doublings beyond the extents trained on.
     """
 
     latency_us: Array
     low_us: Array
     high_us: Array
+    is_known: Column
     out_of_range: Array
 
 
@@ -155,15 +157,17 @@ class TypedModel:
             )
         calibration, cells = self.manifest.kinds[kernels.kind], cells_of(kernels)
         centre, width = np.zeros(len(kernels)), np.zeros(len(kernels))
+        is_known = np.zeros(len(kernels), bool)
         for cell in dict.fromkeys(cells):
             chosen = np.flatnonzero(cells == cell)
             fit = calibration.cells.get(sheet.device.name, {}).get(cell)
             centre[chosen] = self._log_us(kernels.some(chosen), sheet, cell, fit)
             widths = calibration.unknown_widths
             width[chosen] = fit.width if fit else widths.get(cell, max(widths.values()))
+            is_known[chosen] = fit is not None
         outside = calibration.doublings(kernels)
         width = np.minimum(np.hypot(width, calibration.widening * outside), _MOST_WIDTH)
-        return Predictions(np.exp(centre), np.exp(centre - width), np.exp(centre + width), outside)
+        return Predictions(np.exp(centre), np.exp(centre - width), np.exp(centre + width), is_known, outside)
 
     def _log_us(self, kernels: Kernels, sheet: GpuSheet, cell: str, fit: CellFit | None) -> Array:
         forests = self.forests[kernels.kind]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.documents.checks import PrintedPathShare, TraceChecked
+from scripts.documents.traces import PrintedPathShare, TraceChecked
 from scripts.terminal import console
 from tessel.checking.trace_assessment import Straggler, TraceAssessment, TraceChange
 

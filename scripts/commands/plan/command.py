@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from scripts.terminal import console
 from tessel.jobs.inputs.plan_options import PlanOptions
 from tessel.jobs.planning import plan_with
 from tessel.progress import interrupts, messages
+
+if TYPE_CHECKING:
+    from tessel.planning.saved_plan import SavedPlan
 
 EXIT_DOES_NOT_FIT = 1
 """Of a plan that is printed though it exceeds the memory."""
@@ -71,7 +74,16 @@ def plan(
                 and not planned.layout.has_own_degrees
                 and planned.layout.bubbles is None
             ):
-                console.print_line(f"\nto train with it: tessel export {options.save} --to torchtitan")
+                name = framework_of(planned)
+                console.print_line(f"\nto train with it: tessel export {options.save} --to {name}")
     if not found.fits:
         messages.note(found.shortfall)
         raise typer.Exit(EXIT_DOES_NOT_FIT)
+
+
+def framework_of(planned: SavedPlan) -> str:
+    """Return which export takes a plan: torch's where ranks hold two copies, or a tower stands in front."""
+    from tessel.profiles.towers import tower_layers
+
+    is_for_torch = planned.layout.placement == "xshape" or tower_layers(planned.profile) > 0
+    return "torch" if is_for_torch else "torchtitan"

@@ -182,7 +182,10 @@ def _in_order(grid: Sequence[_Device]) -> list[list[int]]:
     """Return slot, device, pass and micro-batch of all work, by slot, then by device."""
     slots = np.array(grid)
     order = np.argsort(slots * len(grid) + np.arange(len(grid))[:, np.newaxis, np.newaxis], axis=None)
-    return np.stack((slots.ravel()[order], *np.unravel_index(order, slots.shape)), axis=1).tolist()
+    found: list[list[int]] = np.stack(
+        (slots.ravel()[order], *np.unravel_index(order, slots.shape)), axis=1
+    ).tolist()
+    return found
 
 
 def _fill_holes(grid: list[_Device], limit: int) -> None:

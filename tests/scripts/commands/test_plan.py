@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+import tessel
 from scripts.commands.plan import options as plan_options
+from scripts.commands.plan.command import framework_of
 from scripts.main import main
 from scripts.options import search_options
 from tessel.planning.cluster import OPTIMIZERS
@@ -224,3 +226,15 @@ def test_names_on_the_command_line_are_the_planner_s() -> None:
     assert set(search_options.OPTIMIZERS) == set(OPTIMIZERS)
     assert set(plan_options.RUNTIMES) == set(RUNTIMES)
     assert set(plan_options.PLACEMENTS) == {"auto", *NAMED_PLACEMENTS}
+
+
+@pytest.mark.parametrize(
+    ("first", "placement", "expected"),
+    [("embed", "vshape", "torchtitan"), ("embed", "xshape", "torch"), ("vision.0", "vshape", "torch")],
+)
+def test_a_plan_is_told_an_export_that_takes_it(first: str, placement: str, expected: str) -> None:
+    times = {"forward_ms": 1, "backward_ms": 2, "weights_mib": 9, "saved_mib": 1, "boundary_mib": 1}
+    rows = [{"layer": name, **times} for name in (first, "a", "b", "c")]
+    found = tessel.plan(rows, devices=2, pipeline=2, placement=placement, work=0.01, progress=False)
+    assert found.planned is not None
+    assert framework_of(found.planned) == expected

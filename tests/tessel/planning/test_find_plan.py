@@ -330,12 +330,12 @@ def test_orders_that_cost_too_much_keep_no_others_from_being_searched(
 def test_a_large_order_is_not_set_up_where_nothing_is_left_to_search_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pool, "MAX_TASKS", 0)
     profile = random_profile(np.random.default_rng(10), 12, is_split=True)
-    cluster = small_cluster(4, memory_bytes=133 * MIB)
     asked = {"samples": 16, "baselines": False, "data_parallel": 1, "placements": ("vshape",)}
-    assert plan(profile, cluster, work=0.004, **asked).counts.orders == 0
-    assert plan(profile, cluster, work=0.1, **asked).counts.orders > 0
+    monkeypatch.setattr(pool, "OPERATIONS_A_TASK_SEARCHED", 10**9)
+    assert plan(profile, small_cluster(4), work=0.2, **asked).counts.orders > 0
+    monkeypatch.setattr(pool, "MAX_TASKS", 0)
+    assert plan(profile, small_cluster(4), work=0.2, **asked).counts.orders == 0
 
 
 def test_unequal_devices_get_unequal_stages() -> None:
