@@ -184,7 +184,7 @@ class _Returned:
 
         result = self._result if isinstance(self._result, list) else [self._result]
         real = GraphRun.__new__(GraphRun)
-        real._run, real._outputs = lambda outputs, given: result, []
+        real._run, real._outputs = lambda outputs, given, options: result, []
         real._inputs = tuple(map(str, range(len(specs))))
         return real.quick(specs)
 
