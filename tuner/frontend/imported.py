@@ -44,7 +44,7 @@ def finish_imported(
         values: value of every parameter by name.
         paths: see `finish_model`.
         tied: see `Model.tied`.
-        then: changes `main` once whole numbers in it are constants.
+        then: changes `main` once whole numbers in it are constants, and all extents known.
 
     Raises:
         UnsupportedOperatorError: a tensor's shape is known only when the model runs, or the model branches.
@@ -57,11 +57,12 @@ def finish_imported(
     }
     if constants:
         module["main"] = module["main"].bind_params(constants)
-    module["main"] = then(_ShapeFolder().visit_expr(module["main"]))
+    module["main"] = _ShapeFolder().visit_expr(module["main"])
     paths = with_aliases(paths, module)
     module = relax.transform.CanonicalizeBindings()(module)
     module["main"] = _without_attributes(relax.transform.DeadCodeElimination()(module)["main"])
     _require_static_dataflow(name, module["main"])
+    module["main"] = then(module["main"])
     module["main"] = _without_unused_parameters(module["main"], num_inputs)
     highs = _highs(module["main"], num_inputs)
     inputs = [
