@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -65,7 +66,8 @@ def _lifted(module: IRModule) -> IRModule | None:
         return None
     marked = module.clone()
     marked.update_func(marked.get_global_var("main"), main.with_attr(_TVM_ATTRIBUTE, num_inputs))
-    return relax.transform.LiftTransformParams()(marked)
+    # A recurrent layer transposes, or has packed, one weight for each of its steps: it is made and held once.
+    return relax.transform.LiftTransformParams()(relax.transform.EliminateCommonSubexpr()(marked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +77,30 @@ class SplitProgram:
     Attributes:
         module: `main` takes the inputs and the bound arguments.
         maker: `main` takes the weights and returns a tuple of tensors; None where those are the weights.
-        bound: what `main` takes after its inputs, by position among those tensors.
+        bound: what `main` takes after its inputs, by position among those tensors and then the constants.
+        constants: tensors that were constants of the module.
     """
 
     module: IRModule
     maker: IRModule | None
     bound: tuple[BoundArgument, ...]
+    constants: tuple[np.ndarray, ...] = ()
 
 
 def split_program(module: IRModule, num_inputs: int) -> SplitProgram:
     """Return a lowered module as a program to be kept, and one to run once.
 
     What a library makes of weights is made again wherever the program is loaded: only the tensors that it is
-    made of are kept.
+    made of are kept. Constants become arguments: TVM warns of each that it saves or loads with its code.
 
     Args:
         module: what `lower_module` returned.
         num_inputs: parameters of `main` that are no weights.
     """
     if BIND_NAME not in {name.name_hint for name, _ in module.functions_items()}:
+        main, constants = _ConstantsAsParameters(module).taken()
         count = len(module["main"].params) - num_inputs
-        return SplitProgram(module, None, tuple(map(StoredTensor, range(count))))
+        return SplitProgram(main, None, _stored(count + len(constants)), constants)
     lifted = module[_LIFTED_NAME]
     main = _only(module, "main")
     kernels = tvm.IRModule(
@@ -104,7 +109,43 @@ def split_program(module: IRModule, num_inputs: int) -> SplitProgram:
     return _with_maker(main, kernels, lifted)
 
 
+def _stored(end: int, start: int = 0) -> tuple[BoundArgument, ...]:
+    return tuple(map(StoredTensor, range(start, end)))
+
+
+@relax.expr_functor.mutator
+class _ConstantsAsParameters(relax.PyExprMutator):
+    """Makes parameters of the tensors that are constants of `main`, after those that it has."""
+
+    def __init__(self, module: IRModule) -> None:
+        super().__init__(module)
+        self.module = module
+        self.parameters: dict[Any, Any] = {}
+
+    def taken(self) -> tuple[IRModule, tuple[np.ndarray, ...]]:
+        """Return the module, and the constants in the order of their parameters."""
+        main = self.module["main"]
+        body = self.visit_expr(main.body)
+        if not self.parameters:
+            return self.module, ()
+        changed = self.module.clone()
+        changed.update_func(
+            changed.get_global_var("main"),
+            relax.Function(
+                [*main.params, *self.parameters.values()], body, main.ret_ty, main.is_pure, main.attrs
+            ),
+        )
+        return changed, tuple(constant.value.numpy() for constant in self.parameters)
+
+    def visit_generic_const_(self, op: Any) -> Any:
+        """Return the parameter that stands for a tensor."""
+        if not isinstance(op.ty, relax.TensorType):
+            return op
+        return self.parameters.setdefault(op, relax.Var(f"constant{len(self.parameters)}", op.ty))
+
+
 def _with_maker(main: IRModule, kernels: IRModule, lifted: RelaxFunction) -> SplitProgram:
+    main, constants = _ConstantsAsParameters(main).taken()
     (weights,) = lifted.params
     parameters = [relax.Var(f"weight{index}", ty) for index, ty in enumerate(weights.ty.fields)]
     builder = relax.BlockBuilder(kernels)
@@ -148,11 +189,12 @@ def _with_maker(main: IRModule, kernels: IRModule, lifted: RelaxFunction) -> Spl
                 arguments = tuple(bound(field) for field in result.fields)
             else:
                 tensors.update({each: index for index, each in enumerate(parameters)})
-                arguments = tuple(map(StoredTensor, range(len(parameters))))
+                arguments = _stored(len(parameters))
             made = builder.emit_output(relax.Tuple(list(tensors)))
         builder.emit_func_output(made)
     maker = relax.transform.DeadCodeElimination(["main"])(builder.get())
-    return SplitProgram(main, maker, arguments)
+    arguments += _stored(len(tensors) + len(constants), len(tensors))
+    return SplitProgram(main, maker, arguments, constants)
 
 
 def _only(module: IRModule, name: str) -> IRModule:

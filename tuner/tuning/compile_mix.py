@@ -183,10 +183,10 @@ def _made_weights(split: SplitProgram, model: Model, target: Target, seed: int) 
     given = list(random_parameters(model, seed).values())
     contiguous = [np.ascontiguousarray(array).reshape(array.shape) for array in given]
     if split.maker is None:
-        return contiguous
+        return [*contiguous, *split.constants]
     machine = load_machine(build_module(split.maker, target), device := tvm_device(target))
     made = machine["main"](*(tvm.runtime.tensor(array, device) for array in contiguous))
-    return [np.array(each.numpy()) for each in made]
+    return [*(np.array(each.numpy()) for each in made), *split.constants]
 
 
 def _packed_calls(module: IRModule) -> set[str]:

@@ -20,8 +20,9 @@ from tuner.graph.node_set import NodeSet
 from tuner.graph.relax_types import NUM_INPUTS_ATTRIBUTE
 from tuner.graph.subgraph import SubGraph
 from tuner.lowering.lower import build_module, build_reference, flat_arrays, lower_module
+from tuner.lowering.machine import library_of
 from tuner.lowering.outline import extract_function, extract_module, outline_partitions
-from tuner.lowering.weight_binding import BIND_NAME, bound_arguments, bound_bytes
+from tuner.lowering.weight_binding import BIND_NAME, bound_arguments, bound_bytes, split_program
 from tuner.measuring.worker.inputs import input_specs, own_intervals, random_inputs
 from tuner.partition.candidate import FREE, CandidatePartition
 from tuner.rules.single import HostRule
@@ -65,6 +66,18 @@ def marked_graph(shapes: Sequence[Sequence[int]], body: Body, dtypes: Sequence[s
     module = function_module(shapes, body, dtypes)
     module["main"] = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, 1)
     return DataflowGraph.from_function(module)
+
+
+def lowered_parts(graph: DataflowGraph, name: str, target: Target) -> tuple[Any, Any]:
+    """Return the module of a graph, each product of which is one backend's, and what it is lowered to."""
+    free = list(HostRule().find_candidates(graph))
+    chosen = [CandidatePartition(each, FREE, "host") for each in free]
+    for index in graph.all_indices - NodeSet.of(i for each in free for i in each.inside):
+        is_product = graph.nodes[index].operator.endswith("matmul")
+        part = SubGraph.of(graph, NodeSet.of([index]))
+        chosen.append(CandidatePartition(part, name if is_product else "tvm", "test"))
+    module = outline_partitions(graph, chosen)
+    return module, lower_module(module, [make_backend(name), make_backend("tvm")], target)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -163,6 +176,44 @@ def test_what_reads_weights_alone_is_done_when_they_are_bound(target: Target) ->
     assert relative_error([result], [x @ np.exp(w)]) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["blas", "tvm"])
+def test_a_weight_that_several_steps_read_is_made_once(name: str, target: Target) -> None:
+    def three_steps(x: Any, w: Any) -> Any:
+        for _ in range(3):
+            x = op.tanh(op.matmul(x, op.permute_dims(w)))
+        return x
+
+    module, lowered = lowered_parts(marked_graph([(4, 8), (8, 8)], three_steps), name, target)
+    machine = relax.VirtualMachine(build_module(lowered, target), tvm.cpu())
+    x, w = random_inputs(input_specs(module), seed=1)
+    arguments = bound_arguments(machine, [tvm.runtime.tensor(x), tvm.runtime.tensor(w)])
+    assert len(arguments) == 2
+    (result,) = flat_arrays(machine["main"](*arguments))
+    expected = np.tanh(np.tanh(np.tanh(x @ w.T) @ w.T) @ w.T)
+    assert relative_error([result], [expected]) < 1e-5
+
+
+@pytest.mark.parametrize("num_inputs", [1, 2])
+def test_a_program_apart_from_its_weights_has_no_constant(num_inputs: int, target: Target, capfd) -> None:
+    def body(x: Any, w: Any) -> Any:
+        product = op.matmul(x, op.permute_dims(w))
+        return op.take(op.add(product, relax.const(np.arange(6, dtype="float32"))), relax.const(1), 1, "clip")
+
+    module = function_module([(4, 8), (6, 8)], body)
+    module["main"] = module["main"].with_attr(NUM_INPUTS_ATTRIBUTE, num_inputs)
+    split = split_program(lower_module(module, [], target), num_inputs)
+    assert [each.shape for each in split.constants] == [(6,), ()]
+    x, w = random_inputs(input_specs(module), seed=1)
+    executable = build_module(split.module, target)
+    assert library_of(executable)
+    assert "Scope" not in capfd.readouterr().err
+    inputs, weights = (x, w)[:num_inputs], (x, w)[num_inputs:]
+    made = run_module(build_module(split.maker, target), weights, target) if split.maker else list(weights)
+    kept = [*made, *split.constants]
+    (result,) = run_module(executable, (*inputs, *(kept[each.position] for each in split.bound)), target)
+    assert relative_error([result], [(x @ w.T + np.arange(6))[:, 1]]) < 1e-5
+
+
 def test_a_weight_that_is_stored_transposed_is_transposed_once_and_for_free(target: Target) -> None:
     graph = marked_graph([(4, 8), (6, 8)], lambda x, w: op.matmul(x, op.permute_dims(w)))
     (transposition,) = HostRule().find_candidates(graph)
@@ -234,14 +285,8 @@ def test_weights_made_when_they_are_bound_are_copied(name: str, target: Target, 
         return first
 
     graph = marked_graph([(4, 16), *[(16, 16)] * 4], summed_products)
-    free = list(HostRule().find_candidates(graph))
-    chosen = [CandidatePartition(each, FREE, "host") for each in free]
-    for index in graph.all_indices - NodeSet.of(i for each in free for i in each.inside):
-        is_product = graph.nodes[index].operator.endswith("matmul")
-        part = SubGraph.of(graph, NodeSet.of([index]))
-        chosen.append(CandidatePartition(part, name if is_product else "tvm", "test"))
-    module = outline_partitions(graph, chosen)
-    executable = build_module(lower_module(module, [backend, make_backend("tvm")], target), target)
+    module, lowered = lowered_parts(graph, name, target)
+    executable = build_module(lowered, target)
     x, *weights = random_inputs(input_specs(module), seed=1)
     (result,) = run_module(executable, (x, *weights), target)
     assert relative_error([result], [x @ sum(weight.T for weight in weights)]) < 1e-5
