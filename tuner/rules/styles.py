@@ -155,18 +155,18 @@ class _Groups:
     """Disjoint sets of nodes that only grow, each with the largest kind inside."""
 
     def __init__(self, graph: DataflowGraph) -> None:
-        self._graph = graph
         self._inside = [NodeSet.of([node.index]) for node in graph.nodes]
-
-    def kind(self, index: int) -> PatternKind:
-        return max(self._graph.nodes[member].kind for member in self._inside[index])
+        self.kinds = [node.kind for node in graph.nodes]
 
     def join(self, indices: NodeSet) -> None:
         joined = NodeSet()
         for index in indices:
             joined |= self._inside[index]
-        for index in joined:
+        members = tuple(joined)
+        kind = max(self.kinds[index] for index in members)
+        for index in members:
             self._inside[index] = joined
+            self.kinds[index] = kind
 
     def insides(self) -> Sequence[NodeSet]:
         return tuple(dict.fromkeys(self._inside))
@@ -175,8 +175,8 @@ class _Groups:
 def _try_fuse(graph: DataflowGraph, groups: _Groups, index: int, sink: int, *, with_injective: bool) -> None:
     """Join a node with its post-dominator and all between, where the kinds of their groups allow."""
     between = graph.descendants[index] & graph.ancestors[sink]
-    largest_between = max((groups.kind(member) for member in between), default=PatternKind.ELEMENTWISE)
-    first, last = groups.kind(index), groups.kind(sink)
+    largest_between = max((groups.kinds[member] for member in between), default=PatternKind.ELEMENTWISE)
+    first, last = groups.kinds[index], groups.kinds[sink]
     if first is PatternKind.ANCHOR:
         allowed = max(largest_between, last) <= PatternKind.BROADCAST
     elif first <= PatternKind.BROADCAST:
