@@ -32,6 +32,11 @@ def test_keywords_are_the_options_of_the_command() -> None:
     }
 
 
+def test_one_text_stands_for_a_list_of_texts() -> None:
+    options = PartitionOptions(backends="tvm, blas", assign="softmax=tvm,torch")
+    assert (options.backends, options.assign) == (("tvm", "blas"), ("softmax=tvm,torch",))
+
+
 @pytest.mark.slow  # as tessel.compile, in test_program.py
 def test_a_torch_module_is_partitioned_and_stays_as_it_was(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

@@ -23,7 +23,8 @@ class SearchOptions:
     Attributes:
         target: what is built for and measured on.
         records: SQLAlchemy URL or path of the records.
-        backends: those to choose among, with their settings; all available if None.
+        backends: those to choose among, with their settings, as in `["tvm", "blas"]` or `"tvm,blas"`; all
+            available if None.
         trials: MetaSchedule's, of each kernel; 0 tunes none.
         threads: of each measurement; every core available if None.
         jobs: programs built at once.
@@ -58,6 +59,14 @@ class SearchOptions:
     fleet: str | None = None
     proposer: str | None = None
     language_model: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Take one text for a list of texts, as on the command line."""
+        if isinstance(self.backends, str):
+            names = tuple(name.strip() for name in self.backends.split(","))
+            object.__setattr__(self, "backends", names)
+        if isinstance(self.assign, str):
+            object.__setattr__(self, "assign", (self.assign,))
 
 
 @dataclass(frozen=True, kw_only=True)
