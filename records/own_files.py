@@ -35,6 +35,7 @@ class FileKind(Enum):
     PLAN = ("a plan", '"tessel draw {}" shows it')
     SCHEDULE = ("a schedule", '"tessel draw {}" shows it')
     PLACEMENT = ("a placement", 'make a schedule of it with "tessel schedule {} --save FILE" first')
+    TRACE = ("a trace", "what --save wrote, and not --out, is the plan or schedule itself")
 
 
 @contextmanager
@@ -96,6 +97,7 @@ _KIND_BY_KEY = {
     "schedule": FileKind.PLAN,
     "blocks": FileKind.PLACEMENT,
     "model_type": FileKind.CONFIG,
+    "traceEvents": FileKind.TRACE,
 }
 """The first of these keys that a JSON object has says what it is."""
 

@@ -99,7 +99,7 @@ def load_profile(
         reading = Reading(profile, says_micro_batch=False)
         return finish_profile(reading, path, num_layers=num_layers, micro_batch=micro_batch, **degrees)
     path = _file_of(path)
-    with other_files_named(path, "a profile", DocumentError, (FileKind.TABLE, FileKind.PLAN)):
+    with other_files_named(path, "a profile", DocumentError, (FileKind.TABLE, FileKind.PLAN, FileKind.TRACE)):
         return profile_of_text(
             path,
             read_text(path) if is_trace_file(path) else read_document(path),

@@ -19,6 +19,7 @@ CONTENTS: dict[str, tuple[bytes, FileKind | None]] = {
     "plan.json": (b'{"layout": {}, "schedule": {"starts": []}}', FileKind.PLAN),
     "schedule.json": (b'{"placement": {"blocks": []}, "starts": []}', FileKind.SCHEDULE),
     "placement.json": (b'{"blocks": [], "devices": 1}', FileKind.PLACEMENT),
+    "trace.json": (b'{"displayTimeUnit": "ms", "traceEvents": []}', FileKind.TRACE),
     "printed.json": (b'{"layers": [], "best": {}}', None),
     "torn.json": (b'{"starts": [', None),
     "empty.json": (b"", None),
