@@ -9,7 +9,7 @@ import numpy as np
 
 from tessel.batches.mixture import Mixture
 from tessel.errors import ScheduleError
-from tessel.planning.candidates.bounds import family_shares
+from tessel.planning.candidates.bound_terms import family_shares
 from tessel.planning.candidates.families import Family
 from tessel.planning.candidates.layer_groups import group_bounds, grouped_profile, grouped_sums
 from tessel.planning.cluster import Cluster

@@ -15,7 +15,7 @@ from tessel.errors import ScheduleError, UsageError
 from tessel.handwritten.one_f_one_b import ONE_F_ONE_B
 from tessel.jobs.inputs.plan_options import PlanOptions as JobOptions
 from tessel.planning.candidates import own_degrees
-from tessel.planning.candidates.bounds import shared_us
+from tessel.planning.candidates.bound_terms import shared_us
 from tessel.planning.candidates.own_degrees import stems
 from tessel.planning.cluster import OPTIMIZERS, Cluster, Link
 from tessel.planning.costs.degree_sums import DegreeSums, Side, reshard_us

@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds, family_shares
+from tessel.planning.candidates.bound_terms import family_shares
+from tessel.planning.candidates.bounds import FamilyBound, FamilyBounds
 from tessel.planning.candidates.candidate import has_headroom
 from tessel.planning.candidates.families import Family, families
 from tessel.planning.candidates.own_degrees import stems
