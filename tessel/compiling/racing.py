@@ -37,7 +37,7 @@ _SHARE_OF_THREADS_S = 0.05
 after a rest wait for those to wake, up to three times as long as a call takes later."""
 
 _TICK_S = 0.012
-"""Seconds in which a thread that runs is seen to: Linux may count the time of others at ticks of up to 10 ms."""
+"""Seconds in which a thread that runs is seen to: Linux may count time of others at ticks of up to 10 ms."""
 
 _LONG_US = 50_000
 """A call of so long does not feel what ran before it."""
