@@ -123,9 +123,11 @@ def test_every_record_is_found_again_by_either_name(tessel: Callable[..., Any], 
         assert outcome.status == 0, outcome.stderr
         found = json.loads(outcome.stdout)
         assert found["new_measurements"] == 0
-        for key in ("partitions", "end_to_end_us", "chosen_by", "race", "sum_of_parts_us"):
+        for key in ("partitions", "end_to_end_us", "chosen_by", "race"):
             then = _without_ids(expected[key])
             assert _with_keys_of(then, _without_ids(found[key])) == then, key
+        # From Python 3.12 on, `sum` of floats makes up for what each addition rounds off.
+        assert found["sum_of_parts_us"] == pytest.approx(expected["sum_of_parts_us"], rel=1e-12)
         note = "backend products is now packed_matmul; the old name goes with the next version"
         assert (note in outcome.stderr) == (name == "products")
     with open_store(str(url)) as store:

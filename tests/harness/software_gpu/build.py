@@ -10,6 +10,7 @@ CUDA, speed, registers, caches, more than one device, and the schedulers' freedo
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -56,8 +57,18 @@ def obstacle() -> str | None:
         return "there is no g++"
     if _headers() is None:
         return "CUDA's headers are not installed (extra cuda-compile)"
+    if _has_torch_for_cuda():
+        return "this torch is built for CUDA and loads NVIDIA's runtime first; one for CPUs does not"
     version = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True, check=True).stdout
     return None if int(version.split(".")[0]) >= 11 else f"g++ {version.strip()} is older than 11"
+
+
+def _has_torch_for_cuda() -> bool:
+    try:
+        needed = importlib.metadata.requires("torch") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return any(each.startswith(("nvidia-", "cuda-toolkit")) for each in needed)
 
 
 def build(folder: Path) -> dict[str, str]:
